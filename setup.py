@@ -78,6 +78,8 @@ setup(
         "protobuf>=4.25",
         "cffi>=1.15",
         "threadpoolctl>=3.1",
+        # LLVM, which compiles elementwise operators and updates for the CPU at hand; without it NumPy computes them.
+        "llvmlite>=0.50",
         # The last release for CPUs without a SYCL runtime; elsewhere the NumPy kernels serve.
         "onednn-cpu-gomp==2023.2.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,15 @@ class FakePlan:
     trains: bool = True
     demands: dict[int, str] = field(default_factory=dict)
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def together(self, jobs: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """Do jobs one after another."""
+
+        def call() -> None:
+            for job in jobs:
+                job()
+
+        return call
 
     def publish(self, output: int, key: str, value: Any) -> None:
         self.notes.setdefault(output, {})[key] = value

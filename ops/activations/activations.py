@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
-
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import one_float_type, require_one_float_type
+from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -215,32 +211,3 @@ def tanh(op: Tanh, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @kernel(TanhGradient)
 def tanh_gradient(op: TanhGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
     return (dy * (1 - y * y),)
-
-
-@prepare(Relu, device=CPU)
-def _prepare_relu(op: Relu, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    if not one_float_type(x):
-        return None
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return partial(np.maximum, inputs[0], x.dtype.type(0), out=outputs[0])
-
-    return Prepared([x.plain], [x.plain], bind, inplace=((0, 0),), name="numpy.maximum")
-
-
-@prepare(ReluGradient, device=CPU)
-def _prepare_relu_gradient(op: ReluGradient, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    if not one_float_type(y, dy):
-        return None
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        y, dy, dx = inputs[0], inputs[1], outputs[0]
-        positive, zero, greater, multiply = np.empty(y.shape, bool), y.dtype.type(0), np.greater, np.multiply
-
-        def call() -> None:
-            greater(y, zero, positive)
-            multiply(dy, positive, dx)
-
-        return call
-
-    return Prepared([y.plain, dy.plain], [dy.plain], bind, inplace=((1, 0),), name="numpy")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.ops.engines.random import AtLeast
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -96,62 +93,6 @@ def _scale(op: DropoutArguments, dtype: Any) -> Any:
     return dtype.type(1.0 / (1.0 - op.ratio))
 
 
-@prepare(Dropout, device=CPU)
-def _prepare_dropout(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare Dropout in training: mask and product are computed in pieces that stay in the cache."""
-    run, size = ctx.run, x.size
-    if op.is_test or run is None or size == 0:
-        return None
-    if math.prod(x.shape[: op.sample_axis]) > 1:
-        return _prepare_inner_samples(op, ctx, x)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        mask = outputs[1] if op.n_out > 1 else np.empty(size, np.bool_)
-        draw = AtLeast(op.ratio, run.position(_by_sample(op, x.shape), per_sample=True)[1])
-        factors = np.empty(min(size, draw.piece), x.dtype)
-        scale = _scale(op, x.dtype)
-        flat = [array.reshape(-1) for array in (inputs[0], mask, outputs[0])]
-        rows: list[tuple[Any, ...]] = [
-            (start, *(array[start : start + draw.piece] for array in flat), factors[: size - start])
-            for start in range(0, size, draw.piece)
-        ]
-
-        def call() -> None:
-            key, _ = run.position(x.shape)
-            for start, given, kept, result, factor in rows:
-                draw.write(key, start, kept)
-                np.multiply(kept, scale, factor)
-                np.multiply(given, factor, result)
-
-        return call
-
-    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), name="numpy in pieces")
-
-
-def _prepare_inner_samples(op: Dropout, ctx: PlanContext, x: TensorSpec) -> Prepared:
-    """Prepare Dropout with samples on another axis than the first: the mask is drawn by sample, then transposed."""
-    run, size, axis = ctx.run, x.size, op.sample_axis
-    shape = _by_sample(op, x.shape)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        drawn, mask = np.empty(shape, np.bool_), outputs[1] if op.n_out > 1 else np.empty(x.shape, np.bool_)
-        moved, flat = np.moveaxis(drawn, 0, axis), drawn.reshape(-1)
-        draw = AtLeast(op.ratio, run.position(shape, per_sample=True)[1])
-        scale, factors = _scale(op, x.dtype), np.empty(x.shape, x.dtype)
-
-        def call() -> None:
-            key, _ = run.position(shape)
-            for start in range(0, size, draw.piece):
-                draw.write(key, start, flat[start : start + draw.piece])
-            np.copyto(mask, moved)
-            np.multiply(mask, scale, factors)
-            np.multiply(inputs[0], factors, outputs[0])
-
-        return call
-
-    return Prepared([x.plain], op.infer(x), bind, inplace=((0, 0),), name="numpy in pieces")
-
-
 @register
 @operator_class(frozen=True)
 class DropoutGrad(DropoutArguments):
@@ -171,32 +112,3 @@ class DropoutGrad(DropoutArguments):
 @kernel(DropoutGrad)
 def dropout_gradient(op: DropoutGrad, ctx: RunContext, dy: Any, mask: Any = None) -> tuple[Any, ...]:
     return (dy if op.is_test else _masked(op, dy, mask),)
-
-
-@prepare(DropoutGrad, device=CPU)
-def _prepare_dropout_gradient(
-    op: DropoutGrad, ctx: PlanContext, dy: TensorSpec, mask: TensorSpec | None = None
-) -> Prepared | None:
-    """Prepare DropoutGrad in training, in pieces that stay in the cache."""
-    size = dy.size
-    if op.is_test or mask is None or size == 0 or mask.dtype != np.bool_:
-        return None
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        piece = AtLeast.piece
-        factors = np.empty(min(size, piece), dy.dtype)
-        scale = _scale(op, dy.dtype)
-        flat = [array.reshape(-1) for array in (*inputs, outputs[0])]
-        rows = [
-            (*(array[start : start + piece] for array in flat), factors[: size - start])
-            for start in range(0, size, piece)
-        ]
-
-        def call() -> None:
-            for dy_piece, kept, result, factor in rows:
-                np.multiply(kept, scale, factor)
-                np.multiply(dy_piece, factor, result)
-
-        return call
-
-    return Prepared([dy.plain, mask.plain], [dy.plain], bind, inplace=((0, 0),), name="numpy in pieces")

@@ -279,10 +279,9 @@ class Prepared:
             the two the plan neither reads the outputs nor overwrites inputs or outputs, and other kernels of the lane
             run; such a kernel has no scratch memory. An error of either call is the operator's; after an error
             elsewhere the plan still waits for work that has begun.
-        rows: the indices of inputs, of one row each, that the call processes together if they are next to each other in
-            memory, each beginning at a multiple of 64 bytes. The plan tries to store them so.
-        together: the same for outputs, which may be large and in any order, see ``ops.engines.rows.order_in_row``. The
-            plan tries, unless it takes more memory.
+        together: the indices of outputs that the call processes together if they are next to each other in memory, in
+            any order, each beginning at a multiple of 64 bytes, see ``ops.engines.rows.order_in_row``. The plan tries
+            to store them so, unless it takes more memory.
         saved_flops: how many floating-point operations fewer the call does than the operators' formulas count, as with
             minimal filtering.
         seconds: the measured time of a call, as stored for the machine; None: it is not known.
@@ -316,7 +315,6 @@ class Prepared:
     split: bool = False
     queue: str = ""
     again: Prepared | None = None
-    rows: Sequence[Sequence[int]] = ()
     together: Sequence[Sequence[int]] = ()
     saved_flops: int = 0
     seconds: float | None = None
@@ -460,6 +458,9 @@ class PlanContext(Protocol):
 
     def enabled(self, optimization: str) -> bool:
         """Whether an optimization is on, by its name in ``netbuilder.runtime.plan.optimizations``."""
+
+    def together(self, jobs: Sequence[Call]) -> Call:
+        """Return a call that does jobs, of which none may raise, in parallel: one in each thread of the lane."""
 
     def compile_segment(self, segment: Segment) -> CompiledSegment:
         """Compile a segment of the operator's subgraph in the way the plan itself is compiled.

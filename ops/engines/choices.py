@@ -14,7 +14,7 @@ from netbuilder.data.forking import new_lock
 from netbuilder.proto.files import read_bytes
 from netbuilder.proto.structured_text import parse_json
 
-__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "Choices", "cache_file", "turned_off"]
+__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "Choices", "cache_file", "cache_folder", "turned_off"]
 
 CACHE_VARIABLE = "NETBUILDER_CACHE"
 """The environment variable with the folder of the files."""
@@ -86,8 +86,8 @@ def _choices(path: Path | None, machine: str) -> Choices:
     return Choices(path, machine)
 
 
-def cache_file(machine: str) -> Path | None:
-    """Return the file with the choices of a machine; None if there is no folder for it."""
+def cache_folder() -> Path | None:
+    """Return the folder of what is kept between processes; None if there is none."""
     folder = os.environ.get(CACHE_VARIABLE) or ""
     if not folder:
         caches = os.environ.get("XDG_CACHE_HOME") or ""
@@ -95,4 +95,10 @@ def cache_file(machine: str) -> Path | None:
         if not caches and home == "~":
             return None
         folder = os.path.join(caches or os.path.join(home, ".cache"), "netbuilder")
-    return Path(folder) / f"choices-{hashlib.sha256(machine.encode()).hexdigest()[:12]}.json"
+    return Path(folder)
+
+
+def cache_file(machine: str) -> Path | None:
+    """Return the file with the choices of a machine; None if there is no folder for it."""
+    folder = cache_folder()
+    return None if folder is None else folder / f"choices-{hashlib.sha256(machine.encode()).hexdigest()[:12]}.json"

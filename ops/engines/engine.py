@@ -142,8 +142,7 @@ class Engine:
     def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
         """Return how an operator can be part of a joined update; None: it cannot (the default).
 
-        It must be elementwise but for its numbers, with as many outputs as ``op`` has. NumPy's updates on the host have
-        their own form, see ``ops.engines.piecewise``.
+        It must be elementwise but for its numbers, with as many outputs as ``op`` has.
         """
         return None
 
@@ -213,6 +212,7 @@ _OWN: Mapping[str, str] = {
     "CUPY": "netbuilder.ops.engines.array_engines:CuPyEngine",
     "CUDA": "netbuilder.ops.engines.cuda.engine:CudaEngine",
     "ONEDNN": "netbuilder.ops.engines.onednn.engine:OneDnnEngine",
+    "LLVM": "netbuilder.ops.engines.llvm.engine:LlvmEngine",
     "CUDNN": "netbuilder.ops.engines.cudnn.engine:CudnnEngine",
 }
 _ARRAY_ENGINES = ("NUMPY", "CUPY")

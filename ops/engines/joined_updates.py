@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import Operator, TensorSpec
 
 __all__ = ["JoinedOperator", "JoinedUpdates", "UpdateForm"]
@@ -30,11 +31,13 @@ class JoinedOperator:
     Args:
         op: the operator.
         inputs, outputs: the numbers of the values that it reads and makes, see ``JoinedUpdates``.
+        instruction: its place in the net, for errors; None: it is not known.
     """
 
     op: Operator
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    instruction: Instruction | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +52,10 @@ class JoinedUpdates:
         specs: of the inputs, with the layouts that they have at present.
         outputs: the numbers of the values that the call writes, in the order of its outputs. Other values that
             operators make are read by no one else.
+        kept: the inputs that stay in their blobs, such as parameters.
     """
 
     chains: Sequence[Sequence[JoinedOperator]]
     specs: Sequence[TensorSpec]
     outputs: Sequence[int]
+    kept: Collection[int] = ()

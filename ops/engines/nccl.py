@@ -24,9 +24,10 @@ import numpy as np
 
 from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.ops.engines.cuda.copies import ELEMENTS
-from netbuilder.ops.engines.cuda.many_tensors import ANY_SHAPE, ManyTensors, Part
-from netbuilder.ops.engines.cuda.tracing import Load, Program
+from netbuilder.ops.engines.cuda.many_tensors import ManyTensors, Part
 from netbuilder.ops.engines.gpu import StreamRole, gpu
+from netbuilder.ops.engines.traced import ANY_SHAPE
+from netbuilder.ops.engines.tracing import Load, Program
 from netbuilder.proto import DeviceError
 
 __all__ = [

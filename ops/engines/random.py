@@ -8,16 +8,14 @@ Source: the finalizer of SplitMix64, Steele, Lea and Flood, "Fast splittable pse
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-__all__ = ["AtLeast", "Draw", "filled", "first_counter", "normal", "stream_key", "uniform"]
+__all__ = ["Draw", "filled", "first_counter", "normal", "stream_key", "uniform"]
 
 Draw = Callable[..., Any]
 
@@ -50,51 +48,6 @@ def _bits(xp: Any, key: int, start: int, count: int) -> Any:
 
 
 _PIECE = 1 << 14  # elements hashed at a time: three arrays of this many 64-bit words stay in a core's cache
-
-
-@functools.lru_cache(1)
-def _multiples() -> Any:
-    return np.arange(_PIECE, dtype=np.uint64) * np.uint64(_GOLDEN)
-
-
-class AtLeast:
-    """Computes ``uniform(np, key, shape, start=start) >= share`` for successive keys, bit for bit.
-
-    It compares the hashes as integers, piece by piece, without converting them to floating point.
-
-    Args:
-        share: the threshold, in [0, 1).
-        start: index of the first element of the stream.
-
-    >>> found = np.empty(4, bool)
-    >>> AtLeast(0.25, 2).write(7, 0, found)
-    >>> bool((found == (uniform(np, 7, (4,), start=2) >= 0.25)).all())
-    True
-    """
-
-    piece = _PIECE
-
-    def __init__(self, share: float, start: int = 0) -> None:
-        self._least = np.array(math.ceil(share * 2.0**53) << 11, np.uint64)
-        self._start = start
-        self._words, self._shifted = np.empty((2, _PIECE), np.uint64)
-        first, second = (np.array(word, np.uint64) for word in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-        self._rounds = [(np.array(shift, np.uint64), factor) for shift, factor in ((30, first), (27, second))]
-        self._last = np.array(31, np.uint64)
-
-    def write(self, key: int, offset: int, out: Any) -> None:
-        """Write the elements from ``offset`` on, at most ``piece``, to ``out``, a flat array of bool."""
-        count = len(out)
-        z, t = self._words[:count], self._shifted[:count]
-        first = first_counter(key, self._start + offset)
-        np.add(_multiples()[:count], np.uint64(first), z)
-        for shift, factor in self._rounds:
-            np.right_shift(z, shift, t)
-            np.bitwise_xor(z, t, z)
-            np.multiply(z, factor, z)
-        np.right_shift(z, self._last, t)
-        np.bitwise_xor(z, t, z)
-        np.greater_equal(z, self._least, out)
 
 
 def _size(shape: Sequence[int]) -> int:

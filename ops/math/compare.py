@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.broadcasting import Broadcasting
-from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 
 __all__ = ["EQ", "GE", "GT", "LE", "LT", "NE", "And", "Conditional", "Not", "Or", "Where", "Xor"]
 
@@ -120,21 +118,8 @@ def _compare(op: _Comparison, ctx: RunContext, a: Any, b: Any) -> tuple[Any, ...
     return (getattr(ctx.xp, _FUNCTIONS[type(op)])(*op.aligned(a, b)),)
 
 
-def _prepare_compare(op: _Comparison, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared:
-    function = getattr(np, _FUNCTIONS[type(op)])
-    outs = op.infer(a.plain, b.plain)
-    view = op.view(a.shape, b.shape)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return partial(function, inputs[0], inputs[1].reshape(view), outputs[0])
-
-    inplace = op.inplace if a.shape == outs[0].shape else ()
-    return Prepared((a.plain, b.plain), outs, bind, inplace=inplace, name=f"numpy.{function.__name__}")
-
-
 for _cls in _FUNCTIONS:
     kernel(_cls)(_compare)
-    prepare(_cls, device=CPU)(_prepare_compare)
 
 
 @register

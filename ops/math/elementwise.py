@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.broadcasting import Broadcasting, sum_to
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Exchange, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -205,65 +203,3 @@ def div_gradient(op: DivGradient, ctx: RunContext, dy: Any, a: Any, b: Any, y: A
         da = dy / wide_b
         db = -da * y
     return sum_to_operands(op, a, b, da, db)
-
-
-def _without_warnings(call: Callable[[], object]) -> Callable[[], object]:
-    def run() -> None:
-        with np.errstate(all="ignore"):
-            call()
-
-    return run
-
-
-def _prepare_binary(op: _Binary, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
-    """Prepare one call of a ufunc that writes into the output's buffer, so that NumPy allocates nothing."""
-    if isinstance(op, Div) and a.dtype.kind != "f":
-        return None
-    function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}[op.type]
-    out = op.infer(a.plain, b.plain)[0]
-    view = op.view(a.shape, b.shape)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        call = partial(function, inputs[0], inputs[1].reshape(view), outputs[0])
-        return _without_warnings(call) if isinstance(op, Div) else call
-
-    inplace = [(i, 0) for i, spec in enumerate((a, b)) if spec.shape == out.shape and (i, 0) in op.inplace]
-    return Prepared((a.plain, b.plain), (out,), bind, inplace=inplace, name=f"numpy.{function.__name__}")
-
-
-for _cls in (Add, Sub, Mul, Div):
-    prepare(_cls, device=CPU)(_prepare_binary)
-
-
-def _prepare_gradient(
-    op: BinaryGradient, ctx: PlanContext, dy: TensorSpec, a: TensorSpec, b: TensorSpec
-) -> Prepared | None:
-    """Prepare the gradients of Add, Sub and Mul where no operand was broadcast."""
-    if not dy.shape == a.shape == b.shape or op.view(a.shape, b.shape) != b.shape:
-        return None
-    specs = (dy.plain, a.plain, b.plain)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        (g, x, z), (da, db) = inputs, outputs
-        if isinstance(op, MulGradient):
-            calls = [partial(np.multiply, g, z, da), partial(np.multiply, g, x, db)]
-        else:
-            second = np.positive if isinstance(op, AddGradient) else np.negative
-            calls = [partial(np.positive, g, da), partial(second, g, db)]
-        if np.may_share_memory(g, da):  # dY is overwritten last
-            calls.reverse()
-        first, last = calls
-
-        def run() -> None:
-            first()
-            last()
-
-        return run
-
-    # Add and Sub need only the shapes of A and B, which are known; an in-place Add has overwritten their elements.
-    read = specs if isinstance(op, MulGradient) else (specs[0], None, None)
-    return Prepared(read, specs[1:], bind, inplace=((0, 0), (0, 1)), name=f"numpy {op.type}")
-
-
-for _gradient in (AddGradient, SubGradient, MulGradient):
-    prepare(_gradient, device=CPU)(_prepare_gradient)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -68,22 +68,3 @@ def float_to_half(op: FloatToHalf, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @kernel(HalfToFloat)
 def half_to_float(op: HalfToFloat, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (x.astype(np.float32),)
-
-
-@prepare(FloatToHalf, device=CPU)
-@prepare(HalfToFloat, device=CPU)
-def prepare_cast(op: FloatToHalf | HalfToFloat, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    if getattr(op, "clip", False):
-        return None
-    (y,) = op.infer(x)
-
-    def bind(inputs: Any, outputs: Any, scratch: Any) -> Any:
-        source, target = inputs[0], outputs[0]
-
-        def call() -> None:
-            with np.errstate(over="ignore"):
-                np.copyto(target, source, casting="same_kind")
-
-        return call
-
-    return Prepared([x.plain], [y], bind, name="numpy")

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.math.unary import Unary, UnaryGradient, prepare_unary
+from netbuilder.ops.math.unary import Unary, UnaryGradient
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -127,8 +127,3 @@ class ClipGradient(UnaryGradient):
 def clip_gradient(op: ClipGradient, ctx: RunContext, y: Any, dy: Any) -> Arrays:
     least, most = _bounds(op, y.dtype)
     return (dy * ((y > least) & (y < most)),)
-
-
-prepare_unary(Abs, np.abs)
-prepare_unary(Ceil, np.ceil)
-prepare_unary(Floor, np.floor)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import exact_reciprocal
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.ops.engines import flat
-from netbuilder.ops.engines.piecewise import Piecewise, piecewise
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -49,16 +46,6 @@ class Scale(Operator):
 @kernel(Scale)
 def scale(op: Scale, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (x * op.factor(x.dtype),)
-
-
-@prepare(Scale, device=CPU)
-def _prepare_scale(op: Scale, ctx: PlanContext, x: TensorSpec) -> Prepared:
-    factor = op.factor(x.dtype)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return partial(np.multiply, inputs[0], factor, outputs[0])
-
-    return Prepared((x.plain,), (x.plain,), bind, inplace=((0, 0),), name="numpy.multiply")
 
 
 def _check_pairs(op: Operator, pairs: Sequence[TensorSpec]) -> None:
@@ -121,31 +108,6 @@ def weighted_sum(op: WeightedSum, ctx: RunContext, *pairs: Any) -> tuple[Any, ..
     for term in terms[1:]:
         total = total + term
     return (total.astype(kind, copy=False),)
-
-
-@piecewise(WeightedSum)
-def _weighted_sum_pieces(op: WeightedSum, *pairs: TensorSpec) -> Piecewise | None:
-    spec = flat.common_spec(pairs[::2])
-    if spec is None or any(w.dtype != spec.dtype for w in pairs[1::2]):
-        return None
-
-    def steps(
-        ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], needed: Sequence[bool]
-    ) -> Iterator[flat.Step]:
-        (y,), (term,) = outs, spare
-        tensors, weights = list(ins[::2]), ins[1::2]
-        total = tensors[0]
-        if weights[0] is not None or len(tensors) == 1:
-            yield (np.multiply, (total, weights[0], y)) if weights[0] is not None else (np.copyto, (y, total))
-            total = y
-        for x, weight in zip(tensors[1:], weights[1:]):
-            if weight is not None:
-                yield np.multiply, (x, weight, term)
-            yield np.add, (total, x if weight is None else term, y)
-            total = y
-
-    weights = frozenset(range(1, len(pairs), 2))
-    return Piecewise(spec, weights, steps, temporaries=1, units=weights)
 
 
 @register

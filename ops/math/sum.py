@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -102,31 +99,6 @@ def _total(xp: Any, xs: Sequence[Any]) -> Any:
 @kernel(Sum)
 def sum_(op: Sum, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
     return (_total(ctx.xp, xs).astype(xs[0].dtype, copy=False),)
-
-
-@prepare(Sum, device=CPU)
-def _prepare_sum(op: Sum, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    out = op.infer(*(s.plain for s in specs))[0]
-    if len(specs) > 2 and (out.dtype == np.float16 or ctx.op_def.output[0] in ctx.op_def.input[1:]):
-        return None  # the running sum would be rounded to float16, or would overwrite an input before it is added
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        y = outputs[0]
-        if len(inputs) == 1:
-            return partial(np.copyto, y, inputs[0])
-        first = partial(np.add, inputs[0], inputs[1], y)
-        if len(inputs) == 2:
-            return first
-        rest = [partial(np.add, y, x, y) for x in inputs[2:]]
-
-        def run() -> None:
-            first()
-            for call in rest:
-                call()
-
-        return run
-
-    return Prepared([s.plain for s in specs], (out,), bind, inplace=((0, 0),), name="numpy.add")
 
 
 @register

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -30,7 +28,6 @@ __all__ = [
     "Sqrt",
     "Unary",
     "UnaryGradient",
-    "prepare_unary",
 ]
 
 Arrays = tuple[Any, ...]
@@ -237,34 +234,3 @@ class CubeGradient(UnaryGradient):
 @kernel(CubeGradient)
 def cube_gradient(op: CubeGradient, ctx: RunContext, dy: Any, x: Any) -> Arrays:
     return (dy * x * x * x.dtype.type(3),)
-
-
-def prepare_unary(cls: type[Unary], function: Any, *, quiet: bool = False) -> None:
-    """Register a prepared kernel on the CPU that calls a ufunc of NumPy, writing into the output's buffer.
-
-    Args:
-        cls: the operator.
-        function: the ufunc.
-        quiet: suppress NumPy's warnings about infinities and NaN in the result.
-    """
-
-    def make(op: Unary, ctx: PlanContext, x: TensorSpec) -> Prepared:
-        def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-            call = partial(function, inputs[0], outputs[0])
-
-            def silenced() -> None:
-                with np.errstate(all="ignore"):
-                    call()
-
-            return silenced if quiet else call
-
-        return Prepared((x.plain,), op.infer(x.plain), bind, inplace=op.inplace, name=f"numpy.{function.__name__}")
-
-    prepare(cls, device=CPU)(make)
-
-
-prepare_unary(Negative, np.negative)
-prepare_unary(Sqr, np.square)
-prepare_unary(Sqrt, np.sqrt, quiet=True)
-prepare_unary(Exp, np.exp, quiet=True)
-prepare_unary(Log, np.log, quiet=True)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from typing import Any
-
-import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines import flat
-from netbuilder.ops.engines.piecewise import Piecewise, piecewise
 from netbuilder.ops.updates.row_updates import add_row_kernels
 from netbuilder.ops.updates.sparse_updates import Rows, SparseUpdate
 from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
@@ -72,42 +67,6 @@ def adagrad(op: Adagrad, ctx: RunContext, param: Any, moment: Any, grad: Any, lr
     update = effective * g
     results = (p + update, h, effective, update)
     return tuple(x.astype(param.dtype) for x in results[: op.n_out])
-
-
-@piecewise(Adagrad)
-def _adagrad_pieces(
-    op: Adagrad, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec
-) -> Piecewise | None:
-    # Padding must stay zero; the effective rate of padding is not, so a third output requires the plain layout.
-    spec = flat.common_spec([param, moment, grad], zero_to_zero=op.epsilon > 0 and op.n_out == 2)
-    if spec is None or lr.dtype != spec.dtype:
-        return None
-    decay, epsilon, shrink = (flat.scalar(v, spec.dtype) for v in (op.decay, op.epsilon, op.weight_decay))
-
-    def steps(
-        ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], needed: Sequence[bool]
-    ) -> Iterator[flat.Step]:
-        p, h, g, rate = ins
-        p_new, h_new, *extra = outs
-        t = spare[0]
-        effective = extra[0] if extra else t
-        update = extra[1] if len(extra) > 1 else t
-        if op.weight_decay:
-            decayed = spare[1]
-            yield np.multiply, (p, shrink, decayed)
-            yield np.add, (decayed, g, decayed)
-            g = decayed
-        yield np.multiply, (g, g, t)
-        if op.decay != 1:
-            yield np.multiply, (h, decay, h_new)
-        yield np.add, (h_new if op.decay != 1 else h, t, h_new)
-        yield np.sqrt, (h_new, t)
-        yield np.add, (t, epsilon, t)
-        yield np.divide, (rate, t, effective)
-        yield np.multiply, (effective, g, update)
-        yield np.add, (p, update, p_new)
-
-    return Piecewise(spec, frozenset({3}), steps, temporaries=2 if op.weight_decay else 1)
 
 
 @register

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-
-from netbuilder.ops.core.contexts import Call, RunContext
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines import flat
-from netbuilder.ops.engines.piecewise import Piecewise, piecewise
 from netbuilder.ops.updates.update_rules import check_rate, check_same, rate_as
 from netbuilder.proto import ArgumentError
 
@@ -92,53 +87,3 @@ def adam(
     effective = correction * m1 / (ctx.xp.sqrt(m2) + op.epsilon)
     p = widen(param) + rate_as(lr, g) * effective
     return tuple(x.astype(param.dtype) for x in (p, m1, m2, effective))[: op.n_out]
-
-
-@piecewise(Adam)
-def _adam_pieces(
-    op: Adam,
-    param: TensorSpec,
-    moment_1: TensorSpec,
-    moment_2: TensorSpec,
-    grad: TensorSpec,
-    lr: TensorSpec,
-    iteration: TensorSpec,
-) -> Piecewise | None:
-    spec = flat.common_spec([param, moment_1, moment_2, grad], zero_to_zero=op.epsilon > 0)
-    if spec is None:
-        return None
-    beta1, rest1, beta2, rest2, epsilon, scale, correction = (
-        flat.scalar(v, spec.dtype) for v in (op.beta1, 1 - op.beta1, op.beta2, 1 - op.beta2, op.epsilon, 0, 0)
-    )
-
-    def before(ins: Sequence[Any]) -> Call:
-        lr, counter = ins[4:6]
-
-        def correct() -> None:
-            factor = op.correction(counter.item())
-            correction[()] = factor
-            scale[()] = factor * lr.item()
-
-        return correct
-
-    def steps(ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], needed: Sequence[bool]) -> list[flat.Step]:
-        p, m1, m2, g = ins[:4]
-        p_new, m1_new, m2_new, *effective = outs
-        (t,) = spare
-        return [
-            (np.multiply, (g, rest1, t)),
-            (np.multiply, (m1, beta1, m1_new)),
-            (np.add, (m1_new, t, m1_new)),
-            (np.multiply, (g, g, t)),
-            (np.multiply, (t, rest2, t)),
-            (np.multiply, (m2, beta2, m2_new)),
-            (np.add, (m2_new, t, m2_new)),
-            (np.sqrt, (m2_new, t)),
-            (np.add, (t, epsilon, t)),
-            (np.divide, (m1_new, t, t)),
-            *((np.multiply, (t, correction, out)) for out in effective if needed[3]),
-            (np.multiply, (t, scale, t)),
-            (np.add, (p, t, p_new)),
-        ]
-
-    return Piecewise(spec, frozenset({4, 5}), steps, temporaries=1, before=before)

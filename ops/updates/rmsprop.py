@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines import flat
-from netbuilder.ops.engines.piecewise import Piecewise, piecewise
 from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
 
 __all__ = ["RmsProp"]
@@ -66,33 +61,3 @@ def rmsprop(op: RmsProp, ctx: RunContext, grad: Any, mean_squares: Any, moment: 
     m = op.momentum * widen(moment) + rate_as(lr, g) * g / ctx.xp.sqrt(s + op.epsilon)
     m = m.astype(grad.dtype)
     return m, s.astype(grad.dtype), m
-
-
-@piecewise(RmsProp)
-def _rmsprop_pieces(
-    op: RmsProp, grad: TensorSpec, mean_squares: TensorSpec, moment: TensorSpec, lr: TensorSpec
-) -> Piecewise | None:
-    spec = flat.common_spec([moment, mean_squares, grad], zero_to_zero=op.epsilon > 0)
-    if spec is None or lr.dtype != spec.dtype:
-        return None
-    share, momentum, epsilon = (flat.scalar(v, spec.dtype) for v in (1 - op.decay, op.momentum, op.epsilon))
-
-    def steps(ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], needed: Sequence[bool]) -> list[flat.Step]:
-        g, s, m, rate = ins
-        step, s_new, m_new = outs
-        (t,) = spare
-        return [
-            (np.multiply, (g, g, t)),
-            (np.subtract, (t, s, t)),
-            (np.multiply, (t, share, t)),
-            (np.add, (s, t, s_new)),
-            (np.add, (s_new, epsilon, t)),
-            (np.sqrt, (t, t)),
-            (np.divide, (g, t, t)),
-            (np.multiply, (t, rate, t)),
-            (np.multiply, (m, momentum, m_new)),
-            (np.add, (m_new, t, m_new)),
-            *([(np.copyto, (step, m_new))] if needed[0] else []),
-        ]
-
-    return Piecewise(spec, frozenset({3}), steps, temporaries=1, copies={0: 2})

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines import flat
-from netbuilder.ops.engines.piecewise import Piecewise, piecewise
 from netbuilder.ops.updates.update_rules import check_rate, check_same, rate_as
 
 __all__ = ["MomentumSGD", "MomentumSGDUpdate", "momentum_step"]
@@ -98,53 +93,3 @@ def momentum_sgd_update(
     g, m = widen(grad), widen(moment)
     step, new = momentum_step(op, g, m, rate_as(lr, g))
     return step.astype(grad.dtype), new.astype(grad.dtype), (widen(param) - step).astype(grad.dtype)
-
-
-def _steps(op: Any, spec: TensorSpec) -> Callable[..., Iterator[flat.Step]]:
-    """Return the calls of one momentum step on a piece, for both operators; MomentumSGD has no param."""
-    momentum, more = flat.scalar(op.momentum, spec.dtype), flat.scalar(1 + op.momentum, spec.dtype)
-
-    def steps(
-        ins: Sequence[Any], outs: Sequence[Any], spare: Sequence[Any], needed: Sequence[bool]
-    ) -> Iterator[flat.Step]:
-        grad, moment, lr, *param = ins
-        step, new, *stepped = outs
-        if op.nesterov:
-            (decayed,) = spare
-            yield np.multiply, (moment, momentum, decayed)
-            yield np.multiply, (grad, lr, step)
-            yield np.add, (step, decayed, new)
-            yield np.multiply, (new, more, step)
-            yield np.subtract, (step, decayed, step)
-        else:
-            yield np.multiply, (grad, lr, step)
-            yield np.multiply, (moment, momentum, new)
-            yield np.add, (step, new, new)
-            if needed[0]:
-                yield np.copyto, (step, new)
-            step = new
-        if param:
-            yield np.subtract, (param[0], step, stepped[0])
-
-    return steps
-
-
-def _pieces(op: Any, tensors: Sequence[TensorSpec], lr: TensorSpec) -> Piecewise | None:
-    spec = flat.common_spec(tensors)
-    if spec is None or lr.dtype != spec.dtype:
-        return None
-    if op.nesterov:
-        return Piecewise(spec, frozenset({2}), _steps(op, spec), temporaries=1)
-    return Piecewise(spec, frozenset({2}), _steps(op, spec), copies={0: 1})
-
-
-@piecewise(MomentumSGD)
-def _momentum_sgd_pieces(op: MomentumSGD, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec) -> Piecewise | None:
-    return _pieces(op, [moment, grad], lr)
-
-
-@piecewise(MomentumSGDUpdate)
-def _momentum_sgd_update_pieces(
-    op: MomentumSGDUpdate, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec, param: TensorSpec
-) -> Piecewise | None:
-    return _pieces(op, [param, moment, grad], lr)

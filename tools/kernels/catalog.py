@@ -26,11 +26,12 @@ from netbuilder.ops.engines.cuda.row_sums import ADDED, add_kernel, gather_kerne
 from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
 from netbuilder.ops.engines.cuda.table import DENSE, JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
-from netbuilder.ops.engines.cuda.updates import UPDATES, join_updates, update_form
+from netbuilder.ops.engines.cuda.updates import join_updates
 from netbuilder.ops.engines.cudnn import kernels_norm, kernels_pool
 from netbuilder.ops.engines.cudnn.reorders import copies_kernel
 from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
 from netbuilder.ops.engines.nccl import copies_of_words
+from netbuilder.ops.engines.traced import UPDATES, update_form
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -368,7 +369,7 @@ def _join(op_type: str) -> None:
             op.infer(*specs)
         except (NetError, TypeError, ValueError):
             continue
-        if update_form(op, specs) is None:
+        if update_form(op, specs, is_gpu=True) is None:
             continue
         outs = tuple(range(op.n_in, op.n_in + op.n_out))
         chain = [JoinedOperator(op, tuple(range(op.n_in)), outs)]

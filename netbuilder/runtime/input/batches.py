@@ -17,6 +17,7 @@ from netbuilder.proto import PROTO_CUDA, DeviceOption, NetError, ShapeError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime.values.blob import Blob
 from netbuilder.runtime.values.buffer_ring import BufferRing
+from netbuilder.runtime.values.uses import FEED, using
 
 __all__ = ["Batch", "Splitter", "warn_if_constant"]
 
@@ -49,7 +50,11 @@ class Batch:
         self._others.append((name, value))
 
     def present(self, workspace: Any) -> None:
-        """Make this batch the value of its blobs."""
+        """Make this batch the value of its blobs.
+
+        Raises:
+            NetError: a blob was removed, or another thread uses one at this moment.
+        """
         with self._lock:
             for blob, ring, index in self._buffers:
                 if workspace.find(blob.name) is not blob:
@@ -57,7 +62,8 @@ class Batch:
                         f"Prefetch: blob {blob.name!r} was removed from the workspace; close the Prefetch before that"
                     )
                 ring.wait_until_filled(index)
-                blob.swap(ring, index)
+                with using(blob.used_by or (workspace.uses,), FEED, blob):
+                    blob.swap(ring, index)
         for name, value in self._others:
             workspace.feed(name, value)
 

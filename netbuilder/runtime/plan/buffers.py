@@ -8,14 +8,14 @@ from typing import Any
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import aligned_zeros
 from netbuilder.ops.engines.layouts import HOST, prepare_reorder
-from netbuilder.ops.engines.rows import new_row, part_of_row
+from netbuilder.ops.engines.rows import part_of_row
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.compiler import Compilation
 from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
 from netbuilder.runtime.plan.recompute import Recomputed, drop_cheap, fit_into
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
-from netbuilder.runtime.values.rows import make_row_of, reserve_row
+from netbuilder.runtime.values.rows import reserve_row
 
 __all__ = ["Output", "append_restore", "assign_buffers", "versions_of"]
 
@@ -67,8 +67,6 @@ def assign_buffers(
         return [], requested, MemoryPlan()
 
     together = _together(plan, versions, make_blob) if enabled("buckets_in_place") else []
-    in_arena = {value.name for values in together for value in values}
-    in_rows = sum(_store_in_rows(step, plan.graph.hidden, versions, make_blob, in_arena) for step in plan.steps)
     outputs: list[Output] = []
     for name, chain in versions.items():
         first, last = chain[0], chain[-1]
@@ -110,7 +108,6 @@ def assign_buffers(
     memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later, rows=together)
     if again is not None:
         memory.work, memory.work_again, memory.whole = again.total, again.work * again.total, again.whole
-    memory.alone += in_rows
     return outputs, {}, memory
 
 
@@ -119,18 +116,13 @@ def _together(
 ) -> list[list[Value]]:
     """Store what a kernel works on as one in a row: values that the plan makes and their blobs will have.
 
-    A row has no other order than that of the rows that other kernels want of some of its values.
-
     Returns:
         The rows of values that nobody can fetch; they are part of the arena, unless there is a memory budget.
     """
-    wanted = [[step.inputs[i] for i in row] for step in plan.steps for row in step.prepared.rows]
-    names_of_rows = [[value.name for value in row if value is not None] for row in wanted]
     found = []
     for step in plan.steps:
         for indices in step.prepared.together if step.kind is StepKind.COMPUTE else ():
             values = {value.name: value for j in indices if (value := step.outputs[j]) is not None}
-            values = {name: values[name] for name in _ordered(values, names_of_rows)}
             last = [_physical(versions[name][-1]) for name in values]
             if len(values) < len(indices) or any(versions[name][0].blob is not None for name in values):
                 continue
@@ -139,49 +131,6 @@ def _together(
             elif all(_will_be_in_blob(value, plan.graph.hidden, versions) for value in last):
                 reserve_row([(make_blob(value.name), value.spec) for value in last if value.spec is not None])
     return found if plan.graph.options.memory_budget is None else []
-
-
-def _ordered(names: Collection[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return names in an order in which rows that consist of them are consecutive, as far as these do not overlap."""
-    first: dict[str, None] = {}
-    for row in rows:
-        if all(name in names and name not in first for name in row):
-            first.update(dict.fromkeys(row))
-    return [*first, *(name for name in names if name not in first)]
-
-
-def _store_in_rows(
-    step: Step,
-    hidden: Collection[str],
-    versions: Mapping[str, Sequence[Value]],
-    make_blob: Callable[[str], Blob],
-    in_arena: Collection[str],
-) -> int:
-    """Store what a kernel processes together in rows: blobs, if they can be moved, and values that the plan makes.
-
-    Args:
-        in_arena: names of values that will be in rows of the arena.
-
-    Returns:
-        The bytes of the rows of hidden values.
-    """
-    nbytes = 0
-    for indices in step.prepared.rows:
-        values = [value for i in indices if (value := step.inputs[i]) is not None]
-        if any(value.name in in_arena for value in values):
-            continue
-        blobs = [value.blob for value in values if value.blob is not None]
-        if len(blobs) == len(indices):
-            make_row_of(blobs)
-        elif len({v for v in values if _is_kept_by_plan(v, hidden, versions)}) == len(indices):
-            specs = [value.spec for value in values if value.spec is not None]
-            row, parts = new_row([spec.nbytes for spec in specs])
-            nbytes += row.nbytes
-            for value, spec, part in zip(values, specs, parts):
-                value.buffer = part_of_row(part, spec)
-        elif all(_will_be_in_blob(value, hidden, versions) for value in values):
-            reserve_row([(make_blob(value.name), value.spec) for value in values if value.spec is not None])
-    return nbytes
 
 
 def _will_be_in_blob(value: Value, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> bool:
@@ -195,13 +144,6 @@ def _will_be_in_blob(value: Value, hidden: Collection[str], versions: Mapping[st
     while last is not value and last.shares is not None:
         last = last.shares
     return last is value and final.lazy is None and final.spec == value.spec
-
-
-def _is_kept_by_plan(value: Value, hidden: Collection[str], versions: Mapping[str, Sequence[Value]]) -> bool:
-    """Whether a value is the last of a hidden name, made by the plan on the host, without a buffer yet."""
-    if value.name not in hidden or value.producer is None or value.buffer is not None or value.location != HOST:
-        return False
-    return versions[value.name][-1] is value and value.constant is None
 
 
 def _when_fetched(plan: Compilation, value: Value) -> Value:

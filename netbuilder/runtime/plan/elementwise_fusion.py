@@ -1,4 +1,4 @@
-"""Fused elementwise operators: on a device whose engine has kernels for chains of them, a chain becomes one call.
+"""Fused elementwise operators: where an engine has kernels for chains of them, a chain becomes one call.
 
 A chain begins with any elementwise operator. An operator joins the chain that made one of its inputs, if their results
 have the same shape. The chain runs at the position of its last operator, so the others move after the operators in
@@ -21,6 +21,9 @@ from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["fuse_elementwise"]
+
+_MOST = 32
+"""Operators of a chain; the values of more do not fit into a processor's registers."""
 
 
 def fuse_elementwise(graph: PlanGraph) -> None:
@@ -95,6 +98,7 @@ class _Chain:
         first = self.nodes[0]
         return (
             engine is self.engine
+            and len(self.nodes) < _MOST
             and node.first.device == first.first.device
             and _shape(node) == _shape(first)
             and any(value in self._made for value in node.inputs)

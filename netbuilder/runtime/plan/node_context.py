@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from netbuilder.ops.core.contexts import CompiledSegment, Demand, Segment
+from netbuilder.ops.core.contexts import Call, CompiledSegment, Demand, Segment
 from netbuilder.ops.engines.engine import Location
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node
+from netbuilder.runtime.values.workers import Team
 
 __all__ = ["CompileSubgraph", "NodeContext"]
 
@@ -88,6 +89,9 @@ class NodeContext:
 
     def repeats(self, input: int) -> bool:
         return self.in_subgraph and self.is_constant(input)
+
+    def together(self, jobs: Sequence[Call]) -> Call:
+        return Team(jobs).run
 
     def compile_segment(self, segment: Segment) -> CompiledSegment:
         return self._compile_subgraph(segment, self.run, self._options)

@@ -80,11 +80,11 @@ OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
     ),
     "dropout_in_test_mode": Optimization("a Dropout in test mode is removed", joins=True),
     "joined_updates": Optimization(
-        "the operators that update parameters, and the weight decay before them, run as few calls, which go through "
-        "the parameters piece by piece, on all threads of the lane", joins=True,
+        "the operators that update parameters, and the weight decay before them, run as few calls, each over many "
+        "parameters, on all threads of the lane", joins=True,
     ),
     "elementwise_chains": Optimization(
-        "on a GPU, elementwise operators that read one another's results run as one kernel", joins=True
+        "elementwise operators that read one another's results run as one kernel", ROUNDING, joins=True
     ),
     "joined_small_kernels": Optimization(
         "on a GPU, the copies of parameters to the layouts in which kernels read them are one kernel, before the first "

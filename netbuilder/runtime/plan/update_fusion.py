@@ -1,9 +1,9 @@
 """Fused updates: the operators that update parameters become few calls, each over many parameters.
 
-A group consists of updates on one device; on a GPU, of those that one engine joins. It runs at the position of its last
+A group consists of updates on one device that one engine joins. It runs at the position of its last
 operator, so the others move after the operators in between: these must not read what the updates write, nor write what
 they read or write. Within a group, operators that depend on one another (a weight decay, and the update after it) form
-a chain; chains do not depend on one another. See ``runtime.plan.fused_update`` for how a group runs.
+a chain; chains do not depend on one another.
 
 Values that are not visible are not written: a gradient with its decay, and the step that an update writes over the
 gradient, if that blob is not observable. A visible step that equals the new moment is copied when it is fetched.
@@ -18,7 +18,6 @@ that those of one run while the next one is exchanged.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,14 +27,13 @@ from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.engine import Engine
-from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
-from netbuilder.ops.engines.layouts import HOST, Location, on_location
-from netbuilder.ops.engines.piecewise import Piecewise
-from netbuilder.runtime.plan.fused_update import Chain, make_piecewise, prepare_chains
+from netbuilder.ops.engines.joined_updates import UpdateForm
+from netbuilder.ops.engines.layouts import on_location
 from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.kernel_choice import choose_kernel
 from netbuilder.runtime.plan.node_order import move_when_ready, ready_after
 from netbuilder.runtime.plan.roles import between_processes
+from netbuilder.runtime.plan.update_chain import Chain, joined
 from netbuilder.runtime.plan.updates_in_parts import gradient_of_chain, update_with_gradient
 from netbuilder.runtime.plan.values import Node, Value
 
@@ -130,16 +128,16 @@ def _bytes(chain: Chain, arrives: Mapping[int, int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Update:
-    """The form of an update, and the engine that joins it with others; None: ``runtime.plan.fused_update``."""
+    """The form of an update, and the engine that joins it with others."""
 
-    form: Piecewise | UpdateForm
-    engine: Engine | None = None
+    form: UpdateForm
+    engine: Engine
 
 
 def _groups(nodes: Sequence[Node], engines: Mapping[int, Sequence[Engine]]) -> list[list[Chain]]:
     """Return the chains of updates in groups that can run as one call, at the position of the last update."""
     controls = {name: index for index, node in enumerate(nodes) for part in node.parts for name in part.control}
-    open_groups: dict[tuple[tuple[int, int], Engine | None], _Group] = {}  # by device and engine
+    open_groups: dict[tuple[tuple[int, int], Engine], _Group] = {}  # by device and engine
     groups: list[_Group] = []
     for index, node in enumerate(nodes):
         awaited = any(controls.get(value.name, -1) > index for value in node.outputs)
@@ -280,14 +278,11 @@ def _update(node: Node, engines: Mapping[int, Sequence[Engine]]) -> _Update | No
     made = _form(node, engines.get(instruction.device[0], ()))
     if made is None or any(instruction.inputs[i] in instruction.outputs for i in made.form.numbers):
         return None
-    tensors = [value for i, value in enumerate(node.inputs) if i not in made.form.numbers or made.engine is None]
+    tensors = [value for i, value in enumerate(node.inputs) if i not in made.form.numbers]
     return made if all(value.location == instruction.location for value in tensors) else None
 
 
 def _form(node: Node, engines: Sequence[Engine]) -> _Update | None:
-    if node.first.location == HOST:
-        pieces = make_piecewise(node)
-        return None if pieces is None else _Update(pieces)
     specs = [value.spec.plain for value in node.inputs if value.spec is not None]
     forms = ((engine.update_form(node.first.op, *specs), engine) for engine in engines)
     return next((_Update(form, engine) for form, engine in forms if form is not None), None)
@@ -304,7 +299,7 @@ def _readers(nodes: Iterable[Node]) -> dict[int, list[Node]]:
 class _Group:
     """Updates that can run as one call, in chains."""
 
-    def __init__(self, engine: Engine | None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.chains: list[Chain] = []
         self._engine = engine
         self._maker: dict[int, Chain] = {}  # value -> the chain that makes it
@@ -319,14 +314,14 @@ class _Group:
         return any(value.name in self._writes or value.name in self._reads or value.name in self._numbers
                    for value in node.outputs)  # fmt: skip
 
-    def accepts(self, node: Node, made: Piecewise | UpdateForm) -> bool:
+    def accepts(self, node: Node, form: UpdateForm) -> bool:
         """Add an update and return True, or return False if it has to come after the whole group."""
         touched: dict[int, Chain] = {}
         for i, value in enumerate(node.inputs):
             chain = self._maker.get(id(value))
             if chain is None and value.name not in self._writes:
                 continue
-            if chain is None or i in made.numbers:
+            if chain is None or i in form.numbers:
                 return False  # it reads an old version, or a number that the group makes
             touched[id(chain)] = chain
         for value in node.outputs:
@@ -338,32 +333,32 @@ class _Group:
         if any(self._shape(chain.nodes[0]) != self._shape(node) for chain in touched.values()):
             return False
         if not touched:
-            self.chains.append(Chain(engine=self._engine))
+            self.chains.append(Chain(self._engine))
         chain, *others = touched.values() or self.chains[-1:]
         for other in others:
             self._merge(chain, other)
-        self._add(chain, node, made)
+        self._add(chain, node, form)
         return True
 
     def _shape(self, node: Node) -> tuple[Any, ...]:
-        """Return what the operators of a chain have in common: on the host also the type, as they have no casts."""
+        """Return what the operators of a chain have in common."""
         spec = node.outputs[0].spec
         assert spec is not None
-        return (spec.shape, spec.dtype) if self._engine is None else spec.shape
+        return spec.shape
 
     def _merge(self, chain: Chain, other: Chain) -> None:
         """Make another chain a part of a chain, since an update depends on both."""
         self.chains.remove(other)
         for value in other.tensors:
             self._reads[value.name] = [each for each in self._reads[value.name] if each is not other]
-        for node, made in zip(other.nodes, other.made):
-            self._add(chain, node, made)
+        for node, form in zip(other.nodes, other.forms):
+            self._add(chain, node, form)
 
-    def _add(self, chain: Chain, node: Node, made: Piecewise | UpdateForm) -> None:
+    def _add(self, chain: Chain, node: Node, form: UpdateForm) -> None:
         chain.nodes.append(node)
-        chain.made.append(made)
+        chain.forms.append(form)
         for i, value in enumerate(node.inputs):
-            if i in made.numbers:
+            if i in form.numbers:
                 self._numbers.add(value.name)
                 continue
             self._reads.setdefault(value.name, []).append(chain)
@@ -384,12 +379,12 @@ def _fused_node(
     """Return the node that replaces all nodes of a group of chains."""
     deferred: list[tuple[Value, Value, Value | None]] = []
     for chain in chains:
-        for node, made in zip(chain.nodes, chain.made):
+        for node, form in zip(chain.nodes, chain.forms):
             for j, value in enumerate(node.outputs):
                 reads = readers.get(id(value), ())
                 read = any(reader not in chain.nodes for reader in reads)
                 visible = last[value.name] is value and value.name not in hidden
-                source = _equal_output(node, made.copies.get(j), last, hidden)
+                source = _equal_output(node, form.copies.get(j), last, hidden)
                 if visible and not reads and source is not None and _may_defer(chain, value):
                     deferred.append((value, source, _before(chain, value)))
                 elif visible or read:
@@ -401,10 +396,7 @@ def _fused_node(
     engine = chains[0].engine
 
     def maker(ctx: Any, *specs: TensorSpec) -> Prepared | None:
-        if engine is None:
-            made = prepare_chains(chains, inputs, outputs, specs, ctx.threads)
-        else:
-            made = engine.join_updates(ctx, _joined(chains, tensors, [*numbers], outputs, specs))
+        made = engine.join_updates(ctx, joined(chains, tensors, [*numbers], outputs, specs))
         if made is None:
             return None
         for i, j in made.inplace:  # buffers are shared by successive versions only; those in between are not written
@@ -418,31 +410,6 @@ def _fused_node(
     parts = [node.first for node in originals]
     locations = [*(value.location for value in tensors), *(location for _, location in numbers)]
     return Node(parts, inputs, outputs, maker, originals=originals, locations=locations)
-
-
-def _joined(
-    chains: Sequence[Chain],
-    tensors: Sequence[Value],
-    numbers: Sequence[tuple[int, Location]],
-    outputs: Sequence[Value],
-    specs: Sequence[TensorSpec],
-) -> JoinedUpdates:
-    """Return what an engine joins: the operators of chains over numbered values."""
-    number = {id(value): i for i, value in enumerate(tensors)}
-    of_numbers = {key: len(tensors) + i for i, key in enumerate(numbers)}
-    free = itertools.count(len(tensors) + len(of_numbers))  # tensors that two chains read have two numbers
-    made: list[list[JoinedOperator]] = []
-    for chain in chains:
-        made.append([])
-        for node, form in zip(chain.nodes, chain.made):
-            ins = tuple(
-                of_numbers[id(value), node.input_location(i)] if i in form.numbers else number[id(value)]
-                for i, value in enumerate(node.inputs)
-            )
-            for value in node.outputs:
-                number[id(value)] = next(free)
-            made[-1].append(JoinedOperator(node.first.op, ins, tuple(number[id(value)] for value in node.outputs)))
-    return JoinedUpdates(made, specs, [number[id(value)] for value in outputs])
 
 
 def _equal_output(node: Node, output: int | None, last: Mapping[str, Value], hidden: Collection[str]) -> Value | None:

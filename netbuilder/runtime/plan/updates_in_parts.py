@@ -2,7 +2,7 @@
 
 So the gradient of an FC's weights, which is as large as they are, never exists as a whole, and an update reads a part
 of it while that is in the caches. The kernel of the gradient says how it is divided (``Prepared.in_parts``); that
-of the update works on any tensors of one shape (``runtime.plan.fused_update``). Its other outputs, among them dX, which
+of the update works on any tensors of one shape. Its other outputs, among them dX, which
 depends on the old weights, are computed first. The results are equal to the bit.
 """
 
@@ -17,7 +17,8 @@ from netbuilder.ops.core import contexts
 from netbuilder.ops.core.contexts import Call, InParts, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.runtime.plan.fused_update import Chain, prepare_chains
+from netbuilder.ops.engines.layouts import HOST
+from netbuilder.runtime.plan.update_chain import Chain, joined
 from netbuilder.runtime.plan.values import Node
 
 __all__ = ["Choose", "gradient_of_chain", "update_with_gradient"]
@@ -39,7 +40,7 @@ def gradient_of_chain(
         readers: by value, the nodes that read it.
         hidden: names of which no version is observable.
     """
-    for value in chain.tensors if chain.engine is None else ():
+    for value in chain.tensors if chain.nodes[0].first.location == HOST else ():
         node = maker.get(id(value))
         if node is None or node.fused is not None or len(node.parts) > 1 or node.outputs[0] is not value:
             continue
@@ -83,7 +84,8 @@ def update_with_gradient(gradient: Node, chain: Chain, update: Node, choose: Cho
         row = own[at].size // own[at].shape[0]
         rows = own[at].with_shape((parts.rows, row))
         of_rows = [rows if i < len(chain.tensors) else spec for i, spec in enumerate(own)]
-        one = prepare_chains([chain], update.inputs, update.outputs, of_rows, ctx.threads)
+        numbers = [*dict(chain.numbers_read())]
+        one = chain.engine.join_updates(ctx, joined([chain], chain.tensors, numbers, chain.outputs, of_rows))
         return None if one is None else _prepared(gradient, update, at, first, parts, whole, one)
 
     originals = [gradient, chain.nodes[0] if len(chain.nodes) == 1 else update]

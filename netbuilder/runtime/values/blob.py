@@ -397,24 +397,6 @@ class Blob:
         self.bind(spec, buffer, location)
         return buffer
 
-    @property
-    def may_move(self) -> bool:
-        """Whether ``move`` may be called."""
-        on_host = self.spec is not None and self.spec.dtype != STRING and self.location == HOST
-        return on_host and not (self.fixed or self.ring or self._rings) and self.lazy is None
-
-    def move(self, buffer: Any) -> None:
-        """Move the value to memory next to that of other blobs; later values of its spec are written there.
-
-        Plans that read or write the blob become invalid. A blob is moved once, so that nets do not undo what others
-        did.
-        """
-        assert self.may_move and self.spec is not None
-        copy_into(buffer, self.buffer)
-        self._buffers[(self.spec, self.location)] = buffer
-        self.fixed = True
-        self.bind(self.spec, buffer, self.location)
-
     def relayout(self, layout: Any, *, threads: int = 1) -> None:
         """Convert the value to another layout; feeds and plans use that layout from now on."""
         if self.spec is None or self.spec.layout == layout:

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines.flat import PIECE
 from netbuilder.ops.engines.onednn.conversions import converted
 
 __all__ = ["FLOAT_TYPES", "narrow", "split_evenly", "sum_rows", "widen"]
+
+_PIECE = 1 << 16
+"""Elements of a piece: a few float32 arrays of this size fit into a core's L2 cache."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -36,19 +38,19 @@ def narrow(values: Array, out: Array) -> None:
     if out.dtype != np.uint16:
         np.copyto(out, values, casting="same_kind")
         return
-    space = np.empty(min(values.size, PIECE), np.uint32)  # stays in the cache
-    for start in range(0, values.size, PIECE):
-        part = values[start : start + PIECE]
+    space = np.empty(min(values.size, _PIECE), np.uint32)  # stays in the cache
+    for start in range(0, values.size, _PIECE):
+        part = values[start : start + _PIECE]
         bits, rounded = part.view(np.uint32), space[: part.size]
         np.right_shift(bits, 16, out=rounded)
         np.bitwise_and(rounded, 1, out=rounded)
         np.add(rounded, 0x7FFF, out=rounded)
         np.add(rounded, bits, out=rounded)
         np.right_shift(rounded, 16, out=rounded)
-        np.copyto(out[start : start + PIECE], rounded, casting="unsafe")
+        np.copyto(out[start : start + _PIECE], rounded, casting="unsafe")
         if np.isnan(part.sum()):  # a NaN, or infinities of both signs
             nan = np.isnan(part)
-            out[start : start + PIECE][nan] = bits[nan] >> 16 | 0x40
+            out[start : start + _PIECE][nan] = bits[nan] >> 16 | 0x40
 
 
 def widen(stored: Array, out: Array) -> None:
@@ -59,9 +61,9 @@ def widen(stored: Array, out: Array) -> None:
         np.copyto(out, stored)
         return
     bits = out.view(np.uint32)
-    for start in range(0, bits.size, PIECE):
-        part = bits[start : start + PIECE]
-        np.copyto(part, stored[start : start + PIECE])
+    for start in range(0, bits.size, _PIECE):
+        part = bits[start : start + _PIECE]
+        np.copyto(part, stored[start : start + _PIECE])
         np.left_shift(part, 16, out=part)
 
 
@@ -79,8 +81,8 @@ def sum_rows(rows: Sequence[Array], out: Array, *, bfloat16: bool = False) -> No
         for row in rows[1:]:
             np.add(out, row, out=out)
         return
-    for start in range(0, out.size, PIECE):
-        stop = min(start + PIECE, out.size)
+    for start in range(0, out.size, _PIECE):
+        stop = min(start + _PIECE, out.size)
         total = np.empty(stop - start, np.float32)
         widen(rows[0][start:stop], total)
         for row in rows[1:]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines.cuda.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
+from netbuilder.ops.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
 
 __all__ = [
     "BFLOAT16",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared
-from netbuilder.ops.core.operator import Operator, TensorSpec
-from netbuilder.ops.core.registry import GPU, plain_kernel
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import (
     Places,
     body,
@@ -25,22 +23,19 @@ from netbuilder.ops.engines.cuda.code import (
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.layout import WIDE, elements_of, in_one_layout, in_order, order_of
 from netbuilder.ops.engines.cuda.run_numbers import RunNumbers
-from netbuilder.ops.engines.cuda.tracing import HostNumber, Load, NotTraced, Program, Tracer, Uniform
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.joined_updates import JoinedUpdates
+from netbuilder.ops.engines.traced import kernel_title, trace_chain, trace_inputs, trace_operator
+from netbuilder.ops.engines.tracing import HostNumber, Load, NotTraced, Program, Tracer, Uniform
 
 __all__ = [
     "ELEMENTS",
     "BoundProgram",
     "elementwise",
-    "is_elementwise",
-    "kernel_title",
     "join_elementwise",
     "loop",
     "numbers_of_run",
     "prepare_program",
-    "trace_inputs",
-    "trace_operator",
 ]
 
 ELEMENTS = 4
@@ -135,27 +130,6 @@ def numbers_of_run(numbers: Sequence[Any], inputs: Sequence[Any], outputs: Seque
     return RunNumbers(there, len(numbers), lambda: [number.value(inputs) for number in numbers])
 
 
-def trace_operator(tracer: Tracer, op: Operator, given: Sequence[Any], outputs: Sequence[TensorSpec]) -> Sequence[Any]:
-    """Return the symbols of an operator's outputs, in the types of ``outputs``.
-
-    Raises:
-        NotTraced: its plain kernel is not elementwise.
-    """
-    kernel = plain_kernel(op.type, GPU)
-    if kernel is None:
-        raise NotTraced(f"{op.type} has no plain kernel")
-    found = tracer.run(kernel, op, given)
-    return [tracer.as_stored(symbol, spec) for symbol, spec in zip(found, outputs)]
-
-
-def trace_inputs(tracer: Tracer, op: Operator, specs: Sequence[TensorSpec]) -> list[Any]:
-    """Return the symbols of an operator's inputs."""
-    return [
-        tracer.host_input(i) if op.input_location(i) == "host" else tracer.input(i, spec)
-        for i, spec in enumerate(specs)
-    ]
-
-
 def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare an elementwise operator: its plain kernel, traced."""
     if any(spec is None for spec in specs):
@@ -170,35 +144,11 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
         return None
 
 
-def is_elementwise(op: Any, specs: Sequence[TensorSpec]) -> bool:
-    """Whether an operator can be part of a chain: its results follow from the elements of its inputs on the GPU."""
-    if any(op.input_location(i) == "host" for i in range(len(specs))):
-        return False
-    tracer = Tracer()
-    try:
-        plain = [spec.plain for spec in specs]
-        outs = op.infer(*plain)
-        tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
-    except NotTraced:
-        return False
-    return all(out.shape == outs[0].shape for out in outs)
-
-
 def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
     """Return the kernel of a chain of elementwise operators."""
-    tracer, given = Tracer(), [spec.plain for spec in chain.specs]
-    specs = dict(enumerate(given))
-    values = {i: tracer.input(i, spec) for i, spec in specs.items()}
-    (operators,) = chain.chains
     try:
-        for joined in operators:
-            outs = joined.op.infer(*(specs[i] for i in joined.inputs))
-            found = trace_operator(tracer, joined.op, [values[i] for i in joined.inputs], outs)
-            values.update(zip(joined.outputs, found))
-            specs.update(zip(joined.outputs, outs))
-        program = tracer.program([values[i] for i in chain.outputs])
-        title = "_".join(kernel_title(joined.op.type) for joined in operators)
-        outputs = [specs[i] for i in chain.outputs]
+        program, outputs = trace_chain(chain, is_gpu=True)
+        title = "_".join(kernel_title(joined.op.type) for joined in chain.chains[0])
         return prepare_program(title[:60], program, *_in_layouts(ctx, program, chain.specs, outputs))
     except NotTraced:
         return None
@@ -225,11 +175,6 @@ def _in_layouts(
     return laid_out, [
         first if out.dtype == first.dtype else in_order(out, order_of(first), out.dtype.name) for out in outs
     ]
-
-
-def kernel_title(op_type: str) -> str:
-    """Return the title of an operator's kernels: its type in small letters, with underscores between words."""
-    return re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", op_type).lower()
 
 
 def prepare_program(title: str, program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> Prepared:

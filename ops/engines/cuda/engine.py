@@ -44,9 +44,9 @@ class CudaEngine(Engine):
         free_handles()
 
     def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
-        from netbuilder.ops.engines.cuda.updates import update_form
+        from netbuilder.ops.engines.traced import update_form
 
-        return update_form(op, specs)
+        return update_form(op, specs, is_gpu=True)
 
     def join_updates(self, ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
         from netbuilder.ops.engines.cuda.updates import join_updates
@@ -54,10 +54,9 @@ class CudaEngine(Engine):
         return join_updates(ctx, updates)
 
     def is_elementwise(self, op: Operator, *specs: TensorSpec) -> bool:
-        from netbuilder.ops.engines.cuda.elementwise import is_elementwise
-        from netbuilder.ops.engines.cuda.table import ELEMENTWISE
+        from netbuilder.ops.engines.traced import ELEMENTWISE, is_elementwise
 
-        return op.type in ELEMENTWISE and is_elementwise(op, specs)
+        return op.type in ELEMENTWISE and is_elementwise(op, specs, is_gpu=True)
 
     def join_elementwise(self, ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
         from netbuilder.ops.engines.cuda.elementwise import join_elementwise

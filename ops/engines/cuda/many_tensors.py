@@ -15,16 +15,13 @@ from netbuilder.ops.engines.cuda.code import Places, c_type, numbers_read, store
 from netbuilder.ops.engines.cuda.elementwise import ELEMENTS, loop, numbers_of_run
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.layout import elements_of
-from netbuilder.ops.engines.cuda.tracing import HostNumber, Program, Uniform
 from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.tracing import HostNumber, Program, Uniform
 
-__all__ = ["ANY_SHAPE", "CHUNK", "ManyTensors", "Part", "blocks_of", "joinable_program"]
+__all__ = ["CHUNK", "ManyTensors", "Part", "blocks_of", "joinable_program"]
 
 CHUNK = 8 * THREADS * ELEMENTS
 """Elements of a block."""
-
-ANY_SHAPE = (2,)
-"""Stands for the shape of any tensor, so that parts which compute the same have the same program."""
 
 
 def blocks_of(sizes: Sequence[int]) -> Any:
@@ -140,7 +137,7 @@ class _Member:
 def joinable_program(
     title: str, program: Program, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> Joinable:
-    """Return a program, over values of ``ANY_SHAPE``, as work that others with the same title can be joined with.
+    """Return a program over values of ``ANY_SHAPE`` as work that others with the same title can be joined with.
 
     Args:
         title: of the kernel.

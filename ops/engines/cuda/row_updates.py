@@ -19,12 +19,13 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.checks import slot_of
 from netbuilder.ops.engines.cuda.code import body, c_type, numbers_read, register_type, stored, value_of, with_prelude
-from netbuilder.ops.engines.cuda.elementwise import kernel_title, numbers_of_run, trace_inputs
+from netbuilder.ops.engines.cuda.elementwise import numbers_of_run
 from netbuilder.ops.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
 from netbuilder.ops.engines.cuda.row_order import RowOrder
 from netbuilder.ops.engines.cuda.sums import prepare_sums
-from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Symbol, Tracer
 from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.traced import kernel_title, trace_inputs
+from netbuilder.ops.engines.tracing import Load, NotTraced, Program, Symbol, Tracer
 from netbuilder.proto import ShapeError
 
 __all__ = ["joint_update", "row_update", "update_rows"]

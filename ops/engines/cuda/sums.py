@@ -19,12 +19,12 @@ import numpy as np
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.code import body, c_type, index_of, register_type, stored, value_of, with_prelude
-from netbuilder.ops.engines.cuda.elementwise import kernel_title, trace_inputs, trace_operator
 from netbuilder.ops.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.engines.cuda.layout import as_read, elements_of, in_order, order_of, row_major_spec
 from netbuilder.ops.engines.cuda.steps import one_call
-from netbuilder.ops.engines.cuda.tracing import Load, NotTraced, Program, Stacked, Sum, Symbol, Tracer, reshaped_extents
 from netbuilder.ops.engines.gpu import gpu
+from netbuilder.ops.engines.traced import kernel_title, trace_inputs, trace_operator
+from netbuilder.ops.engines.tracing import Load, NotTraced, Program, Stacked, Sum, Symbol, Tracer, reshaped_extents
 
 __all__ = ["Stage", "Sums", "prepare_sums", "with_sums"]
 

@@ -26,32 +26,10 @@ from netbuilder.ops.engines.cuda.rows import ROWS
 from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 from netbuilder.ops.engines.cuda.sums import with_sums
 from netbuilder.ops.engines.engine import Fusion, Pattern
+from netbuilder.ops.engines.traced import ELEMENTWISE
 
-__all__ = ["DENSE", "ELEMENTWISE", "FUSIONS", "JOINT_UPDATES", "KERNELS", "ROW_UPDATES", "WITH_SUMS"]
+__all__ = ["DENSE", "FUSIONS", "JOINT_UPDATES", "KERNELS", "ROW_UPDATES", "WITH_SUMS"]
 
-ELEMENTWISE = frozenset(
-    """
-    Abs AbsGradient Acos AcosGradient Adadelta Adagrad Adam Add AddGradient AffineChannel AffineChannelGradient And
-    Asin AsinGradient Atan AtanGradient AveragedLossGradient BatchBoxCox BatchMomentsGradient BernoulliJSD
-    BernoulliJSDGradient BitwiseAnd BitwiseOr BitwiseXor Cast Cbrt CbrtGradient Ceil Clip ClipGradient
-    ClipTensorByScaling Conditional ConstantFill Cos CosGradient Cosh CoshGradient CosineEmbeddingCriterion
-    CosineEmbeddingCriterionGradient CrossEntropyGradient Cube CubeGradient DecayAdagrad Div DivGradient DivideBlobs
-    DotProductGradient Dropout DropoutGrad EQ ElementwiseLinear Elu EluGradient Erf ErfGradient Exp ExpandGradient
-    FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf Floor Ftrl GE GT Gelu GeluGradient HalfToFloat HardSigmoid
-    HardSigmoidGradient IsNaN L1DistanceGradient LE LT LeakyRelu LeakyReluGradient LearningRate Log Log1p
-    Log1pGradient Logit LogitGradient LpNormGradient MarginRankingCriterion MarginRankingCriterionGradient Max
-    MaxGradient Mean MeanGradient Min MinGradient Mish MishGradient MomentsGradient MomentumSGD MomentumSGDUpdate Mul
-    MulGradient NE NegateGradient Negative Not Or PRelu Pow Reciprocal ReciprocalGradient ReduceBackMaxGradient
-    ReduceBackSumGradient ReduceFrontMaxGradient ReduceFrontSumGradient ReduceL1Gradient ReduceL2Gradient
-    ReduceMaxGradient ReduceMeanGradient ReduceMinGradient ReduceSumGradient Relu ReluGradient ReluN ReluNGradient
-    ReplaceNaN RestoreBlobs RmsProp RowMul Rsqrt RsqrtGradient SaveBlobs Scale Selu SeluGradient Sigmoid
-    SigmoidCrossEntropyLossGradient SigmoidCrossEntropyWithLogitsGradient SigmoidGradient Sign Sin SinGradient Sinh
-    SinhGradient SmoothL1LossGradient Softplus SoftplusGradient Softsign SoftsignGradient SpatialBN Sqr Sqrt
-    SquaredL2DistanceGradient Sub SubGradient Sum SumInt SumRelu Swish SwishGradient Tan TanGradient Tanh TanhGradient
-    ThresholdedRelu ThresholdedReluGradient UpdateGradientScale WeightedSum WeightedSumGradient Where Xor
-    """.split()
-)
-"""Operators whose plain kernels are traced. One that cannot be, for its arguments or inputs, has another kernel."""
 
 WITH_SUMS = frozenset(
     """

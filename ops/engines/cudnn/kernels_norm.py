@@ -14,9 +14,8 @@ from netbuilder.ops.core.contexts import Joinable, PlanContext, Prepared, Rest
 from netbuilder.ops.core.image_order import count_per_channel
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.engines.cuda.layout import image_spec
-from netbuilder.ops.engines.cuda.many_tensors import ANY_SHAPE, joinable_program
+from netbuilder.ops.engines.cuda.many_tensors import joinable_program
 from netbuilder.ops.engines.cuda.steps import Reference, prepared, scratch_memory
-from netbuilder.ops.engines.cuda.tracing import Tracer
 from netbuilder.ops.engines.cudnn.compiled import graph_of
 from netbuilder.ops.engines.cudnn.convolutions import image_tensor
 from netbuilder.ops.engines.cudnn.graphs import (
@@ -26,6 +25,8 @@ from netbuilder.ops.engines.cudnn.graphs import (
 )
 from netbuilder.ops.engines.cudnn.precision import serves, types_as_given
 from netbuilder.ops.engines.references import In, Out
+from netbuilder.ops.engines.traced import ANY_SHAPE
+from netbuilder.ops.engines.tracing import Tracer
 
 __all__ = [
     "fused_bn_relu",

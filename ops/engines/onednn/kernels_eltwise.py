@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines import flat
 from netbuilder.ops.engines.onednn import declarations as c
 from netbuilder.ops.engines.onednn.arguments import In, Out
 from netbuilder.ops.engines.onednn.layout import BlockedLayout, Desc, desc_of, elements, rounded, row_major
@@ -32,7 +31,7 @@ from netbuilder.ops.engines.onednn.primitive import (
     threads_after,
 )
 
-__all__ = ["binary", "common_layout", "fused_sum_relu", "relu_primitive", "scale"]
+__all__ = ["binary", "common_layout", "fused_sum_relu", "relu_primitive"]
 
 
 @cached
@@ -162,46 +161,6 @@ def relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> P
     return _unary_gradient(ctx, y, dy, c.RELU_FROM_DST, 0.0)
 
 
-def leaky_relu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    return _kinked_gradient(op, y, dy, lambda part, factor: np.copyto(factor, np.float32(op.alpha)))
-
-
-def elu_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    return _kinked_gradient(op, y, dy, lambda part, factor: np.add(part, np.float32(op.alpha), factor))
-
-
-def _kinked_gradient(op: Any, y: TensorSpec, dy: TensorSpec, slope: Callable[[Any, Any], object]) -> Prepared | None:
-    """Prepare dX = dY where Y >= 0 (with alpha = 0, Y > 0), else (also for NaN) dY * slope(Y), in NumPy.
-
-    oneDNN uses the other slope at 0.
-    """
-    if not _serves(y, dy):
-        return None
-    spec, _ = common_layout([y, dy])
-    piece = min(elements(spec), flat.PIECE)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        others = np.empty(piece, np.bool_)
-        rows = [
-            (*row, others[: len(row[0])])
-            for row in flat.pieces(spec, [inputs[0], inputs[1], outputs[0]], scratch, temporaries=1)
-        ]
-        passed = np.greater if op.alpha == 0 else np.greater_equal
-        zero, same = np.float32(0), inputs[1].ctypes.data == outputs[0].ctypes.data
-
-        def call() -> None:
-            for y, dy, dx, factor, other in rows:
-                slope(y, factor)
-                np.logical_not(passed(y, zero, other), other)
-                if not same:
-                    np.copyto(dx, dy)
-                np.multiply(dy, factor, out=dx, where=other)
-
-        return call
-
-    return Prepared([spec, spec], [spec], bind, 4 * piece, inplace=((1, 0),), name="numpy")
-
-
 def sigmoid_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
     return _unary_gradient(ctx, y, dy, c.LOGISTIC_FROM_DST, 0.0)
 
@@ -284,16 +243,3 @@ def fused_sum_relu(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> P
     if made is not None:
         ctx.publish(0, NOT_NEGATIVE, True)
     return made
-
-
-def scale(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare Scale of a value in a layout, in NumPy over the flat memory, where padding stays zero."""
-    spec = flat.common_spec([x])
-    if spec is None or spec.layout is None:
-        return None
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        factor = flat.scalar(op.factor(spec.dtype), spec.dtype)
-        return flat.replay([(np.multiply, (x, factor, y)) for x, y in flat.pieces(spec, [inputs[0], outputs[0]])])
-
-    return Prepared([spec], [spec], bind, inplace=((0, 0),), name="numpy in any layout")

@@ -12,7 +12,6 @@ from checks import run_plain
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.activations.dropout import Dropout, DropoutGrad
 from netbuilder.ops.core.registry import plain_kernel
-from netbuilder.ops.engines.random import AtLeast, stream_key, uniform
 from netbuilder.proto import ArgumentError, GradientError, NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -118,29 +117,24 @@ def test_half_precision_stays_half():
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(3, 7), (2, AtLeast.piece), (5, 10_001)])
+@pytest.mark.parametrize("shape, axis", [((3, 7), 0), ((5, 10_001), 0), ((3, 4, 5), 1), ((2, 1, 3, 4, 37), 2)])
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])
-def test_bound_kernels_give_the_same_bits(kind, shape, ratio):
+def test_machine_code_gives_the_same_bits(kind, shape, axis, ratio):
     x = np.random.default_rng(0).standard_normal(shape).astype(kind)
     x.flat[:3] = np.nan, np.inf, -0.0
     found = []
-    for without in ([], ["bound_kernels"]):
-        workspace = Workspace(seed=3, without=without, engines=())
+    for engines in (None, ()):
+        workspace = Workspace(seed=3, engines=engines)
         workspace.feed("x", x)
         net = _net()
-        net.op[0].CopyFrom(make_op("Dropout", ["x"], ["y", "mask"], ratio=ratio))
-        net.op.append(make_op("DropoutGrad", ["x", "mask"], ["dx"], ratio=ratio))
-        workspace.create_net(net)
+        net.op[0].CopyFrom(make_op("Dropout", ["x"], ["y", "mask"], ratio=ratio, sample_axis=axis))
+        net.op.append(make_op("DropoutGrad", ["x", "mask"], ["dx"], ratio=ratio, sample_axis=axis))
+        name = workspace.create_net(net)
         for _ in range(2):
             workspace.run_net(net.name)
+        (plan,) = workspace.net(name)._plans[0]
+        names = {"llvm dropout", "llvm dropout_grad"} if engines is None else {"plain"}
+        assert {step.prepared.name for step in plan.steps} == names
         found.append([workspace.fetch(name) for name in ("y", "mask", "dx")])
     for one, other in zip(*found):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("share", [0.0, 2.0**-53, 0.1, 0.5, 0.9, 1 - 2.0**-53])
-@pytest.mark.parametrize("start", [0, 1, 123_456_789_012])
-def test_numbers_are_compared_without_being_made(share, start):
-    key, found = stream_key("a", 1), np.empty(1000, bool)
-    AtLeast(share, start).write(key, 40, found)
-    np.testing.assert_array_equal(found, uniform(np, key, (1000,), start=start + 40) >= share)

@@ -93,8 +93,10 @@ def test_a_layout_belongs_to_its_engine_which_keeps_it_on_the_host():
 
 
 def test_an_unknown_engine_is_refused_with_the_names_there_are():
-    with pytest.raises(DeviceError, match="no engine is called 'MKL'; there are NUMPY, CUPY, CUDA, ONEDNN, CUDNN"):
+    with pytest.raises(
+        DeviceError, match="no engine is called 'MKL'; there are NUMPY, CUPY, CUDA, ONEDNN, LLVM, CUDNN"
+    ):
         find_engine("MKL")
-    with pytest.raises(NetError, match="engines must be a tuple of names among CUDA, ONEDNN, CUDNN"):
+    with pytest.raises(NetError, match="engines must be a tuple of names among CUDA, ONEDNN, LLVM, CUDNN"):
         Workspace(engines=("NUMPY",))
-    assert engine_names() == ("CUDA", "ONEDNN", "CUDNN")
+    assert engine_names() == ("CUDA", "ONEDNN", "LLVM", "CUDNN")

@@ -1,4 +1,4 @@
-"""Prepared updates on flat memory: in pieces, in a layout with padding, in place or not."""
+"""Prepared updates by machine code: of any size, in a layout with padding, in place or not."""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from checks import run_plain
+from machine_code import alone
 from netbuilder.ops.core.operator import TensorSpec, spec_of
-from netbuilder.ops.core.registry import CPU, prepared_kernels
-from netbuilder.ops.engines import flat
 from netbuilder.ops.engines.arrays import aligned_empty, as_flat
+from netbuilder.ops.engines.llvm.elementwise import elementwise
 from netbuilder.ops.updates.adagrad import Adagrad
 from netbuilder.ops.updates.adam import Adam
 from netbuilder.ops.updates.rmsprop import RmsProp
@@ -51,25 +51,26 @@ def _inputs(op, size):
 def _run(op, values, specs, inplace):
     """Run the prepared kernel on buffers of the specs that it requires; return it and the outputs' buffers."""
     op.with_arity(len(values), max(op.n_out, type(op).n_out))
-    prepared = prepared_kernels(op.type, CPU)[0].make(op, None, *specs)
+    prepared = elementwise(op, alone(), *specs)
     inputs = []
     for value, spec in zip(values, prepared.inputs):
         buffer = aligned_empty(spec.nbytes)
         buffer[:] = 0
         as_flat(buffer, spec.dtype)[: value.size] = value.reshape(-1)
         inputs.append(buffer if spec.layout is not None else as_flat(buffer, spec.dtype).reshape(spec.shape))
-    outputs = []
+    outputs, free = [], [*range(len(inputs))]
     for j in range(len(prepared.outputs)):
-        over = [i for i, k in prepared.inplace if k == j]
-        outputs.append(inputs[over[0]] if inplace and over else np.full_like(inputs[0], 7))
+        over = [i for i, k in prepared.inplace if k == j and i in free] if inplace else []
+        free = [i for i in free if i not in over[:1]]
+        outputs.append(inputs[over[0]] if over else np.full_like(inputs[0], 7))
     prepared.bind(inputs, outputs, aligned_empty(prepared.scratch) if prepared.scratch else None)()
     return prepared, [as_flat(out, np.float32) for out in outputs]
 
 
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("op", UPDATES, ids=repr)
-@pytest.mark.parametrize("size", [3, flat.PIECE + 5])
-def test_in_pieces(op, size, inplace):
+@pytest.mark.parametrize("size", [3, 16, 1029])
+def test_of_any_size(op, size, inplace):
     values = _inputs(op, size)
     _, got = _run(op, values, [spec_of(v) for v in values], inplace)
     for y, want in zip(got, run_plain(op, values)):
@@ -96,12 +97,5 @@ def test_where_padding_would_not_stay_zero_plain_order_is_asked_for():
     lr = spec_of(LR)
     for op in (RmsProp(epsilon=0.0), Adagrad(epsilon=0.0), Adagrad().with_arity(4, 3)):
         specs = [lr if name == "lr" else padded for name in type(op).inputs]
-        prepared = prepared_kernels(op.type, CPU)[0].make(op.with_arity(4, op.n_out), None, *specs)
+        prepared = elementwise(op.with_arity(4, op.n_out), alone(), *specs)
         assert all(spec.layout is None for spec in [*prepared.inputs, *prepared.outputs])
-
-
-def test_operands_that_differ_have_no_common_spec():
-    x = TensorSpec((6,), np.dtype(np.float32))
-    assert flat.common_spec([x, x.with_shape((2, 3))]) is None
-    assert flat.common_spec([x, x.with_dtype(np.float64)]) is None
-    assert flat.common_spec([x.with_dtype(np.float16)] * 2) is None

@@ -8,10 +8,8 @@ import pytest
 from netbuilder import ModelHelper, Workspace, brew, parallel
 from netbuilder.graph.net_names import reset_names
 from netbuilder.ops.collectives.allreduce_bucket import AllreduceBucket
-from netbuilder.ops.engines.rows import as_row, order_in_row
+from netbuilder.ops.engines.rows import order_in_row
 from netbuilder.optimizers import reset_optimizer_instance_count
-from netbuilder.runtime.plan import update_fusion
-from netbuilder.runtime.plan.fused_update import _BoundChains
 from netbuilder.runtime.plan.values import StepKind
 from parallel_models import OPTIMIZERS, no_input
 from thread_ranks import on_ranks, use_thread_worlds
@@ -26,29 +24,20 @@ class Stored:
     Args:
         buckets: whether those of a bucket, on the first device, are next to each other, for each one of several.
         arena: which of them are in the arena, without scopes.
-        rows: whether small ones are next to each other in the order in which one call updates them.
-        copied: whether that call copies some.
     """
 
     buckets: list[bool]
     arena: set[str]
-    rows: list[bool]
-    copied: bool
 
 
 def stored(plans):
     steps = [step for plan in plans for step in plan.steps]
     sums = [s for s in steps if s.kind is StepKind.COMPUTE and isinstance(s.node.first.op, AllreduceBucket)]
     buffers = [[value.buffer for value in s.outputs][:: s.node.first.op.devices] for s in sums]
-    rows = [[step.inputs[i] for i in row] for step in steps for row in step.prepared.rows]
-    of_gradients = [[value.buffer for value in row] for row in rows if row[0].name.endswith("_grad")]
     names = {placed.what.rpartition("/")[2] for plan in plans for placed in plan.memory.placed}
-    calls = [getattr(call, "__self__", None) for plan in plans for call in plan._calls]
     return Stored(
         [order_in_row(each) is not None for each in buffers if len(each) > 1],
         {name for name in names if name.endswith("_grad")},
-        [as_row(row) is not None for row in of_gradients],
-        any(plan.before for each in calls if isinstance(each, _BoundChains) for plan in each._bound),
     )
 
 
@@ -191,11 +180,3 @@ def test_with_a_memory_budget_the_arena_has_no_rows(budget, monkeypatch):
 def test_accumulated_gradients(monkeypatch):
     options = {"observable": [()], "accumulate_steps": 2, "steps": 4}
     same(trained(monkeypatch, **options), trained(monkeypatch, **options, without=[[NAME]]))
-
-
-@pytest.mark.parametrize("observable", [None, [()]], ids=["blobs", "arena"])
-def test_small_gradients_are_in_the_order_of_their_updates(observable, monkeypatch):
-    """So that one call updates all of a bucket without a copy: their parameters are in rows in this order."""
-    monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
-    for _, found in trained(monkeypatch, observable=observable):
-        assert all(found.buckets) and found.rows and all(found.rows) and not found.copied

@@ -82,7 +82,7 @@ def test_nets_that_make_the_same_blob_take_turns():
     whole = workspace.create_net(other)
     for _ in range(2):
         workspace.run_net(whole)
-        assert np.array_equal(workspace.fetch("a"), np.exp(X))
+        np.testing.assert_allclose(workspace.fetch("a"), np.exp(X), rtol=1e-6)
         workspace.run_net(name)
         assert workspace.spec("a") is None and workspace.get("a").hidden_by == name
     workspace.feed("a", X)
@@ -126,7 +126,7 @@ def test_what_a_held_net_reads_is_kept():
         workspace.feed(name, value)
     workspace.create_net(net, observable="outputs")
     workspace.run_net("holds")
-    assert np.array_equal(workspace.fetch("y"), np.exp(X))
+    np.testing.assert_allclose(workspace.fetch("y"), np.exp(X), rtol=1e-6)
     assert workspace.fetch("yes").tolist() == [[False, True]]  # nobody reads it, so it is a result
 
 
@@ -139,7 +139,7 @@ def test_what_is_asked_for_in_vain_is_kept_from_the_next_run_on():
     for x in (X, 2 * X, np.float32([[1], [2]])):
         workspace.feed("x", x)
         workspace.run_net(name)
-        np.testing.assert_array_equal(workspace.fetch("a"), np.exp(x))
+        np.testing.assert_allclose(workspace.fetch("a"), np.exp(x), rtol=1e-6)
         assert workspace.get("b").is_empty
 
 

@@ -109,7 +109,7 @@ def test_results_are_equal_to_the_bit(build, engines):
 LOOKUPS = ["Gather", "SparseLengthsSum", "SparseLengthsMean", "SparseLengthsWeightedSum"]
 
 
-@pytest.mark.parametrize("engines", [None, ()], ids=["default", "NumPy"])
+@pytest.mark.parametrize("engines", [None, ("LLVM",)], ids=["default", "LLVM"])
 @pytest.mark.parametrize("lookup", LOOKUPS)
 def test_lookups_of_tables_are_computed_again(lookup, engines):
     def build(model):
@@ -129,7 +129,8 @@ def test_lookups_of_tables_are_computed_again(lookup, engines):
         train(build, engines=engines, memory_budget=1000)
     least = int(str(raised.value).split("at least ")[1].split()[0].replace(",", ""))
     _, got, net = train(build, engines=engines, memory_budget=least)
-    assert "looked_up" in {step.outputs[0].name for step in again(net)}
+    names = {step.outputs[0].name for step in again(net)}
+    assert "looked_up" in names if engines is None else names & {"looked_up", "squares"}
     for name in (*map(str, model.GetAllParams("")), "loss"):
         np.testing.assert_array_equal(got.fetch(name), want.fetch(name), err_msg=name)
 

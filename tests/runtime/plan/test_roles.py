@@ -103,7 +103,7 @@ def test_a_reduction_comes_after_whatever_reads_or_writes_what_it_overwrites():
         on(0, "Scale", ["cpu_0/g1"], ["cpu_0/g1"], scale=3.0),  # writes what the sum reads
         on(1, "Relu", ["cpu_1/x"], ["cpu_1/other"]),
     ]
-    found = written(created(backward_pass(2, 2, middle)))
+    found = written(created(backward_pass(2, 2, middle), without=["elementwise_chains"]))
     order = {name: found.index(name) for name in found}
     assert order["Copy cpu_1/g0"] == order["Relu cpu_1/seen"] + 1
     assert order["Sum cpu_0/g0"] < order["Relu cpu_1/seen"]

@@ -10,7 +10,7 @@ from netbuilder.data import BlobsQueue
 from netbuilder.graph import Net
 from netbuilder.proto import ExecutionStep, NetDef, NetError, PlanDef
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime import Workspace
+from netbuilder.runtime import Prefetch, Workspace
 from waiting import HANG, join_all
 
 
@@ -149,3 +149,10 @@ def test_a_lock_keeps_the_values_of_threads_apart(workspace):
         thread.start()
     join_all(*threads)
     assert not wrong and not workspace.uses.now
+
+
+def test_a_batch_of_a_prefetch_does_not_replace_what_a_net_reads(workspace):
+    with Prefetch(workspace, [{"x": np.zeros(3, np.float32)}] * 2, blobs=["x"]) as batches:
+        next(batches)
+        with busy(workspace), pytest.raises(NetError, match="'MainThread' feeds blob 'x' while thread 'holder' runs"):
+            next(batches)

@@ -8,10 +8,10 @@ from netbuilder.data.tensor_records import proto_to_tensor, tensor_to_proto
 from netbuilder.ops.engines import onednn
 from netbuilder.ops.engines.collectives import reductions
 from netbuilder.ops.engines.collectives.reductions import narrow, split_evenly, sum_rows, widen
-from netbuilder.ops.engines.flat import PIECE
 from netbuilder.ops.engines.onednn import conversions
 from netbuilder.ops.engines.onednn.conversions import converted
 
+PIECE = 1 << 16
 needs_onednn = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 SIZES = [0, 1, 1000, PIECE, PIECE + 7]
 

@@ -9,9 +9,9 @@ from netbuilder.ops.core.operator import TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda.code import BFLOAT16, Places
 from netbuilder.ops.engines.cuda.elementwise import BoundProgram, elementwise
-from netbuilder.ops.engines.cuda.tracing import NotTraced, Tracer
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.random import uniform
+from netbuilder.ops.engines.tracing import NotTraced, Tracer
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 from on_gpu import bound, launched, run_net

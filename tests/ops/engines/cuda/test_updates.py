@@ -6,7 +6,7 @@ import pytest
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines.cuda.many_tensors import CHUNK
-from netbuilder.ops.engines.cuda.updates import UPDATES, update_form
+from netbuilder.ops.engines.traced import UPDATES, update_form
 from netbuilder.proto.arguments import make_op
 from on_gpu import launched, run_net
 
@@ -240,7 +240,7 @@ def test_the_form_of_what_scaling_adds_to_updates(op_type):
     op_def = OF_SCALING[op_type]
     kinds = {"scale": np.float32, "condition": np.bool_}
     specs = [TensorSpec((1,) if n in kinds else (2, 3), np.dtype(kinds.get(n, np.float32))) for n in op_def.input]
-    form = update_form(decode(find(op_type), op_def), specs)
+    form = update_form(decode(find(op_type), op_def), specs, is_gpu=True)
     assert form is not None and form.numbers == {i for i, name in enumerate(op_def.input) if name in kinds}
 
 
@@ -262,8 +262,8 @@ def test_the_form_of_each_update(op_type):
         specs[required.index("n_z")] = TensorSpec((2, 3, 2), dtype)
     if op_type == "FP32MomentumSGDUpdate":
         specs[required.index("grad")] = specs[0]
-    form = update_form(op, specs)
+    form = update_form(op, specs, is_gpu=True)
     assert form is not None and form.numbers == numbers
     one = [spec.with_shape(spec.shape[2:]) for spec in specs]
-    assert update_form(op, one) is None or op_type == "WeightedSum"
-    assert update_form(decode(find("Relu"), make_op("Relu", ["x"], ["y"])), specs[:1]) is None
+    assert update_form(op, one, is_gpu=True) is None or op_type == "WeightedSum"
+    assert update_form(decode(find("Relu"), make_op("Relu", ["x"], ["y"])), specs[:1], is_gpu=True) is None

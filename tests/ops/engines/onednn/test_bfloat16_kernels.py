@@ -12,8 +12,9 @@ from kernel_cases import ACTIVATIONS, CONVOLUTIONS, POOLS, TRANSPOSED, normaliza
 from kernel_checks import has_instructions
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.operator import TensorSpec, decode
-from netbuilder.ops.core.registry import CPU, find, prepared_kernels
+from netbuilder.ops.core.registry import find
 from netbuilder.ops.engines import onednn
+from netbuilder.ops.engines.llvm.elementwise import elementwise
 from netbuilder.ops.engines.onednn import kernels_conv, kernels_dense, kernels_eltwise, kernels_norm
 from netbuilder.proto.arguments import make_op
 from prepared import Value, bind
@@ -367,9 +368,8 @@ def test_copies_keep_the_type_and_weighted_sums_do_not():
     op_def = make_op("WeightedSum", list(arrays), ["y"])
     values = {n: value_of(a, B16) if n == "a" else Value.of(a) for n, a in arrays.items()}
     op = decode(find("WeightedSum"), op_def)
-    make = prepared_kernels("WeightedSum", CPU)[0].make
-    bound = bind(make, op, list(values.values()), precision="bfloat16")
-    assert bound.prepared.inputs[0] == bound.prepared.inputs[2] == values["x"].spec  # NumPy's, in float32
+    bound = bind(elementwise, op, list(values.values()), precision="bfloat16")
+    assert bound.prepared.inputs[0] == bound.prepared.inputs[2] == values["x"].spec  # machine code, in float32
 
 
 @pytest.mark.parametrize("op_type", ["Conv", "FC", "BatchMatMul"])

@@ -22,7 +22,7 @@ TABLE = kernel_table()
 
 # Kernels only for values in a layout: golden cases, whose values are plain, do not use them.
 BLOCKED_ALONE = {
-    "Alias", "Concat", "Copy", "DepthConcat", "Scale", "Split", "StopGradient", "WeightedSum",
+    "Alias", "Concat", "Copy", "DepthConcat", "Split", "StopGradient",
 }  # fmt: skip
 
 # Cases that the array kernels compute, by parts of their labels: broadcasting, other types, weights, ...
@@ -38,8 +38,8 @@ LEFT = {
 
 # Gradient operators that this engine leaves to the array kernels here: MaxPool's needs a Relu before the pool.
 NO_GRADIENT = {
-    "AddGradient", "GroupNormGradient", "InstanceNormGradient", "LengthsIndicesInGradientMeanGradient",
-    "LengthsIndicesInGradientSumGradient", "MaxPoolGradient", "MulGradient",
+    "AddGradient", "EluGradient", "GroupNormGradient", "InstanceNormGradient", "LeakyReluGradient",
+    "LengthsIndicesInGradientMeanGradient", "LengthsIndicesInGradientSumGradient", "MaxPoolGradient", "MulGradient",
     "SparseLengthsIndicesInGradientMeanGradient", "SparseLengthsIndicesInGradientSumGradient",
     "SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient", "SubGradient",
 }  # fmt: skip

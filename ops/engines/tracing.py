@@ -169,18 +169,17 @@ class Program:
     def steps(self) -> list[Step]:
         """Return the steps, each after those whose results it reads."""
         found: dict[int, Step] = {}
-
-        def visit(value: Expression) -> None:
-            if isinstance(value, Stacked):
-                for part in value.values:
-                    visit(part)
-            elif isinstance(value, Step) and id(value) not in found:
-                for operand in value.operands:
-                    visit(operand)
-                found[id(value)] = value
-
-        for output in self.outputs:
-            visit(output)
+        left: list[Expression] = [*reversed(self.outputs)]
+        while left:
+            value = left[-1]
+            parts = value.values if isinstance(value, Stacked) else value.operands if isinstance(value, Step) else ()
+            unseen = [part for part in parts if isinstance(part, Step) and id(part) not in found]
+            if unseen:
+                left += reversed(unseen)
+                continue
+            if isinstance(value, Step):
+                found.setdefault(id(value), value)
+            left.pop()
         return list(found.values())
 
     def _loads(self) -> dict[Load, None]:

@@ -1,0 +1,33 @@
+"""What tests of machine code share."""
+
+import numpy as np
+
+from netbuilder.ops.core.operator import spec_of
+from netbuilder.ops.engines.llvm.rows import Rows, Work, made
+from netbuilder.ops.engines.tracing import Tracer
+from netbuilder.proto import OperatorDef
+from netbuilder.runtime.plan.run_context import KernelContext
+from prepared import FakePlan
+
+
+def alone(threads=1, op_def=None):
+    """Return the plan context of a kernel outside a plan."""
+    op_def = OperatorDef() if op_def is None else op_def
+    return FakePlan(threads, op_def=op_def, run=KernelContext(op_def))
+
+
+def traced(function, *arrays):
+    """Return the program of ``function(xp, *arrays)``, which returns a list of arrays."""
+    tracer = Tracer(is_gpu=False)
+    symbols = [tracer.input(i, spec_of(array)) for i, array in enumerate(arrays)]
+    return tracer.program(function(tracer.xp, *symbols))
+
+
+def run_traced(function, *arrays, threads=1):
+    """Return what machine code computes for ``function(xp, *arrays)``, which returns a list of arrays."""
+    program = traced(function, *arrays)
+    code = made(program)
+    outs = [np.full(program.shape, 7).astype(dtype) for dtype in program.dtypes]
+    work = Work(code, code.read, range(len(outs)), (), program.size, code.extents)
+    Rows(alone(threads), [work]).bind(arrays, outs)()
+    return outs

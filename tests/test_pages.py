@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from house import ROOT, library_modules
+from house import ROOT, files, library_modules
 from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew
 from netbuilder.ops.core.registry import operator_types
@@ -96,6 +96,18 @@ def test_the_page_of_design_links_all_internals():
     design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs" / "internals").glob("*.md"):
         assert f"](internals/{page.name})" in design, page.name
+
+
+def test_pages_name_files_that_there_are():
+    """Those of the design and for contributors: by path, under netbuilder/ or not, or by the file's name alone."""
+    known = {path.relative_to(ROOT).as_posix() for path in files() if path.suffix == ".py"}
+    ends = {"/".join(path.split("/")[-n:]) for path in known for n in range(1, 9)}
+    missing = []
+    for page in [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "design.md", *(ROOT / "docs" / "internals").glob("*.md")]:
+        for name in re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8")):
+            if name not in ends:
+                missing.append(f"{page.name}: {name}")
+    assert missing == []
 
 
 def extras() -> set[str]:

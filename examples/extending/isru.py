@@ -6,10 +6,9 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.proto import OperatorDef
+from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["Isru", "IsruGradient"]
@@ -26,10 +25,9 @@ class Isru(Operator):
     signature = "X (*S): float -> Y (*S): as X"
     alpha: float = 1.0
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        require(self.alpha > 0, self, f"alpha must be positive, got {self.alpha}")
-        return (x.plain,)
+    def check(self) -> None:
+        if not self.alpha > 0:
+            raise ArgumentError(f"Isru: alpha must be positive, got {self.alpha}")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("IsruGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
@@ -51,11 +49,6 @@ class IsruGradient(Operator):
     signature = "X, dY -> dX"
     inplace = ((1, 0),)
     alpha: float = 1.0
-
-    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy)
-        require(x.shape == dy.shape, self, f"X {x.shape} and dY {dy.shape} must have the same shape")
-        return (dy.plain,)
 
     def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
         return 5 * x.size

@@ -101,7 +101,9 @@ class Rows:
 
     def __init__(self, ctx: PlanContext, works: Sequence[Work], values: Sequence[Callable[[Any], Any]] = ()) -> None:
         self._works, self._values = works, values
-        addresses = [machine.address_of(work.code.text) for work in works]
+        texts = {id(work.code): work.code.text for work in works}
+        of_code = {key: machine.address_of(text) for key, text in texts.items()}
+        addresses = [of_code[id(work.code)] for work in works]
         many = machine.address_of(_MANY)
         if many is None or None in addresses:
             raise NotTraced("there is no llvmlite")

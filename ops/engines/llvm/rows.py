@@ -131,12 +131,11 @@ class Rows:
                 for k, value in enumerate(work.numbers):
                     places[value].append(first + k)
                 at += width
-        kind = machine.brief if self._cost < _BRIEF else machine.long
         calls = []
         for start in starts:
             argument: Any = ctypes.c_void_p(words.ctypes.data + 8 * start)
             argument.kept = (words, inputs, outputs)
-            calls.append(partial(kind(int(words[start])), argument))
+            calls.append(partial(machine.function_at(int(words[start]), brief=self._cost < _BRIEF), argument))
         call = calls[0] if len(calls) == 1 else self._together(calls)
         return call if not self._values else self._with_numbers(call, words, places, inputs)
 

@@ -124,6 +124,7 @@ ENGINES = {
     "cudnn": {"cuda"},
     "onednn": set(),
     "stores": set(),
+    "llvm": set(),
 }
 
 

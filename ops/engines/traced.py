@@ -56,6 +56,9 @@ ELEMENTWISE = frozenset(
 )
 """Operators whose plain kernels are traced. One that cannot be, for its arguments or inputs, has another kernel."""
 
+_MOST_FORMS = 4096
+"""Forms of updates that are remembered."""
+
 UPDATES = frozenset(
     "Adadelta Adagrad Adam DecayAdagrad DivideBlobs FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf Ftrl "
     "HalfToFloat MomentumSGD MomentumSGDUpdate RestoreBlobs RmsProp SaveBlobs WeightedSum".split()
@@ -121,10 +124,22 @@ def trace_chain(chain: JoinedUpdates, *, is_gpu: bool) -> tuple[Program, list[Te
     return tracer.program([values[i] for i in chain.outputs]), [specs[i] for i in chain.outputs]
 
 
+_forms: dict[tuple[Any, ...], UpdateForm | None] = {}
+
+
 def update_form(op: Any, specs: Sequence[TensorSpec], *, is_gpu: bool) -> UpdateForm | None:
     """Return how an operator takes part in a joined update; None: it cannot."""
     if op.type not in UPDATES:
         return None
+    key = (op.type, repr(op), op.n_out, is_gpu, *specs)
+    if key not in _forms:
+        if len(_forms) >= _MOST_FORMS:
+            _forms.clear()
+        _forms[key] = _traced_form(op, specs, is_gpu=is_gpu)
+    return _forms[key]
+
+
+def _traced_form(op: Any, specs: Sequence[TensorSpec], *, is_gpu: bool) -> UpdateForm | None:
     tracer, outs = Tracer(is_gpu=is_gpu), op.infer(*specs)
     try:
         found = trace_operator(tracer, op, trace_inputs(tracer, op, specs), outs)

@@ -65,13 +65,13 @@ def measure_limits(threads: int, *, bfloat16: bool = False) -> Limits:
     """Measure the limits of this machine's CPU with so many threads; it takes about a second.
 
     The matrix rate is that of the fastest of an engine's inner product and convolutions, each in its preferred layout;
-    without an engine it is that of ``numpy.dot``, whose number of threads BLAS decides.
+    without an engine that has products of its own it is that of ``numpy.dot``, whose number of threads BLAS decides.
 
     Args:
         threads: number of threads.
         bfloat16: also measure the rate in bfloat16, which only engines have.
     """
-    if not library_engines(lambda name: True, PROTO_CPU):
+    if not any(engine.owns_threads for engine in library_engines(lambda name: True, PROTO_CPU)):
         return Limits(*_dot_rate(), _copy_bandwidth(threads), threads)
     rate, by = _kernel_rate(threads)
     rounded_rate, rounded_by = _kernel_rate(threads, "bfloat16") if bfloat16 else (0.0, "")

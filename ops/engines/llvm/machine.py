@@ -17,6 +17,7 @@ import importlib.util
 import os
 import platform
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,7 @@ from netbuilder.data.forking import loading, new_lock
 from netbuilder.ops.engines.choices import cache_folder
 from netbuilder.ops.engines.llvm import object_file
 
-__all__ = ["address_of", "available", "brief", "compiled_here", "has_halves", "long"]
-
-brief = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-"""The type of a function that takes microseconds: the caller keeps the interpreter's lock."""
-
-long = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-"""The type of a function that takes longer: other threads of Python run meanwhile."""
+__all__ = ["address_of", "available", "compiled_here", "function_at", "has_halves"]
 
 _FORM = "1"
 """Changes with how IR is compiled, so that files of other versions are not used."""
@@ -159,6 +154,16 @@ def address_of(text: str) -> int | None:
                 return None
             _functions[key] = found
     return found[0]
+
+
+def function_at(address: int, *, brief: bool) -> Callable[..., None]:
+    """Return a function that is called with the address of its arguments.
+
+    Args:
+        address: of the function.
+        brief: it takes microseconds, so the caller keeps the interpreter's lock; else other threads run meanwhile.
+    """
+    return (ctypes.PYFUNCTYPE if brief else ctypes.CFUNCTYPE)(None, ctypes.c_void_p)(address)
 
 
 def _made(key: bytes, text: str) -> tuple[int, Any] | None:

@@ -101,7 +101,9 @@ class Rows:
 
     def __init__(self, ctx: PlanContext, works: Sequence[Work], values: Sequence[Callable[[Any], Any]] = ()) -> None:
         self._works, self._values = works, values
-        addresses = [machine.address_of(work.code.text) for work in works]
+        texts = {id(work.code): work.code.text for work in works}
+        of_code = {key: machine.address_of(text) for key, text in texts.items()}
+        addresses = [of_code[id(work.code)] for work in works]
         many = machine.address_of(_MANY)
         if many is None or None in addresses:
             raise NotTraced("there is no llvmlite")
@@ -129,12 +131,11 @@ class Rows:
                 for k, value in enumerate(work.numbers):
                     places[value].append(first + k)
                 at += width
-        kind = machine.brief if self._cost < _BRIEF else machine.long
         calls = []
         for start in starts:
             argument: Any = ctypes.c_void_p(words.ctypes.data + 8 * start)
             argument.kept = (words, inputs, outputs)
-            calls.append(partial(kind(int(words[start])), argument))
+            calls.append(partial(machine.function_at(int(words[start]), brief=self._cost < _BRIEF), argument))
         call = calls[0] if len(calls) == 1 else self._together(calls)
         return call if not self._values else self._with_numbers(call, words, places, inputs)
 

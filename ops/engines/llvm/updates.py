@@ -22,10 +22,54 @@ __all__ = ["join_updates"]
 def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
     """Return the kernel of many updates; None if one of them cannot be traced."""
     try:
-        chains = [trace_update_chain(ctx, chain, updates, is_gpu=False) for chain in updates.chains]
+        chains = _traced(ctx, updates)
         return _prepared(ctx, updates, [chain for chain in chains if chain.writes])
     except NotTraced:
         return None
+
+
+def _traced(ctx: PlanContext, updates: JoinedUpdates) -> list[UpdateChain]:
+    """Return the chains; those that do the same with tensors of other shapes share a program.
+
+    Raises:
+        NotTraced: one of them cannot be traced.
+    """
+    known: dict[Any, tuple[UpdateChain, list[int]]] = {}
+    found = []
+    for chain in updates.chains:
+        key, values, shape = _what_it_does(chain, updates)
+        if key in known:
+            first, others = known[key]
+            same = dict(zip(others, values))
+            made = [spec.with_shape(shape) for spec in first.made]
+            writes = [updates.outputs.index(same[updates.outputs[j]]) for j in first.writes]
+            reads, tensors = [same[i] for i in first.reads], [same[i] for i in first.tensors]
+            found.append(UpdateChain(first.program, reads, tensors, writes, made, shape, first.origins))
+            continue
+        found.append(trace_update_chain(ctx, chain, updates, is_gpu=False))
+        if all(spec.shape == shape for spec in found[-1].made) and found[-1].shape == shape:
+            known[key] = found[-1], values
+    return found
+
+
+def _what_it_does(chain: Sequence[JoinedOperator], updates: JoinedUpdates) -> tuple[Any, list[int], tuple[int, ...]]:
+    """Return what the program of a chain depends on, its values in the order of their use, and its tensors' shape."""
+    number: dict[int, int] = {}
+    key: list[Any] = []
+    given = [updates.specs[i] for joined in chain for i in joined.inputs if i < len(updates.specs)]
+    shape = max(given, key=lambda spec: spec.size).shape
+    for joined in chain:
+        key.append((joined.op.type, repr(joined.op), joined.op.n_out))
+        for k, i in enumerate((*joined.inputs, *joined.outputs)):
+            outside = i < len(updates.specs)
+            key.append(number.setdefault(i, len(number)))
+            if outside and k < len(joined.inputs) and joined.op.input_location(k) == "host":
+                key.append(i)  # the number that the host computes from it is part of the program
+            elif outside:
+                spec = updates.specs[i]
+                key.append((spec.dtype, None if spec.shape == shape else spec.shape))
+    key += [number[i] for i in updates.outputs if i in number]
+    return tuple(key), [*number], shape
 
 
 def _prepared(ctx: PlanContext, updates: JoinedUpdates, chains: Sequence[UpdateChain]) -> Prepared:
@@ -35,7 +79,7 @@ def _prepared(ctx: PlanContext, updates: JoinedUpdates, chains: Sequence[UpdateC
     numbers: list[Any] = []
     values: list[Callable[[Any], Any]] = []
     works: list[Work] = []
-    codes: dict[str, Any] = {}
+    codes: dict[int, Any] = {}  # by program
     for chain in chains:
         common = _common(updates, chain)
         for i in chain.tensors:
@@ -50,8 +94,8 @@ def _prepared(ctx: PlanContext, updates: JoinedUpdates, chains: Sequence[UpdateC
                 numbers.append(number)
                 values.append(_value_of(number, origin))
             own.append(k)
-        code = made(chain.program)
-        code = codes.setdefault(repr((code.text, code.constants)), code)
+        code = codes[id(chain.program)] if id(chain.program) in codes else made(chain.program)
+        codes[id(chain.program)] = code
         if size:
             works.append(Work(code, [chain.reads[i] for i in code.read], chain.writes, own, size, (size,)))
     rows = Rows(ctx, works, values) if works else None

@@ -250,8 +250,8 @@ def test_bad_feeds_leave_the_workspace_as_it_was():
 @pytest.mark.parametrize(
     "options, match",
     [
-        ({"engines": "ONEDNN"}, "engines must be a tuple of names among CUDA, ONEDNN, CUDNN, got 'ONEDNN'"),
-        ({"engines": ("MKL",)}, r"engines must be a tuple of names among CUDA, ONEDNN, CUDNN, got \('MKL',\)"),
+        ({"engines": "ONEDNN"}, "engines must be a tuple of names among CUDA, ONEDNN, LLVM, CUDNN, got 'ONEDNN'"),
+        ({"engines": ("MKL",)}, r"engines must be a tuple of names among CUDA, ONEDNN, LLVM, CUDNN, got \('MKL',\)"),
         ({"threads": 0}, "threads must be a whole number, 1 or more, got 0"),
         ({"threads": "two"}, "threads must be a whole number, 1 or more, got 'two'"),
         ({"seed": 0.5}, "seed must be a whole number, got 0.5"),

@@ -56,7 +56,9 @@ class TestSmoothL1Loss(OperatorSuite):
 class TestSmoothL1LossGradient(OperatorSuite):
     operator = SmoothL1LossGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(SmoothL1LossGradient(), [*[f32(3)] * 4, f32(3)], "the gradient of the loss must be one number"),)
+    refusals = (
+        refusal(SmoothL1LossGradient(), [*[f32(3)] * 4, f32(3)], "the gradient of the loss must be one number"),
+    )
 
     def draw(self, data):
         op, inputs = draw_weighted(data, SmoothL1LossGradient)

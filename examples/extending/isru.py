@@ -22,7 +22,7 @@ class Isru(Operator):
     Source: Carlile et al., "Improving Deep Learning by Inverse Square Root Linear Units", 2017, arXiv:1710.09967.
     """
 
-    signature = "X (*S): float -> Y (*S): as X"
+    signature = "X (*S): float -> Y: as X"
     alpha: float = 1.0
 
     def check(self) -> None:

@@ -58,6 +58,9 @@ class ShapeRules:
         known = {rule.name: rule for rule in self._inputs}
         for rule in self._outputs:
             rule.copies = _same(rule, known.get(rule.blob.like))
+        self._is_elementwise = bool(self._inputs) and all(
+            rule.blob.shapes == (("*S",),) and (rule.blob.types == FLOATS or rule.blob.like) for rule in self._inputs
+        ) and all(rule.copies for rule in self._outputs)  # fmt: skip
         self.determines_outputs = signature.is_stated and all(
             rule.copies or (rule.has_one_type(known) and len(rule.shapes) == 1 and rule.shapes[0].is_known)
             for rule in self._outputs
@@ -70,6 +73,11 @@ class ShapeRules:
             ShapeError: the inputs are not as the signature states.
             NotImplementedError: an extent of an output is none of the inputs' or arguments.
         """
+        first = given[0] if given else None
+        if self._is_elementwise and first is not None and first.dtype.kind == "f":
+            shape, dtype = first.shape, first.dtype
+            if all(spec.shape == shape and spec.dtype == dtype for spec in given):
+                return (first.plain,) * op.n_out  # all rules hold: no need to look at them one by one
         bound, specs = self._match(op, given)
         made = []
         for index in range(op.n_out):

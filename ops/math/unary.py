@@ -39,7 +39,6 @@ class Unary(Operator):
 
     signature = "X (*S): float -> Y (*S): as X"
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
-    kinds: ClassVar[str] = "f"  # the dtype kinds supported
 
 
 @operator_class(frozen=True)
@@ -64,7 +63,6 @@ class Negative(Unary):
     """Y = -X."""
 
     signature = "X (*S): float|int32|int64 -> Y (*S): as X"
-    kinds = "fi"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("Negative", [g.d_output("Y")], [g.d_input("X")])]
@@ -81,7 +79,6 @@ class Sqr(Unary):
     """Y = X * X."""
 
     signature = "X (*S): float|int -> Y (*S): as X"
-    kinds = "fiu"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         # Caffe2 scales dY in place; here dY may be the gradient of another operator's output too (after a Sum).
@@ -205,7 +202,6 @@ class Cube(Unary):
 
     signature = "X (*S): float|int32|int64 -> Y (*S): as X"
     inplace = ()
-    kinds = "fi"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("CubeGradient", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]

@@ -75,8 +75,7 @@ class ShapeRules:
         """
         first = given[0] if given else None
         if self._is_elementwise and first is not None and first.dtype.kind == "f":
-            shape, dtype = first.shape, first.dtype
-            if all(spec.shape == shape and spec.dtype == dtype for spec in given):
+            if all(spec.shape == first.shape and spec.dtype == first.dtype for spec in given):
                 return (first.plain,) * op.n_out  # all rules hold: no need to look at them one by one
         bound, specs = self._match(op, given)
         made = []

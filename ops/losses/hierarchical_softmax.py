@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
@@ -163,6 +163,7 @@ class HSoftmax(_Hierarchical):
         -> Y (N): as X
         -> intermediate_output (M): as X
     """
+    in_batch = InBatch.ROW_BY_ROW | InBatch.SAME_ROWS
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input(i) for i in range(4)] + [g.output("intermediate_output"), g.d_output("Y")]

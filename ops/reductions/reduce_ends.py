@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
-from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
@@ -146,12 +146,15 @@ class _ReduceGradient(_End):
 class ReduceFrontSum(_Reduce):
     """Y = the sum over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
+    in_batch = InBatch.LINEAR
+
 
 @register
 @operator_class(frozen=True)
 class ReduceBackSum(_Reduce):
     """Y = the sum over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
+    in_batch = InBatch.ROW_BY_ROW
     front = False
 
 
@@ -162,6 +165,8 @@ class ReduceFrontMean(_Reduce):
 
     The mean of no elements is 0; a mean of integers is truncated.
     """
+
+    in_batch = InBatch.LINEAR
 
     def batch_mean(self) -> BatchMean:
         if self.n_in > 1:
@@ -177,6 +182,7 @@ class ReduceBackMean(_Reduce):
     The mean of no elements is 0; a mean of integers is truncated.
     """
 
+    in_batch = InBatch.ROW_BY_ROW
     front = False
 
 

@@ -111,5 +111,6 @@ def one_hot(op: OneHot, ctx: RunContext, indices: Any, index_size: Any) -> tuple
     width = one_integer(op, ctx, index_size, "index_size")
     require(width >= 0, op, f"index_size must not be negative, got {width}")
     check_extents("OneHot: Y", (*indices.shape, width), np.float32)
+    check_extents("OneHot: the numbers of the columns", (width,), np.int64)
     indices = checked_indices(ctx, "OneHot", indices, width)
     return ((indices[:, None] == ctx.xp.arange(width)[None, :]).astype(np.float32),)

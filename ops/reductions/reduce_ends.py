@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -289,6 +290,7 @@ def _sum_gradient(op: Any, ctx: RunContext, dy: Any, x: Any, lengths: Any = None
     x_shape, dtype = (tuple(ctx.host(x).tolist()), dy.dtype) if op.is_shape(x, dy) else (x.shape, x.dtype)
     rest, count = op.split(x_shape)
     require(dy.size == math.prod(rest), op, f"dY must have the shape of Y, {rest}, got {dy.shape}")
+    check_extents(f"{op.type}: dX", x_shape, dtype)
     shape = (count, math.prod(rest)) if op.front else (math.prod(rest), count)
     share = widen(dy).reshape(-1)
     mean = isinstance(op, (ReduceFrontMeanGradient, ReduceBackMeanGradient))

@@ -273,6 +273,7 @@ class UnsortedSegmentMean(_Segments):
 @kernel(UnsortedSegmentMean)
 def unsorted_segment_mean(op: UnsortedSegmentMean, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
     total = op.summed(ctx, x, segments)
+    check_extents("UnsortedSegmentMean: the numbers of rows of segments", total.shape[:1], np.int64)
     return (total / _counts(ctx, segments, total.shape[0], x),)
 
 

@@ -213,7 +213,7 @@ BOUNDED = {
         "Do If ONNXWhile ParallelDo ParallelDoGradient While WhileGradient"
     ),
     "it is a function of the user": "Python PythonGradient",
-    "the package onnx computes it; windows and pads are checked, see tests/ops/control/test_onnx_node.py": "ONNXNode",
+    "onnx computes it; windows, pads and stated shapes are checked: tests/ops/control/test_onnx_node.py": "ONNXNode",
 }  # fmt: skip
 
 

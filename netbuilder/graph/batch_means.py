@@ -15,12 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netbuilder.graph.defuse import dependencies
-from netbuilder.ops.activations.activations import Activation
-from netbuilder.ops.core.broadcasting import Broadcasting
-from netbuilder.ops.core.operator import BatchMean, Operator, decode
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, decode
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import subgraphs
-from netbuilder.ops.math.unary import Unary
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
 
@@ -69,27 +66,6 @@ class _State:
 
 
 _CONSTANT, _SAMPLES = _State(), _State(Kind.ROWS)
-
-_LINEAR = frozenset(
-    {"Add", "Alias", "AveragedLoss", "Cast", "Concat", "Copy", "CopyCPUToGPU", "CopyGPUToCPU", "EnsureCPUOutput",
-     "ExpandDims", "FlattenToVec", "FloatToHalf", "HalfToFloat", "LpNorm", "Mean", "Negative", "Print",
-     "ReduceFrontMean", "ReduceFrontSum", "ReduceMean", "ReduceSum", "Reshape", "Scale", "Squeeze", "StopGradient",
-     "Sub", "Sum", "SumElements"}
-)  # fmt: skip
-_SUMS = frozenset({"LpNorm", "ReduceL1", "ReduceSum", "SigmoidCrossEntropyLoss", "SumElements", "SumSqrElements"})
-_EXTREMES = frozenset({"ReduceL2", "ReduceMax", "ReduceMin"})
-_CHOSEN_BY = {"BooleanMask": 1, "UnpackRNNSequence": 1, "UnpackSegments": 0}  # the index of the mask, or of the lengths
-_ROW_BY_ROW = frozenset(
-    {"AveragePool", "BernoulliJSD", "Cast", "Clip", "Conv", "Copy", "CosineEmbeddingCriterion", "CosineSimilarity",
-     "CrossEntropy", "DotProduct", "Dropout", "Elu", "ExpandDims", "FC", "FCTransposed", "FlattenToVec", "FloatToHalf",
-     "Flatten", "HalfToFloat", "HSoftmax", "L1Distance", "LabelCrossEntropy", "LayerNorm", "LeakyRelu", "MakeTwoClass",
-     "MarginRankingCriterion", "MaxPool", "Normalize", "NormalizeL1", "OneHot", "PRelu", "ReduceBackMean",
-     "ReduceBackSum", "Reshape", "Scale", "SigmoidCrossEntropyWithLogits", "Softmax", "SoftmaxWithLoss", "SpatialBN",
-     "SquaredL2Distance", "Squeeze", "StopGradient", "Sum", "WeightedSigmoidCrossEntropyWithLogits", "WeightedSum"}
-)  # fmt: skip
-_AS_INPUT = frozenset({"Expand", "HSoftmax", "NumpyTile", "OneHot"})  # their plans depend on data, their rows do not
-_NOT_ADDITIVE = frozenset({"CollectAndDistributeFpnRpnProposals", "CollectRpnProposals", "PackRNNSequence", "Unique"})
-_SHAPES = frozenset({"ConstantFill", "Shape"})  # they read no elements
 
 
 class BatchMeans:
@@ -149,12 +125,13 @@ class BatchMeans:
         if kind == Kind.CONSTANT:
             reads = operator.dynamic or operator.waits or operator.stateful and not operator.draws
             return [_SAMPLES if reads and not _updates(op) else _CONSTANT] * len(op.output)
-        if op.type in _SHAPES:
+        if InBatch.EXTENTS_ONLY in operator.in_batch:
             extents = max(state.extents for state in inputs)
-            return [_State(Kind.CONSTANT, extents if op.type == "ConstantFill" else _Extents.FIXED)] * len(op.output)
+            same = InBatch.SAME_ROWS in operator.in_batch
+            return [_State(Kind.CONSTANT, extents if same else _Extents.FIXED)] * len(op.output)
         if kind == Kind.ROWS or _divides_by_sum(operator, inputs):
             return self._of_rows(index, op, operator, inputs)
-        return [self._of_means(op, inputs)] * len(op.output)
+        return [self._of_means(op, operator, inputs)] * len(op.output)
 
     def _of_rows(self, index: int, op: OperatorDef, operator: Operator, inputs: Sequence[_State]) -> list[_State]:
         extents = _extents(op, operator, inputs)
@@ -167,10 +144,10 @@ class BatchMeans:
         if mean is not None:
             if not mean.axes or 0 in mean.axes:
                 found[mean.output] = self._of_mean(index, op, mean, inputs)
-        elif op.type in _SUMS and not arguments(op).get("axes"):
+        elif InBatch.SUM in operator.in_batch and not arguments(op).get("axes"):
             why = f"{_describe(op)} is a sum over samples; use a mean, such as AveragedLoss"
             found = [_State(Kind.SUM, why=why)] * len(op.output)
-        elif op.type in _EXTREMES and not arguments(op).get("axes"):
+        elif InBatch.OVER_SAMPLES in operator.in_batch and not arguments(op).get("axes"):
             found = [_State(Kind.MIXED, why=f"{_describe(op)} is over all samples")] * len(op.output)
         elif op.type == "Size" and inputs[0].extents:
             why = f"{_describe(op)} is a number of rows that the data determine"
@@ -199,10 +176,10 @@ class BatchMeans:
 
     def _rows(self, op: OperatorDef, operator: Operator, slot: int, inputs: Sequence[_State]) -> Rows:
         """Return what the number of rows of an output is computed from: as little as possible."""
-        by = _CHOSEN_BY.get(op.type)
+        by = operator.rows_chosen_by
         if by is not None and slot == 0:
             return Rows("sum", op.input[by], self._versions.get(op.input[by], 0))
-        if op.type in _ROW_BY_ROW or isinstance(operator, (Activation, Broadcasting, Unary)):
+        if InBatch.ROW_BY_ROW in operator.in_batch:
             given = [state.rows for state in inputs if state.extents]
         else:
             given = [inputs[1].rows] if op.type == "Gather" and not arguments(op).get("axis") else []
@@ -210,18 +187,18 @@ class BatchMeans:
             return given[0]
         return Rows("rows", op.output[slot], self._versions.get(op.output[slot], 0) + 1)
 
-    def _of_means(self, op: OperatorDef, inputs: Sequence[_State]) -> _State:
+    def _of_means(self, op: OperatorDef, operator: Operator, inputs: Sequence[_State]) -> _State:
         """Return the state of the outputs of an operator that reads a mean or a sum over samples."""
         means = frozenset[int]().union(*(state.means for state in inputs))
-        return dataclasses.replace(self._combined_state(op, inputs), means=means)
+        return dataclasses.replace(self._combined_state(op, operator, inputs), means=means)
 
-    def _combined_state(self, op: OperatorDef, inputs: Sequence[_State]) -> _State:
+    def _combined_state(self, op: OperatorDef, operator: Operator, inputs: Sequence[_State]) -> _State:
         first = next((state for state in inputs if state.kind == Kind.MIXED), None)
         if first is not None:
             return first
         kinds = [state.kind for state in inputs]
-        known = {kinds[slot] for slot in _linear_slots(op, kinds)}
-        others = {kind for slot, kind in enumerate(kinds) if slot not in _linear_slots(op, kinds)}
+        known = {kinds[slot] for slot in _linear_slots(op, operator, kinds)}
+        others = {kind for slot, kind in enumerate(kinds) if slot not in _linear_slots(op, operator, kinds)}
         if not known or Kind.ROWS in known or others - {Kind.CONSTANT}:
             why = f"{_describe(op)} is not linear in the mean or sum over samples that it reads"
             return _State(Kind.MIXED, why=why)
@@ -245,13 +222,13 @@ def _divides_by_sum(operator: Operator, inputs: Sequence[_State]) -> bool:
     return all(state.kind in (Kind.CONSTANT, Kind.ROWS, kind) for state, kind in zip(inputs, allowed))
 
 
-def _linear_slots(op: OperatorDef, kinds: Sequence[Kind]) -> Sequence[int]:
+def _linear_slots(op: OperatorDef, operator: Operator, kinds: Sequence[Kind]) -> Sequence[int]:
     """Return the inputs in which an operator is linear, if the others are constant."""
     if op.type == "Mul":
         return [slot for slot, kind in enumerate(kinds) if kind != Kind.CONSTANT][: 1 if Kind.CONSTANT in kinds else 0]
     if op.type in ("Div", "WeightedSum"):
         return range(0, len(kinds), 2)
-    return range(len(kinds)) if op.type in _LINEAR else ()
+    return range(len(kinds)) if InBatch.LINEAR in operator.in_batch else ()
 
 
 def _describe(op: OperatorDef) -> str:
@@ -276,9 +253,13 @@ def _updates(op: OperatorDef) -> bool:
 
 
 def _extents(op: OperatorDef, operator: Operator, inputs: Sequence[_State]) -> _Extents:
-    if op.type in _NOT_ADDITIVE or op.type == "PackSegments" and arguments(op).get("max_length", -1) < 0:
+    if (
+        InBatch.NOT_ADDITIVE in operator.in_batch
+        or op.type == "PackSegments"
+        and arguments(op).get("max_length", -1) < 0
+    ):
         return _Extents.OTHER
-    if op.type in _CHOSEN_BY:
+    if operator.rows_chosen_by is not None:
         return _Extents.COUNTED
     if any(True for _ in subgraphs(op)):
         return _Extents.FIXED
@@ -288,7 +269,7 @@ def _extents(op: OperatorDef, operator: Operator, inputs: Sequence[_State]) -> _
     if op.type == "Gather" and not arguments(op).get("axis"):
         return inputs[1].extents
     widest = max(state.extents for state in inputs)
-    chosen = operator.dynamic and not operator.has_side_effects and op.type not in _AS_INPUT
+    chosen = operator.dynamic and not operator.has_side_effects and InBatch.SAME_ROWS not in operator.in_batch
     return max(widest, _Extents.COUNTED) if chosen else widest
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator
+from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -31,6 +31,7 @@ class Activation(Operator):
 
     signature = "X (*S): float -> Y (*S): as X"
     inplace = ((0, 0),)
+    in_batch: ClassVar[InBatch] = InBatch.ROW_BY_ROW
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op(self.type + "Gradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]

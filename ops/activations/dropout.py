@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -48,6 +48,7 @@ class Dropout(DropoutArguments):
         -> mask? (*S): bool, the elements kept
     """
     inplace = ((0, 0),)
+    in_batch = InBatch.ROW_BY_ROW
     stateful = True
     draws = True
 

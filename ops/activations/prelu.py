@@ -8,7 +8,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, other_axes
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -52,6 +52,7 @@ class PRelu(PReluArguments):
         -> Y (N, C, *S) or (N, *S, C): as X
     """
     inplace = ((0, 0),)
+    in_batch = InBatch.ROW_BY_ROW
 
     def infer(self, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x, slope=slope)

@@ -11,7 +11,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import one_float_type, require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -31,6 +31,7 @@ class Softmax(Operator):
     """Y = exp(X) / sum(exp(X)), the sum taken over all axes from ``axis`` on."""
 
     signature = "X (*S): float -> Y (*S): as X"
+    in_batch = InBatch.ROW_BY_ROW
     axis: int = 1
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:

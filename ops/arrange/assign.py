@@ -10,7 +10,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.indexing import checked_indices, with_rows
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers
 from netbuilder.proto import OperatorDef
@@ -26,6 +26,7 @@ class NumpyTile(Operator):
 
     signature = "X (*S): any, repeats (len(S)): int32|int64 -> Y (*T): as X"
     dynamic = True
+    in_batch = InBatch.SAME_ROWS
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"

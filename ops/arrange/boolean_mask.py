@@ -38,6 +38,7 @@ class BooleanMask(Operator):
         -> masked_indices? (M): int64
     """
     dynamic = True
+    rows_chosen_by = 1
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("BooleanMaskGradient", [g.input("mask"), g.d_output("masked_data")], [g.d_input("data")])]

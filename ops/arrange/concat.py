@@ -11,7 +11,7 @@ from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared,
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import integer_list
 from netbuilder.ops.core.image_order import channel_axis, check_order
-from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import Exchange, InBatch, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -172,6 +172,7 @@ class _Split(JoinArguments):
 class Concat(_Concat):
     """Y = the inputs joined along ``axis`` (or, with ``add_axis``, along a new one); split_info = their extents."""
 
+    in_batch = InBatch.LINEAR
     exchanges = Exchange.BETWEEN_DEVICES
 
 

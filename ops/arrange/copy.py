@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Exchange, Operator, TensorSpec
+from netbuilder.ops.core.operator import STRING, Exchange, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -46,6 +46,7 @@ class _Copying(Operator):
 class Copy(_Copying):
     """Y = X, on the operator's device; X may be on another device of its kind."""
 
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
     exchanges = Exchange.BETWEEN_DEVICES
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -70,6 +71,7 @@ class CopyOnDeviceLike(_Copying):
 class CopyCPUToGPU(_Copying):
     """Y = X, from host memory to the operator's GPU."""
 
+    in_batch = InBatch.LINEAR
     exchanges = Exchange.BETWEEN_DEVICES
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -81,6 +83,7 @@ class CopyCPUToGPU(_Copying):
 class CopyGPUToCPU(_Copying):
     """Y = X, from a GPU to host memory."""
 
+    in_batch = InBatch.LINEAR
     outputs_on_host = True
     exchanges = Exchange.BETWEEN_DEVICES
 
@@ -99,6 +102,7 @@ class CopyFromCPUInput(_Copying):
 class EnsureCPUOutput(_Copying):
     """Y = X, in host memory. Not differentiable."""
 
+    in_batch = InBatch.LINEAR
     outputs_on_host = True
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -109,6 +113,8 @@ class EnsureCPUOutput(_Copying):
 @operator_class(frozen=True)
 class Alias(_Copying):
     """Y = X; the gradient of X is that of Y itself."""
+
+    in_batch = InBatch.LINEAR
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         g.set_d_input("X", g.d_output("Y"))
@@ -145,6 +151,7 @@ class StopGradient(_Copying):
     """Y = X; the gradient stops here."""
 
     inplace = ((0, 0),)
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []

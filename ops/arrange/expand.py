@@ -11,7 +11,7 @@ from netbuilder.ops.core.broadcasting import MOST_AXES, sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, integer_list
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
@@ -26,6 +26,7 @@ class Expand(Operator):
 
     signature = "X (...): any, shape (N): int32|int64 -> Y (...): as X"
     dynamic = True
+    in_batch = InBatch.SAME_ROWS
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"

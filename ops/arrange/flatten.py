@@ -11,7 +11,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -29,6 +29,7 @@ class Flatten(Operator):
     """Y = X as a matrix: the axes before ``axis`` are its rows, the others its columns."""
 
     signature = "X (*A, *B): any -> Y (prod(A), prod(B)): as X"
+    in_batch = InBatch.ROW_BY_ROW
     axis: int = 1
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -55,6 +56,7 @@ class FlattenToVec(Operator):
     """Y = X as a vector."""
 
     signature = "X (*S): any -> Y (prod(S)): as X"
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return _like(g)

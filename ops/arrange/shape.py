@@ -13,7 +13,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import integer_list
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare, register
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
@@ -83,6 +83,7 @@ class Reshape(Operator):
         -> old_shape (len(S)): int32|int64, the type of the second input, or int64
     """
     inplace = ((0, 0),)
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
     copy_arguments = False
     shape: tuple[int, ...] | None = None
 
@@ -178,6 +179,8 @@ class _Dims(Operator):
 class ExpandDims(_Dims):
     """Y = X with axes of extent 1 inserted, which are at ``dims`` in Y."""
 
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
+
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         n = x.ndim + len(set(self.dims))
         require(max(self.dims) < n, self, f"dims must be below {n} for X of shape {x.shape}, got {self.dims}")
@@ -192,6 +195,8 @@ class ExpandDims(_Dims):
 @operator_class(frozen=True)
 class Squeeze(_Dims):
     """Y = X without its axes ``dims``, which must have extent 1."""
+
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require(
@@ -289,6 +294,7 @@ class Shape(_Measure):
         X (*S): any
         -> Y (len(S)) or (N): int64, N the number of ``axes`` if they are given
     """
+    in_batch = InBatch.EXTENTS_ONLY
     axes: tuple[int, ...] = ()
 
     def measure(self, shape: Extents) -> Any:

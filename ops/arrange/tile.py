@@ -69,8 +69,13 @@ class Tile(_Tiling):
 @kernel(Tile)
 def tile(op: Tile, ctx: RunContext, x: Any, *given: Any) -> tuple[Any, ...]:
     tiles, axis = op.tiles_and_axis(ctx, given, x.ndim)
-    check_extents("Tile: Y", [n * tiles if i == axis else n for i, n in enumerate(x.shape)], x.dtype)
-    return (ctx.xp.concatenate([x] * tiles, axis=axis),)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    shape = (*before, x.shape[axis] * tiles, *after)
+    check_extents("Tile: Y", shape, x.dtype)
+    if not x.size:
+        return (ctx.xp.zeros(shape, x.dtype),)
+    copies = ctx.xp.broadcast_to(x.reshape(*before, 1, *x.shape[axis:]), (*before, tiles, *x.shape[axis:]))
+    return (copies.reshape(shape),)
 
 
 @register
@@ -94,5 +99,7 @@ class TileGradient(_Tiling):
 def tile_gradient(op: TileGradient, ctx: RunContext, dy: Any, *given: Any) -> tuple[Any, ...]:
     tiles, axis = op.tiles_and_axis(ctx, given, dy.ndim)
     require(dy.shape[axis] % tiles == 0, op, f"axis {axis} of dY {dy.shape} must be a multiple of tiles={tiles}")
+    if not dy.size:
+        return (ctx.xp.zeros((*dy.shape[:axis], dy.shape[axis] // tiles, *dy.shape[axis + 1 :]), dy.dtype),)
     parts = dy.reshape(*dy.shape[:axis], tiles, dy.shape[axis] // tiles, *dy.shape[axis + 1 :])
     return (parts.sum(axis=axis, dtype=dy.dtype),)

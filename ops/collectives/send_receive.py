@@ -10,6 +10,7 @@ from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.engines.collectives.communicator import Communicator
@@ -142,7 +143,9 @@ def receive_tensor(op: ReceiveTensor, ctx: RunContext, world: Any, y: Any, *give
             return (array, *communicator.receive(array, *known))
         head = np.empty(2 + _MAX_AXES, np.int64)
         sender, label = communicator.receive(head, *known)
-        array = np.empty(head[2 : 2 + int(head[1])].tolist(), NUMPY_TYPES[int(head[0])])
+        shape, dtype = head[2 : 2 + int(head[1])].tolist(), NUMPY_TYPES[int(head[0])]
+        check_extents(f"ReceiveTensor: what rank {sender} sends", shape, dtype)
+        array = np.empty(shape, dtype)
         if array.size:
             communicator.receive(array, sender, label)
         return array, sender, label

@@ -101,6 +101,7 @@ def onnx_node(op: ONNXNode, ctx: RunContext, *values: Any) -> tuple[Any, ...]:
     session = reference_node(op.node, op.reads, op.opsets)
     given = {name: _to_onnx(ctx.host(value)) for name, value in zip(op.reads, values)}
     _check_window(op, session.proto_.graph.node[0], {name: value.shape for name, value in given.items()})
+    _check_result(session.proto_.graph.node[0], given)
     try:
         with np.errstate(all="ignore"):
             made = session.run(None, given)
@@ -131,6 +132,19 @@ def _check_window(op: ONNXNode, node: Any, shapes: Mapping[str, tuple[int, ...]]
     padded = [n + sum(pads[axis :: len(x) - 2]) for axis, n in enumerate(x[2:])]
     require(min(padded) >= 0, op, f"{node.op_type}: pads {pads} leave nothing of an input of shape {x}")
     check_extents(f"ONNXNode: the padded input of {node.op_type}", (*x[:2], *padded), np.float32)
+
+
+def _check_result(node: Any, given: Mapping[str, Any]) -> None:
+    """Raise ShapeError if memory cannot hold the result whose shape, or number of copies, the last input states."""
+    read = [given[name] for name in node.input if name in given]
+    if node.op_type not in ("ConstantOfShape", "Expand", "Tile") or read[-1].dtype.kind not in "iu":
+        return
+    stated, dtype = tuple(read[-1].reshape(-1).tolist()), np.dtype(np.int64)
+    if len(read) == 2:
+        axes, dtype = max(read[0].ndim, len(stated)), read[0].dtype
+        x, stated = ((1,) * (axes - len(shape)) + shape for shape in (read[0].shape, stated))
+        stated = tuple(n * m if node.op_type == "Tile" or n == 1 else n for n, m in zip(x, stated))
+    check_extents(f"ONNXNode: the result of {node.op_type}", stated, dtype)
 
 
 def _to_onnx(value: Any) -> Any:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
@@ -44,6 +44,7 @@ class Print(Operator):
     stateful = True
     effects = ""
     dynamic = True
+    in_batch = InBatch.LINEAR
     to_file: bool = False
     limit: int = 0
     every_n: int = 1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError
 
 __all__ = ["MOST_AXES", "Broadcasting", "placed_shape", "start_axis", "sum_to"]
@@ -62,6 +62,7 @@ class Broadcasting(Operator):
     ``allow_broadcast_fastpath`` has no effect; Caffe2's nets have it.
     """
 
+    in_batch: ClassVar[InBatch] = InBatch.ROW_BY_ROW
     broadcast: bool = False
     axis: int = -1
     axis_str: str = ""

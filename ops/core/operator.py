@@ -27,6 +27,7 @@ __all__ = [
     "STRING",
     "BatchMean",
     "Exchange",
+    "InBatch",
     "NetNames",
     "Operator",
     "TensorSpec",
@@ -72,6 +73,19 @@ class BatchMean:
     by_values: bool = False
     least: float = 0.0
     offset: float = 0.0
+
+
+class InBatch(enum.Flag):
+    """What an operator makes of the samples of a batch, for ``graph.batch_means``."""
+
+    UNKNOWN = 0
+    LINEAR = enum.auto()  #: it is linear in all inputs together, so it makes means of means over the samples
+    ROW_BY_ROW = enum.auto()  #: row i of the outputs is computed from rows i of the inputs
+    SUM = enum.auto()  #: without ``axes``, it sums over the samples
+    OVER_SAMPLES = enum.auto()  #: without ``axes``, it makes of the samples neither a mean nor a sum, but a maximum
+    SAME_ROWS = enum.auto()  #: the outputs have as many rows as the inputs, even if it is ``dynamic``
+    NOT_ADDITIVE = enum.auto()  #: the numbers of rows of the shares do not add up to that of the batch
+    EXTENTS_ONLY = enum.auto()  #: it reads the shapes of its inputs and no elements
 
 
 @functools.cache
@@ -130,6 +144,9 @@ class Operator(Declared):
         or ``"one-to-one"`` for "output i and input i, any i".
     must_inplace: pairs (input index, output index) that have to be the same blob.
     dynamic: the output shapes depend on data, or on Python; the operator runs outside plans, between two of them.
+    in_batch: what the operator makes of the samples of a batch. ``InBatch.UNKNOWN``: nothing is known; the outputs are
+        values of samples, as many as the inputs have (``dynamic``: chosen ones), and what reads a mean is not one.
+    rows_chosen_by: index of the input, a mask or lengths, whose sum is the number of rows of output 0.
     waits: it may wait for other operators, nets or threads (a queue); in a net with several workers, operators that do
         not depend on it run in the meantime.
     may_be_empty: indices of inputs whose blobs may have no value; the kernel gets an empty float32 vector for one.
@@ -164,6 +181,8 @@ class Operator(Declared):
     inplace: ClassVar[tuple[tuple[int, int], ...] | Literal["one-to-one"]] = ()
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
     dynamic: ClassVar[bool] = False
+    in_batch: ClassVar[InBatch] = InBatch.UNKNOWN
+    rows_chosen_by: ClassVar[int | None] = None
     stateful: ClassVar[bool] = False
     waits: ClassVar[bool] = False
     effects: ClassVar[str | None] = None

@@ -70,8 +70,13 @@ def lengths_on_host(op: Operator, ctx: RunContext, lengths: Any, name: str = "le
             raise ShapeError(f"{op.type}: {name} must not be negative, got {counts.min()}")
         if counts.max() > _MOST_ROWS // counts.size:
             raise ShapeError(f"{op.type}: {name} must be numbers of rows that an array can have, got {counts.max()}")
-        check_extents(f"{op.type}: the work on all rows of the segments", (int(counts.sum()), _ROW_BYTES), np.uint8)
+        check_row_work(op, int(counts.sum()))
     return counts
+
+
+def check_row_work(op: Operator, rows: int) -> None:
+    """Raise ShapeError unless memory can hold the numbers that a kernel computes for so many rows of segments."""
+    check_extents(f"{op.type}: the work on all rows of the segments", (rows, _ROW_BYTES), np.uint8)
 
 
 def segment_starts(counts: _Counts) -> _Counts:

@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -74,6 +74,8 @@ def sample_rows(*arrays: Any) -> tuple[Any, ...]:
 class SquaredL2Distance(OfSamples):
     """Z[i] = sum((X[i] - Y[i])^2) / 2, for each sample i of the first axis."""
 
+    in_batch = InBatch.ROW_BY_ROW
+
 
 @kernel(SquaredL2Distance)
 def squared_l2_distance(op: SquaredL2Distance, ctx: RunContext, x: Any, y: Any) -> tuple[Any, ...]:
@@ -101,6 +103,8 @@ def squared_l2_distance_gradient(
 @operator_class(frozen=True)
 class L1Distance(OfSamples):
     """Z[i] = sum(|X[i] - Y[i]|), for each sample i of the first axis."""
+
+    in_batch = InBatch.ROW_BY_ROW
 
 
 @kernel(L1Distance)

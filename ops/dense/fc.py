@@ -11,7 +11,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -108,6 +108,7 @@ class FC(_Forward):
         b (prod(C)): as X
         -> Y (*A, prod(C)): as X
     """
+    in_batch = InBatch.ROW_BY_ROW
 
 
 @register
@@ -127,6 +128,7 @@ class FCTransposed(_Forward):
         b (prod(D)): as X
         -> Y (*A, prod(D)): as X
     """
+    in_batch = InBatch.ROW_BY_ROW
     _transposed = True
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.dense.distances import OfSamples, OfSamplesGradient, sample_rows
 from netbuilder.proto import OperatorDef
@@ -29,6 +29,8 @@ _TINY = 1e-12  # squared norms are clamped to this minimum, as in Caffe2
 @operator_class(frozen=True)
 class DotProduct(OfSamples):
     """Z[i] = sum(X[i] * Y[i]), for each sample i of the first axis."""
+
+    in_batch = InBatch.ROW_BY_ROW
 
 
 @kernel(DotProduct)
@@ -53,6 +55,8 @@ def dot_product_gradient(op: DotProductGradient, ctx: RunContext, x: Any, y: Any
 @operator_class(frozen=True)
 class CosineSimilarity(OfSamples):
     """Z[i] = sum(X[i] * Y[i]) / (|X[i]| * |Y[i]|), for each sample i of the first axis; norms are at least 1e-6."""
+
+    in_batch = InBatch.ROW_BY_ROW
 
     def flops(self, x: TensorSpec, y: TensorSpec) -> int:
         return 6 * x.size

@@ -11,7 +11,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, ShapeError
 
@@ -93,6 +93,7 @@ class CollectRpnProposals(_Collecting):
         rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
         -> rois (K, 5): float32
     """
+    in_batch = InBatch.NOT_ADDITIVE
 
 
 @register
@@ -133,6 +134,7 @@ class CollectAndDistributeFpnRpnProposals(_Distributing, _Collecting):
         -> first_level (M, 5): float32
         -> further_levels_and_rois_idx_restore+ (...): float32|int32, (M, 5) per level, then (K), int32
     """
+    in_batch = InBatch.NOT_ADDITIVE
 
     def check(self) -> None:
         super().check()

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -46,6 +46,7 @@ class SigmoidCrossEntropyLoss(_Loss):
     """
 
     signature = "X (*S): float, targets (*S): int32 -> loss (): as X"
+    in_batch = InBatch.SUM
 
     def batch_mean(self) -> BatchMean | None:
         return BatchMean("labels", (1,), by_values=True, offset=_EPSILON) if self.normalize else None

@@ -94,9 +94,9 @@ class _Collector(Operator, abc.ABC):
         )
 
 
-def _resized(rows: Any, data: Any, size: int) -> Any:
+def _resized(op: Operator, rows: Any, data: Any, size: int) -> Any:
     """Return a copy of the collected rows with space for ``size`` rows."""
-    check_extents("the collected rows", (size, *data.shape[1:]), data.dtype)
+    check_extents(f"{op.type}: the collected rows", (size, *data.shape[1:]), data.dtype)
     made = np.zeros((size, *data.shape[1:]), data.dtype)
     if rows.size:
         made[: min(len(rows), size)] = rows[:size]
@@ -142,6 +142,7 @@ class ReservoirSampling(_Collector):
     def collect(self, ctx: RunContext, given: list[Any]) -> Arrays:
         rows, data = given[0], given[2]
         visited = self.count("NUM_VISITED", given[1], np.int64)
+        require(visited >= 0, self, f"NUM_VISITED must not be negative, got {visited}")
         uniform = ctx.host(ctx.uniform(data.shape[:1]))
         if len(given) == 4:
             order = visited + np.arange(len(data))
@@ -150,7 +151,7 @@ class ReservoirSampling(_Collector):
             positions, visited, more = positions[which], visited + len(data), ()
         else:
             which, positions, visited, more = self._objects(given, visited, uniform)
-        made = _resized(rows, data, min(visited, self.num_to_collect))
+        made = _resized(self, rows, data, min(visited, self.num_to_collect))
         _, last = np.unique(positions[::-1], return_index=True)  # the later of two rows for one position is kept
         chosen = len(positions) - 1 - last
         made[positions[chosen]] = data[which[chosen]]
@@ -234,7 +235,7 @@ class LastNWindowCollector(_Collector):
         begin = begin if count <= size else 0
         positions = (begin + np.arange(len(new))) % size
         collected = min(len(given[0]), size)
-        made = _resized(given[0], data, max(collected, min(begin + len(new), size)))
+        made = _resized(self, given[0], data, max(collected, min(begin + len(new), size)))
         made[positions] = new
         end = np.full(given[1].shape, (begin + len(new)) % size, np.int32)
         if self.n_out == 2:

@@ -16,7 +16,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.core.segment_groups import lengths_on_host, positions_in_segments, segment_starts
+from netbuilder.ops.core.segment_groups import check_row_work, lengths_on_host, positions_in_segments, segment_starts
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -115,7 +115,7 @@ def _take(ctx: RunContext, groups: Groups, name: str, rows: Any, op: Operator) -
     return whole.take(ctx.xp.asarray(rows), axis=0)
 
 
-def _entries(groups: Groups) -> tuple[Any, Any]:
+def _entries(op: Operator, groups: Groups) -> tuple[Any, Any]:
     """Return the number of entries of each sample, and their indices among those of all features, sample by sample.
 
     With presence, entry s of feature f has the index f * samples + s.
@@ -127,6 +127,7 @@ def _entries(groups: Groups) -> tuple[Any, Any]:
     counts = np.stack([group["lengths"] for group in groups], axis=1)
     starts = segment_starts(counts.T.reshape(-1)).reshape(counts.shape[1], -1).T
     flat = counts.reshape(-1)
+    check_row_work(op, int(flat.sum()))
     return counts.sum(axis=1), np.repeat(starts.reshape(-1), flat) + positions_in_segments(flat)
 
 
@@ -151,7 +152,7 @@ def _rows_of_values(op: Operator, groups: Groups, entries: Any, sizes: Sequence[
         f"the lengths say {int(entries.max(initial=-1)) + 1} entries or more, of which {have} have values",
     )
     gathered = np.concatenate(counts)[entries]
-    check_extents(f"{op.type}: the rows of the merged values", (int(gathered.sum()), 3), np.int64)
+    check_row_work(op, int(gathered.sum()))
     return gathered, np.repeat(starts[entries], gathered) + positions_in_segments(gathered)
 
 
@@ -224,7 +225,7 @@ class MergeMultiScalarFeatureTensors(_MergeMulti):
 @kernel(MergeMultiScalarFeatureTensors)
 def merge_scalars(op: _MergeSingle | _MergeMulti, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     groups = op.groups(ctx, given)
-    counts, entries = _entries(groups)
+    counts, entries = _entries(op, groups)
     values = _take(ctx, groups, "values", entries, op)
     return ctx.xp.asarray(counts.astype(np.int32)), op.keys(ctx, groups, entries), values
 
@@ -305,7 +306,7 @@ class MergeMultiMapFeatureTensors(_MergeMulti):
 def merge_lists(op: _MergeSingle | _MergeMulti, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     groups = op.groups(ctx, given)
     require(all(group["values"].ndim >= 1 for group in groups), op, "values must have rows, got a scalar")
-    counts, entries = _entries(groups)
+    counts, entries = _entries(op, groups)
     lengths, rows = _rows_of_values(op, groups, entries, [group["values"].shape[0] for group in groups])
     made = [ctx.xp.asarray(n.astype(np.int32)) for n in (counts, lengths)]
     made.insert(1, op.keys(ctx, groups, entries))
@@ -324,7 +325,7 @@ class _MergeGradient(_Grouped):
 
     def split(self, ctx: RunContext, given: Sequence[Any]) -> tuple[Any, ...]:
         groups, d_values = self.groups(ctx, given), given[-1]
-        _, rows = _entries(groups)
+        _, rows = _entries(self, groups)
         if "lengths" in groups[0] and ("presence" in groups[0] or "values_lengths" in groups[0]):
             sizes = np.array([_values_of_entries(group).sum() for group in groups])
             _, rows = _rows_of_values(self, groups, rows, sizes.tolist())

@@ -13,7 +13,7 @@ from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared,
 from netbuilder.ops.core.data_types import exact_reciprocal, numpy_type
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 
@@ -150,6 +150,7 @@ class ConstantFill(_ConstantLike):
         value? (1): any
         -> Y (...): any
     """
+    in_batch = InBatch.EXTENTS_ONLY | InBatch.SAME_ROWS
     of_scalar_loss: bool = False
 
     def check_loss(self, like: Any) -> None:

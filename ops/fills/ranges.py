@@ -11,7 +11,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, one_integer, one_number
 from netbuilder.ops.core.indexing import checked_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 
@@ -99,6 +99,7 @@ class OneHot(_FromNumbers):
     """Y[i] = a row of zeros (float32) with 1 at indices[i]; index_size, of one element, is the length of the rows."""
 
     signature = "indices (I): int64, index_size (1): int64 -> Y (I, D): float32|uint8|bool"
+    in_batch = InBatch.ROW_BY_ROW | InBatch.SAME_ROWS
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
@@ -110,5 +111,6 @@ def one_hot(op: OneHot, ctx: RunContext, indices: Any, index_size: Any) -> tuple
     width = one_integer(op, ctx, index_size, "index_size")
     require(width >= 0, op, f"index_size must not be negative, got {width}")
     check_extents("OneHot: Y", (*indices.shape, width), np.float32)
+    check_extents("OneHot: the numbers of the columns", (width,), np.int64)
     indices = checked_indices(ctx, "OneHot", indices, width)
     return ((indices[:, None] == ctx.xp.arange(width)[None, :]).astype(np.float32),)

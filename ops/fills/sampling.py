@@ -9,6 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.data_types import numpy_type
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.fills.fill import Fill
@@ -184,7 +185,10 @@ def unique_uniform_fill(op: UniqueUniformFill, ctx: RunContext, like: Any = None
     count, allowed = int(np.prod(shape, dtype=np.int64)), op.max - op.min + 1 - avoided.size
     if count > allowed:
         raise ShapeError(f"UniqueUniformFill: {count} numbers are requested, but only {allowed} may be drawn")
-    draw = _draw_by_rejection if allowed > 4 * count + avoided.size else _draw_by_permutation
+    reject = allowed > 4 * count + avoided.size
+    draws = 2 * count + 8 if reject else op.max - op.min + 1
+    check_extents(f"UniqueUniformFill: the draws for {count} numbers", (draws, 3), np.int64)
+    draw = _draw_by_rejection if reject else _draw_by_permutation
     return (ctx.xp.asarray(draw(ctx, op.min, op.max, avoided, count).astype(kind).reshape(shape)),)
 
 

@@ -129,6 +129,7 @@ class _Resizing(Operator):
         channels = shape[1] if self.layout == "NCHW" else shape[-1]
         resized = image_shape(self.layout, shape[0], channels, extents)
         check_extents(f"{self.type}: at scales {scales} Y", resized, np.float32)
+        check_extents(f"{self.type}: at scales {scales} the positions along an axis of Y", (max(extents),), np.int64)
         return resized
 
     def first_axis(self) -> int:

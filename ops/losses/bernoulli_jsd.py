@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -29,6 +29,7 @@ class BernoulliJSD(Operator):
     """
 
     signature = "X (*S): float, T {prod(S)}: as X -> L (*S): as X"
+    in_batch = InBatch.ROW_BY_ROW
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("BernoulliJSDGradient", [g.d_output("L"), g.input("X"), g.input("T")], [g.d_input("X")])]

@@ -13,7 +13,8 @@ from google.protobuf.message import DecodeError
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.given_numbers import check_extents
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
@@ -131,6 +132,7 @@ def _groups(op: _Hierarchical, labels: np.ndarray[Any, Any]) -> tuple[int, list[
         for index, length, target in known[label].tolist():
             nodes.setdefault((index, length), []).append((sample, position, target))
             position += 2 * length
+    check_extents(f"{op.type}: the scores of the nodes on all paths", (position,), np.int64)
     groups = []
     for (index, length), members in nodes.items():
         samples, positions, targets = np.array(members, np.int64).T
@@ -163,6 +165,7 @@ class HSoftmax(_Hierarchical):
         -> Y (N): as X
         -> intermediate_output (M): as X
     """
+    in_batch = InBatch.ROW_BY_ROW | InBatch.SAME_ROWS
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input(i) for i in range(4)] + [g.output("intermediate_output"), g.d_output("Y")]
@@ -282,6 +285,7 @@ def h_softmax_search(op: HSoftmaxSearch, ctx: RunContext, x: Any, w: Any, b: Any
     ends = [node.offset + len(node.children) + len(node.word_ids) for node in _nodes(root)]
     _check_weights(op, x, w, b, max(ends))
     rows = _matrix(x)
+    check_extents(f"HSoftmaxSearch: at topN {op.topN} Y_names", (rows.shape[0], op.topN), object)
     found: list[list[tuple[Any, str]]] = [[] for _ in range(rows.shape[0])]
     _search(op, root, rows, w, b, np.arange(rows.shape[0]), np.zeros(rows.shape[0], x.dtype), found)
     names, scores = np.full((rows.shape[0], op.topN), b"", object), np.zeros((rows.shape[0], op.topN), x.dtype)

@@ -13,7 +13,7 @@ from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared,
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.core.labels import Positions, check_label_spec, chosen
-from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -86,6 +86,7 @@ class LabelCrossEntropy(_Labels, _RowLoss):
     """Y[i] = -log(max(X[i, label[i]], 1e-20))."""
 
     signature = "X (N, D): float, label (N) or (N, 1): int -> Y (N): as X"
+    in_batch = InBatch.ROW_BY_ROW
 
     def flops(self, x: TensorSpec, label: TensorSpec) -> int:
         return 2 * x.shape[0]
@@ -125,6 +126,7 @@ class CrossEntropy(_Probabilities, _RowLoss):
     """Y[i] = -sum over classes of label[i] * log(max(X[i], 1e-20))."""
 
     signature = "X (N, D): float, label (N, D): float -> Y (N): as X"
+    in_batch = InBatch.ROW_BY_ROW
 
     def flops(self, x: TensorSpec, label: TensorSpec) -> int:
         return 4 * x.size
@@ -158,6 +160,7 @@ class AveragedLoss(Operator):
     """Y = the mean of all elements of X, a scalar; 0 for an empty X."""
 
     signature = "X (*S): float -> Y (): as X"
+    in_batch = InBatch.LINEAR
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("AveragedLossGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]

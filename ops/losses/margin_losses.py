@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -26,6 +26,7 @@ class MarginRankingCriterion(Operator):
     """loss = max(0, margin - Y * (X1 - X2)): with Y = 1, X1 should be the greater by the margin, with Y = -1, X2."""
 
     signature = "X1 (*S): float, X2 (*S): as X1, Y (*S): int32|int64 -> loss (*S): as X1"
+    in_batch = InBatch.ROW_BY_ROW
     margin: float = 1.0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -72,6 +73,7 @@ class CosineEmbeddingCriterion(Operator):
     """loss = 1 - S where Y is 1, else max(0, S - margin); S is the cosine of a pair, Y says if it belongs together."""
 
     signature = "S (*S): float, Y (*S): int32|int64 -> loss (*S): as S"
+    in_batch = InBatch.ROW_BY_ROW
     margin: float = 0.0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -67,6 +67,7 @@ class SigmoidCrossEntropyWithLogits(_SigmoidCrossEntropy):
     """
 
     signature = "logits (*S) or (*S, D): float, targets (*S) or (*S, D): as logits -> Y (*S): as logits"
+    in_batch = InBatch.ROW_BY_ROW
 
     def infer(self, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_shapes(self, x, targets=targets)
@@ -133,6 +134,7 @@ class WeightedSigmoidCrossEntropyWithLogits(Operator):
         weights (*S) or (*S, D): as logits
         -> Y (*S): as logits
     """
+    in_batch = InBatch.ROW_BY_ROW
 
     def infer(self, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_shapes(self, x, targets=targets, weights=weights)
@@ -185,6 +187,7 @@ class MakeTwoClass(Operator):
     """Y = (1 - X, X) along a new last axis: the probabilities of two classes from that of the second."""
 
     signature = "X (*S): float -> Y (*S, 2): as X"
+    in_batch = InBatch.ROW_BY_ROW
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("MakeTwoClassGradient", [g.d_output("Y")], [g.d_input("X")])]

@@ -13,7 +13,7 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.core.labels import Positions, check_label_spec, chosen
-from netbuilder.ops.core.operator import BatchMean, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, InBatch, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
 
@@ -74,6 +74,7 @@ class SoftmaxWithLoss(LossArguments, LabelLossForward):
         -> P (*A, *B): as X
         -> loss (): as X
     """
+    in_batch = InBatch.ROW_BY_ROW
 
     def batch_mean(self) -> BatchMean:
         if self.n_in > 2 and not self.average_by_batch_size:

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import data_type, numpy_type
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import make_op
@@ -31,6 +31,7 @@ class Cast(Operator):
         X (*S): any
         -> Y (*S): any, the type ``to``
     """
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
     copy_arguments = False
     to: Any = TensorProto.FLOAT
     from_type: Any = None

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.broadcasting import Broadcasting, sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Exchange, TensorSpec, require
+from netbuilder.ops.core.operator import Exchange, InBatch, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -85,6 +85,7 @@ def sum_to_operands(op: BinaryGradient, a: Any, b: Any, da: Any, db: Any) -> Arr
 class Add(_Binary):
     """Y = A + B."""
 
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
     exchanges = Exchange.BETWEEN_DEVICES
 
 
@@ -108,6 +109,8 @@ def add_gradient(op: AddGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> A
 @operator_class(frozen=True)
 class Sub(_Binary):
     """Y = A - B."""
+
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
 
 
 @kernel(Sub)

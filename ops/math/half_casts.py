@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator
+from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -27,6 +27,7 @@ class FloatToHalf(Operator):
     """
 
     signature = "X (*S): float32 -> Y (*S): float16"
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
     copy_arguments = False
     clip: bool = False
 
@@ -40,6 +41,7 @@ class HalfToFloat(Operator):
     """Y = X, float16, converted to float32, which is exact."""
 
     signature = "X (*S): float16 -> Y (*S): float32"
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("FloatToHalf", [g.d_output("Y")], [g.d_input("X")])]

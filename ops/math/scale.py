@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import exact_reciprocal
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -29,6 +29,7 @@ class Scale(Operator):
 
     signature = "X (*S): float -> Y (*S): as X"
     inplace = ((0, 0),)
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
     scale: float = 1.0
 
     def factor(self, dtype: np.dtype[Any]) -> Any:
@@ -71,6 +72,7 @@ class WeightedSum(Operator):
         -> Y (*S): as X0
     """
     inplace = ((0, 0),)
+    in_batch = InBatch.ROW_BY_ROW
     grad_on_w: bool = False
 
     def check(self) -> None:

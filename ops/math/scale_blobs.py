@@ -8,6 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -97,4 +98,5 @@ def reduce_front_weighted_sum_gradient(
             f"{op.type}: weights {weights.shape} and dY {dy.shape} make a gradient of shape "
             f"{(*weights.shape, *dy.shape)}, but the input shape says {expected}"
         )
+    check_extents(f"{op.type}: dX", expected, dy.dtype)
     return (weights.reshape((-1,) + (1,) * dy.ndim) * dy,)

@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
-from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Exchange, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -49,6 +49,7 @@ class Sum(Operator):
 
     signature = "X+ (*S): one float|int -> Y (*S): as X"
     inplace = ((0, 0),)
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
     exchanges = Exchange.BETWEEN_DEVICES
 
     def infer_partial(
@@ -88,6 +89,7 @@ class Mean(Operator):
 
     signature = "X+ (*S): one float -> Y (*S): as X"
     inplace = ((0, 0),)
+    in_batch = InBatch.LINEAR
 
     def infer_partial(
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -39,6 +39,7 @@ class Unary(Operator):
 
     signature = "X (*S): float -> Y (*S): as X"
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
+    in_batch: ClassVar[InBatch] = InBatch.ROW_BY_ROW
 
 
 @operator_class(frozen=True)
@@ -63,6 +64,7 @@ class Negative(Unary):
     """Y = -X."""
 
     signature = "X (*S): float|int32|int64 -> Y (*S): as X"
+    in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("Negative", [g.d_output("Y")], [g.d_input("X")])]

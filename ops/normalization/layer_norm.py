@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -70,6 +70,7 @@ class LayerNorm(_Arguments):
         -> mean (*A, 1): as X
         -> std (*A, 1): as X
     """
+    in_batch = InBatch.ROW_BY_ROW
 
     def check(self) -> None:
         super().check()

@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -46,6 +46,8 @@ class _Normalized(_AlongAxis):
 class Normalize(_Normalized):
     """Y = X / max(the Euclidean norm of X along ``axis``, 1e-12)."""
 
+    in_batch = InBatch.ROW_BY_ROW
+
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("NormalizeGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
 
@@ -54,6 +56,8 @@ class Normalize(_Normalized):
 @operator_class(frozen=True)
 class NormalizeL1(_Normalized):
     """Y = X / the sum of abs(X) along ``axis``, 0 where that is 0. No gradient."""
+
+    in_batch = InBatch.ROW_BY_ROW
 
 
 @register
@@ -112,6 +116,7 @@ class LpNorm(_Power):
     """
 
     signature = "X (...): float -> Y (1): as X"
+    in_batch = InBatch.LINEAR | InBatch.SUM
 
     def batch_mean(self) -> BatchMean | None:
         return BatchMean("elements", (0,)) if self.average else None

@@ -15,7 +15,7 @@ from netbuilder.ops.core.image_order import (
     count_per_channel,
     other_axes,
 )
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -83,6 +83,7 @@ class SpatialBN(BNArguments):
         -> saved_inv_std? (C): as mean
     """
     inplace = ((0, 0), (5, 3), (6, 4))
+    in_batch = InBatch.ROW_BY_ROW
     must_inplace = ((3, 1), (4, 2))
 
     def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from netbuilder.data.record_tree import RecordTree, TreeCursor
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
@@ -220,6 +221,8 @@ def read_random_batch(
     parts = []
     for field, domain in zip(fields, held.tree(len(fields)).domains):
         pieces = [field[offsets[i, domain] : offsets[i + 1, domain]] for i in chosen]
+        rows = sum(map(len, pieces))
+        check_extents(f"ReadRandomBatch: the rows of {len(pieces)} indices", (rows, *field.shape[1:]), field.dtype)
         parts.append(np.concatenate(pieces) if pieces else field[:0].copy())
     return tuple(parts)
 

@@ -20,6 +20,7 @@ from netbuilder.data.image_transform import ImageTransform
 from netbuilder.data.scratch import Scratch
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, ParseError, ShapeError
@@ -200,6 +201,9 @@ def _scratch() -> Scratch:
 
 @kernel(ImageInput)
 def image_input(op: ImageInput, ctx: RunContext, reader: Any = None) -> tuple[Any, ...]:
+    check_extents("ImageInput: images", (op.batch_size, op.crop, op.crop, op.transform.channels), np.float32)
+    numbers = 1 if op.label_type in (_SINGLE, _SINGLE_WEIGHTED) else op.num_labels
+    check_extents("ImageInput: labels", (op.batch_size, numbers), np.float32)
     if reader is None:
         reader = op.own_reader
     if not isinstance(reader, DBReader):

@@ -12,7 +12,7 @@ import numpy as np
 from netbuilder.ops.core.broadcasting import Broadcasting, placed_shape, start_axis, sum_to
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -51,6 +51,7 @@ class SumElements(Operator):
     """Y = the sum of all elements of X, a scalar; with ``average`` their mean."""
 
     signature = "X (*S): float|int -> Y (): as X"
+    in_batch = InBatch.LINEAR | InBatch.SUM
     average: bool = False
 
     def batch_mean(self) -> BatchMean | None:
@@ -119,6 +120,7 @@ class SumSqrElements(Operator):
     """Y = the sum of the squares of all elements of X, a scalar; with ``average`` their mean. No gradient."""
 
     signature = "X (*S): float -> Y (): as X"
+    in_batch = InBatch.SUM
     average: bool = False
 
     def batch_mean(self) -> BatchMean | None:
@@ -230,6 +232,7 @@ class ReduceSum(Reduction):
     """Y = the sum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
     signature = "X (...): float|int32|int64 -> Y (...): as X"
+    in_batch = InBatch.LINEAR | InBatch.SUM
 
 
 @kernel(ReduceSum)
@@ -253,6 +256,8 @@ def reduce_sum_gradient(op: ReduceSumGradient, ctx: RunContext, dy: Any, x: Any,
 @operator_class(frozen=True)
 class ReduceMean(Reduction):
     """Y = the mean of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
+
+    in_batch = InBatch.LINEAR
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         check_float(self, x)

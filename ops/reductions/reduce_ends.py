@@ -9,8 +9,9 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import widen
-from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
@@ -146,12 +147,15 @@ class _ReduceGradient(_End):
 class ReduceFrontSum(_Reduce):
     """Y = the sum over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
+    in_batch = InBatch.LINEAR
+
 
 @register
 @operator_class(frozen=True)
 class ReduceBackSum(_Reduce):
     """Y = the sum over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
+    in_batch = InBatch.ROW_BY_ROW
     front = False
 
 
@@ -162,6 +166,8 @@ class ReduceFrontMean(_Reduce):
 
     The mean of no elements is 0; a mean of integers is truncated.
     """
+
+    in_batch = InBatch.LINEAR
 
     def batch_mean(self) -> BatchMean:
         if self.n_in > 1:
@@ -177,6 +183,7 @@ class ReduceBackMean(_Reduce):
     The mean of no elements is 0; a mean of integers is truncated.
     """
 
+    in_batch = InBatch.ROW_BY_ROW
     front = False
 
 
@@ -283,6 +290,7 @@ def _sum_gradient(op: Any, ctx: RunContext, dy: Any, x: Any, lengths: Any = None
     x_shape, dtype = (tuple(ctx.host(x).tolist()), dy.dtype) if op.is_shape(x, dy) else (x.shape, x.dtype)
     rest, count = op.split(x_shape)
     require(dy.size == math.prod(rest), op, f"dY must have the shape of Y, {rest}, got {dy.shape}")
+    check_extents(f"{op.type}: dX", x_shape, dtype)
     shape = (count, math.prod(rest)) if op.front else (math.prod(rest), count)
     share = widen(dy).reshape(-1)
     mean = isinstance(op, (ReduceFrontMeanGradient, ReduceBackMeanGradient))

@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.reductions.reduce import Reduction, ReductionGradient, check_float
 
@@ -45,11 +45,15 @@ class _Extremum(Reduction):
 class ReduceMax(_Extremum):
     """Y = the maximum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
+    in_batch = InBatch.OVER_SAMPLES
+
 
 @register
 @operator_class(frozen=True)
 class ReduceMin(_Extremum):
     """Y = the minimum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
+
+    in_batch = InBatch.OVER_SAMPLES
 
 
 @kernel(ReduceMax)
@@ -98,6 +102,8 @@ class _Norm(Reduction):
 class ReduceL1(_Norm):
     """Y = the sum of abs(X) over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
+    in_batch = InBatch.SUM
+
 
 @register
 @operator_class(frozen=True)
@@ -106,6 +112,8 @@ class ReduceL2(_Norm):
 
     Where Y is 0, its gradient is dY for each element of X, as in Caffe2.
     """
+
+    in_batch = InBatch.OVER_SAMPLES
 
 
 @kernel(ReduceL1)

@@ -14,6 +14,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
     check_integers,
+    check_row_work,
     counts_of_lengths,
     lengths_on_host,
     positions_in_segments,
@@ -78,7 +79,8 @@ def _sorted_counts(op: Operator, ctx: RunContext, segments: Any, like: Any) -> A
     if numbers.size and (numbers[0] < 0 or (numbers[1:] < numbers[:-1]).any()):
         raise ShapeError(f"{op.type}: segments must be sorted and not negative, got {numbers[:16].tolist()}")
     least = 0 if like is None else like.shape[0]
-    check_extents(f"{op.type}: the work on all segments", (int(numbers[-1]) + 1 if numbers.size else 0, 3), np.int64)
+    extent = max(int(numbers[-1]) + 1 if numbers.size else 0, least)
+    check_extents(f"{op.type}: the work on all segments", (extent, 3), np.int64)
     counts = np.bincount(numbers, minlength=least) if numbers.size else np.zeros(least, np.int64)
     if like is not None and counts.size > least:
         raise ShapeError(
@@ -222,6 +224,7 @@ def lengths_split(op: LengthsSplit, ctx: RunContext, lengths: Any, n_split: Any 
     counts = lengths_on_host(op, ctx, lengths)
     parts = op.n_split if n_split is None else one_integer(op, ctx, n_split, "n_split")
     require(parts >= 1, op, f"n_split must be positive, got {parts}")
+    check_extents(f"LengthsSplit: at n_split {parts} Y", (max(counts.size, 1) * parts, 3), np.int64)
     pieces = counts[:, None] // parts + (np.arange(parts) < counts[:, None] % parts)
     return (ctx.xp.asarray(pieces.reshape(-1).astype(lengths.dtype)),)
 
@@ -270,6 +273,7 @@ def lengths_gather(op: LengthsGather, ctx: RunContext, x: Any, lengths: Any, ind
     counts, which = counts_of_lengths(op, ctx, lengths, x.shape[0]), ctx.host(indices)
     check_indices(op.type, which, counts.size)
     gathered = counts[which]
+    check_row_work(op, int(gathered.sum()))
     check_extents("LengthsGather: Y", (int(gathered.sum()), *x.shape[1:]), x.dtype)
     rows = np.repeat(segment_starts(counts)[which], gathered) + positions_in_segments(gathered)
     return (x.take(ctx.xp.asarray(rows), axis=0),)

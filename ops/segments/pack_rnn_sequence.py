@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
 from netbuilder.proto import OperatorDef
@@ -51,6 +51,7 @@ class PackRNNSequence(_OfSequences):
         like? (T, M, ...): any
         -> Y (T, M, *S): as values
     """
+    in_batch = InBatch.NOT_ADDITIVE
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("UnpackRNNSequence", [g.d_output("Y"), g.input("lengths")], [g.d_input("values")])]
@@ -78,6 +79,7 @@ class UnpackRNNSequence(_OfSequences):
     """Y = the elements of all sequences, concatenated without padding: the inverse of PackRNNSequence."""
 
     signature = "X (T, M, *S): any, lengths (M): int32|int64 -> Y (N, *S): as X"
+    rows_chosen_by = 1
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("lengths"), g.input("X")]  # the shape of X gives the number of steps

@@ -100,6 +100,7 @@ class UnpackSegments(Operator):
 
     signature = "lengths (M): int32|int64, X (M, L, *S): any -> Y (N, *S): as X"
     dynamic = True
+    rows_chosen_by = 0
     max_length: int = -1
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:

@@ -8,10 +8,9 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.core.segment_groups import positions_in_segments
+from netbuilder.ops.core.segment_groups import check_row_work, positions_in_segments
 from netbuilder.proto import ArgumentError, OperatorError
 
 __all__ = ["GatherRanges", "GatherRangesToDense"]
@@ -71,7 +70,7 @@ def gather_ranges(op: GatherRanges, ctx: RunContext, x: Any, ranges: Any) -> tup
     op.check_ranges(x, ranges)
     starts, counts = op.bounds(ctx, x, ranges)
     flat = counts.reshape(-1)
-    check_extents("GatherRanges: Y", (int(flat.sum()), *x.shape[1:]), x.dtype)
+    check_row_work(op, int(flat.sum()))
     which = np.repeat(starts.reshape(-1), flat) + positions_in_segments(flat)
     return x.take(ctx.xp.asarray(which)), ctx.xp.asarray(counts.sum(axis=1).astype(np.int32))
 

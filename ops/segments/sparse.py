@@ -11,7 +11,7 @@ from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared,
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.indexing import add_rows, checked_indices, count_rows
-from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.proto import OperatorDef, ShapeError
@@ -148,6 +148,7 @@ class Unique(Operator):
 
     signature = "indices (I): int32|int64 -> unique (N): as indices, remapping? (I): int32"
     dynamic = True
+    in_batch = InBatch.NOT_ADDITIVE
 
     def static_for(self, indices: TensorSpec) -> bool:
         return indices.shape in ((0,), (1,))
@@ -272,6 +273,7 @@ class UnsortedSegmentMean(_Segments):
 @kernel(UnsortedSegmentMean)
 def unsorted_segment_mean(op: UnsortedSegmentMean, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
     total = op.summed(ctx, x, segments)
+    check_extents("UnsortedSegmentMean: the numbers of rows of segments", total.shape[:1], np.int64)
     return (total / _counts(ctx, segments, total.shape[0], x),)
 
 

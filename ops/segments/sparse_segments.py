@@ -64,7 +64,7 @@ class _SegmentReduction(Operator, abc.ABC):
         return 2 * others[-1].size * (x.size // max(x.shape[0], 1))
 
     @abc.abstractmethod
-    def counts(self, ctx: RunContext, segments: Any) -> tuple[Any, Any]:
+    def counts(self, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, Any]:
         """Return the rows per segment, on the host, and the order that sorts the rows by segment (None: sorted)."""
 
 
@@ -72,7 +72,7 @@ class _SegmentReduction(Operator, abc.ABC):
 class _Sorted(_SegmentReduction):
     """Base: the segment ids are sorted, begin with 0 and have no gaps."""
 
-    def counts(self, ctx: RunContext, segments: Any) -> tuple[Any, Any]:
+    def counts(self, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, Any]:
         return counts_of_sorted(self, ctx, segments), None
 
 
@@ -82,11 +82,12 @@ class _Unsorted(_SegmentReduction):
 
     num_segments: int = -1
 
-    def counts(self, ctx: RunContext, segments: Any) -> tuple[Any, Any]:
+    def counts(self, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, Any]:
         numbers = ctx.host(segments)
         count = self.num_segments if self.num_segments > 0 else int(numbers.max(initial=-1)) + 1
         check_indices(self.type, numbers, count)
         check_extents(f"{self.type}: the numbers of rows of segments", (count,), np.int64)
+        check_extents(f"{self.type}: Y", (count, *x.shape[1:]), x.dtype)
         return np.bincount(numbers, minlength=count), np.argsort(numbers, kind="stable")
 
 
@@ -195,7 +196,7 @@ def _sum_rows(op: _SegmentReduction, ctx: RunContext, *given: Any) -> tuple[Any,
     named: dict[str, Any] = dict(zip(type(op).inputs, given))
     x, segments, indices, weights = named["X"], named["segments"], named.get("indices"), named.get("weights")
     indices = _check_given(op, ctx, x, segments, indices, weights)
-    counts, order = op.counts(ctx, segments)
+    counts, order = op.counts(ctx, x, segments)
     rows = as_rows(x)
     out = ctx.xp.empty((counts.size, rows.shape[1]), x.dtype)
     ordered = None if order is None else ctx.xp.asarray(order)

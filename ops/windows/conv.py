@@ -10,7 +10,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import channel_axis, image_extents, image_shape
-from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import InBatch, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv_geometry import Geometry, WindowArguments
 from netbuilder.ops.windows.conv_windows import (
@@ -186,6 +186,8 @@ class Conv(ConvForward):
     In order NCHW, X is (N, C, H, W) and the filter W (M, C / group, kH, kW); in order NHWC they are (N, H, W, C) and
     (M, kH, kW, C / group). Images may have one or more axes.
     """
+
+    in_batch = InBatch.ROW_BY_ROW
 
 
 @register

@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.operator import InBatch, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.sum import Sum, sum_
 from netbuilder.ops.windows.conv import Conv, conv
@@ -31,6 +31,8 @@ class ConvRelu(Conv):
 @operator_class(frozen=True)
 class SumRelu(Sum):
     """Y = max(X0 + X1 + ..., 0)."""
+
+    in_batch = InBatch.ROW_BY_ROW
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         raise NotImplementedError(f"{self.type}: is for inference and has no gradient; use the operator and Relu")

@@ -10,7 +10,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import channel_axis, image_extents, image_shape
-from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import InBatch, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv_geometry import Geometry, WindowArguments
 from netbuilder.ops.windows.conv_windows import (
@@ -113,6 +113,8 @@ class _Backward(PoolArguments):
 class MaxPool(_Forward):
     """Y = the maximum of each window; pads are ignored."""
 
+    in_batch = InBatch.ROW_BY_ROW
+
 
 @register
 @operator_class(frozen=True)
@@ -125,6 +127,7 @@ class MaxPoolGradient(_Backward):
 class AveragePool(_Forward):
     """Y = the mean of each window, of its part inside X or, with ``count_include_pad``, of all of it with pads of 0."""
 
+    in_batch = InBatch.ROW_BY_ROW
     count_include_pad: bool = False
 
 

@@ -88,6 +88,21 @@ def test_windows_that_do_not_fit_take_no_memory(kind, attributes, shapes, messag
         run(op, *(np.zeros(shape, np.float32) for shape in shapes))
 
 
+@pytest.mark.parametrize("size", [2**40, 2**62])
+@pytest.mark.parametrize("kind", ["ConstantOfShape", "Expand", "Tile"])
+def test_results_that_memory_cannot_hold_are_refused(kind, size):
+    given = [np.int64([size, 1])] if kind == "ConstantOfShape" else [np.zeros((1, 2), np.float32), np.int64([size, 1])]
+    names = ("a", "b")[: len(given)]
+    op = ONNXNode(node=node(kind, names), reads=names, opsets=(":17",))
+    with pytest.raises(ShapeError, match=f"ONNXNode: the result of {kind} .*{size}"):
+        run(op, *given)
+
+
+def test_a_result_without_elements_may_have_large_extents():
+    op = ONNXNode(node=node("Expand", ("a", "b")), reads=("a", "b"), opsets=(":17",))
+    assert run(op, np.zeros((1, 1), np.float32), np.int64([2**40, 0]))[0].shape == (2**40, 0)
+
+
 def test_arguments_are_checked():
     for op, match in ((ONNXNode(), "node, a serialized NodeProto"), (ONNXNode(node=node("Abs")), "name its 1 inputs")):
         with pytest.raises(ArgumentError, match=match):

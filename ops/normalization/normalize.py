@@ -116,7 +116,7 @@ class LpNorm(_Power):
     """
 
     signature = "X (...): float -> Y (1): as X"
-    in_batch = InBatch.LINEAR | InBatch.SUM
+    in_batch = InBatch.SUM
 
     def batch_mean(self) -> BatchMean | None:
         return BatchMean("elements", (0,)) if self.average else None

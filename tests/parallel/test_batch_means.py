@@ -12,6 +12,7 @@ from netbuilder import Workspace, parallel
 from netbuilder.caffe2.python import data_parallel_model
 from netbuilder.graph.batch_means import BatchMeans, Kind
 from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.core.operator import InBatch
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import NetDef, NetError, TensorProto
@@ -691,6 +692,36 @@ def test_replicas_that_train_on_their_own_divide_by_the_weights_of_all_their_mic
 
     want = results(1)
     assert distance(results(2), want) < 1e-5
+
+
+LINEAR_ARGUMENTS = {
+    "Cast": {"to": TensorProto.FLOAT}, "ExpandDims": {"dims": [0]}, "FloatToHalf": {}, "Reshape": {"shape": [3, 4]},
+    "Scale": {"scale": 3.0}, "Squeeze": {"dims": [0]},
+}  # fmt: skip
+OTHER_DEVICES = {"CopyCPUToGPU", "CopyGPUToCPU", "EnsureCPUOutput"}
+
+
+@pytest.mark.parametrize(
+    "kind", [name for name in operator_types() if InBatch.LINEAR in find(name).in_batch and name not in OTHER_DEVICES]
+)
+def test_operators_that_say_so_are_linear(kind):
+    """The sum of two inputs gives the sum of their outputs, negative elements included."""
+    rng, cls, workspace = np.random.default_rng(1), find(kind), Workspace(threads=1)
+    count = 2 if cls.n_in == 2 or cls.inputs[0].endswith("+") else 1
+    shape = (1, 4, 3) if kind == "Squeeze" else (4, 3)
+    dtype = np.float16 if kind == "HalfToFloat" else np.float32
+
+    def run(inputs):
+        names = [f"x{i}" for i in range(count)]
+        for name, value in zip(names, inputs):
+            workspace.feed(name, value)
+        outputs = [f"y{i}" for i in range(cls.n_out)]
+        workspace.run_operator_once(make_op(kind, names, outputs, **LINEAR_ARGUMENTS.get(kind, {})))
+        return workspace.fetch("y0").astype(np.float64) if outputs else np.zeros(1)
+
+    one, other = (list(rng.integers(-8, 8, (count, *shape)).astype(dtype)) for _ in range(2))
+    both = run([a + b for a, b in zip(one, other)])
+    np.testing.assert_allclose(both, run(one) + run(other), rtol=1e-5, atol=1e-5)
 
 
 def test_every_operator_with_a_divisor_of_its_own_has_a_case():

@@ -15,6 +15,7 @@ WRITERS = {
     "ops/control/print_op.py": "a log to append to",
     "ops/engines/stores/file.py": "os.open of a lock",
     "ops/engines/collectives/start_watch.py": "/proc",
+    "ops/engines/llvm/machine.py": "/proc, and object files of its own folder of the cache",
     "ops/engines/onednn/autotune.py": "/proc",
     "proto/files.py": "here",
     "proto/whole_file.py": "writes drafts, and syncs folders",

@@ -14,6 +14,7 @@ import numpy as np
 from netbuilder.ops.core.signatures import FLOATS, Blob, Signature, dtype_of, of_gradient, parsed, type_names
 from netbuilder.ops.core.specs import TensorSpec
 from netbuilder.proto import NetError, ShapeError
+from netbuilder.proto.errors import counted
 
 __all__ = ["ShapeRules", "float_types_error", "shape_rules"]
 
@@ -73,6 +74,7 @@ class ShapeRules:
             ShapeError: the inputs are not as the signature states.
             NotImplementedError: an extent of an output is none of the inputs' or arguments.
         """
+        self._check_count(op, given)
         first = given[0] if given else None
         if self._is_elementwise and first is not None and first.dtype.kind == "f":
             if all(spec.shape == first.shape and spec.dtype == first.dtype for spec in given):
@@ -95,6 +97,18 @@ class ShapeRules:
             specs.setdefault(rule.name, spec)
             made.append(spec)
         return tuple(made)
+
+    def _check_count(self, op: Any, given: Sequence[TensorSpec]) -> None:
+        """Raise ShapeError if there are more outputs than inputs that they are like, or whose gradients they are."""
+        if not (self._any_number and self._outputs and self._outputs[-1].any_number and self._outputs[-1].copies):
+            return
+        last = self._inputs[-1].name
+        if last not in (self._outputs[-1].blob.like, self._outputs[-1].name[1:], self._outputs[-1].name[2:]):
+            return
+        most = len(given) - len(self._inputs) + len(self._outputs)
+        if op.n_out > most:
+            one_each = f"one {self._outputs[-1].name} for each {last}"
+            raise ShapeError(f"{op.type}: makes {one_each}, here {most}; got {counted(op.n_out, 'output')}")
 
     def _match(self, op: Any, given: Sequence[TensorSpec]) -> tuple[Bound, dict[str, TensorSpec]]:
         """Return the extents by symbol, and the inputs by name."""

@@ -11,10 +11,11 @@ import pytest
 from house import ROOT
 from netbuilder.ops.activations.softmax import SoftmaxGradient
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, decode
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.ops.core.signatures import FLOATS, Blob, is_gradient, of_gradient, parsed
 from netbuilder.proto import NetError, ShapeError
+from netbuilder.proto.arguments import make_op
 from suite import f32, i32, i64
 
 
@@ -129,3 +130,10 @@ def test_signatures_hold_without_docstrings():
     )
     run = subprocess.run([sys.executable, "-OO", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.startswith("('X', 'W', 'b') None <function Operator.infer")
+
+
+@pytest.mark.parametrize("op_type", ["MaxGradient", "MinGradient"])
+def test_more_gradients_than_inputs_are_refused(op_type):
+    op = decode(find(op_type), make_op(op_type, ["Y", "dY", "X"], ["d", "e"]))
+    with pytest.raises(ShapeError, match="makes one dX for each X, here 1; got 2 outputs"):
+        op.infer(*[TensorSpec((2, 3), np.dtype(np.float32))] * 3)

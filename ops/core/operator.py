@@ -343,7 +343,7 @@ def check_arity(cls: type[Operator], op: OperatorDef) -> None:
             listed = f" ({', '.join(names)})" if names else ""
             raise NetError(
                 f"{op.type}: {verb} {rule}{listed}, got {len(blobs)}: {blobs}; "
-                f"help(netbuilder.ops.core.registry.find({op.type!r})) says which"
+                f"help(netbuilder.ops.core.registry.find({op.type!r})) shows its schema"
             )
     if cls.inplace != "one-to-one" and not set(inputs).isdisjoint(outputs):
         for j, blob in enumerate(outputs):

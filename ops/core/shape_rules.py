@@ -6,7 +6,9 @@ import ast
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -316,11 +318,23 @@ class _Shape:
         return f"({', '.join(parts)}{',' if len(parts) == 1 and parts[0][0] not in '*.' else ''})"
 
 
-Extent: TypeAlias = int | str | Callable[[Mapping[str, Any]], int]
+@dataclass(frozen=True)
+class _Expression:
+    """An extent that is computed: compiled code, and the names that it reads."""
+
+    code: CodeType
+    names: tuple[str, ...]
+
+    def __call__(self, values: Mapping[str, Any]) -> int:
+        own = {name: values[name] for name in self.names}
+        return int(eval(self.code, {"__builtins__": {}, **_FUNCTIONS}, own))
+
+
+Extent: TypeAlias = int | str | _Expression
 
 
 def _extent(text: str) -> Extent:
-    """Return a number, a symbol, or an expression as a function of the values of its names.
+    """Return a number, a symbol, or an expression.
 
     Raises:
         NetError: it is none of these.
@@ -336,13 +350,7 @@ def _extent(text: str) -> Extent:
     if not all(isinstance(node, _NODES) for node in ast.walk(tree)):
         raise NetError(f"a signature has an extent {text!r}; it may have numbers, symbols and {sorted(_FUNCTIONS)}")
     code = compile(tree, "<signature>", "eval")
-    names = [name for name in code.co_names if name not in _FUNCTIONS]
-
-    def value(of: Mapping[str, Any]) -> int:
-        return int(eval(code, {"__builtins__": {}, **_FUNCTIONS}, {name: of[name] for name in names}))
-
-    value.names = names  # type: ignore[attr-defined]
-    return value
+    return _Expression(code, tuple(name for name in code.co_names if name not in _FUNCTIONS))
 
 
 def _bound(name: str, op: Any, bound: Bound) -> Any:
@@ -363,7 +371,7 @@ def _value(extent: Extent | None, op: Any, bound: Bound) -> Any:
     if isinstance(extent, str):
         found = _bound(extent, op, bound)
         return None if found is None else int(found)
-    if any(_bound(name, op, bound) is None for name in extent.names):  # type: ignore[attr-defined]
+    if any(_bound(name, op, bound) is None for name in extent.names):
         return None
     return extent(bound)
 

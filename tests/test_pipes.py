@@ -1,9 +1,13 @@
 """Files that somebody names are opened by netbuilder.proto.files, which refuses pipes instead of waiting for them."""
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
+
+from netbuilder.proto import NetDef, ParseError, TensorProto
+from netbuilder.proto.files import load
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,3 +69,42 @@ def test_the_list_has_no_more_than_there_is():
     for name in WRITERS:
         path = ROOT / name
         assert path.is_dir() or list(calls(ast.parse(path.read_text(encoding="utf-8")))), name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.pb", "weights.npz", "model.onnx", "images", "labels.idx", "data.mdb", "secret", "rows", "words", "pairs"],
+)
+def test_a_pipe_is_refused_and_not_waited_for(name, tmp_path):
+    path = tmp_path / name
+    os.mkfifo(path)
+    with pytest.raises(ParseError, match=f"{name}' is a pipe, not a file; write what comes from it into one"):
+        _reader(name)(path)
+
+
+def _reader(name):
+    from netbuilder.data.idx import read_idx
+    from netbuilder.data.image_sets import ImageFiles
+    from netbuilder.data.lmdb_pages import LmdbFile
+    from netbuilder.data.npz_file import read_npz
+    from netbuilder.data.text_rows import TextRows
+    from netbuilder.model.seq2seq.batches import gen_batches
+    from netbuilder.model.seq2seq.vocabulary import gen_vocab
+    from netbuilder.ops.engines.stores.secret import read_secret
+
+    if name == "model.onnx":
+        pytest.importorskip("onnx")
+        from netbuilder.exchange.onnx import read_onnx
+
+        return read_onnx
+    readers = {
+        "weights.npz": read_npz,
+        "labels.idx": read_idx,
+        "images": lambda path: ImageFiles([path], [0])[0],
+        "data.mdb": lambda path: LmdbFile(os.fspath(path), "data.mdb"),
+        "secret": read_secret,
+        "rows": lambda path: TextRows(path, [TensorProto.STRING]),
+        "words": lambda path: gen_vocab(path, 0),
+        "pairs": lambda path: gen_batches(path, path, {}, {}, 1, 1),
+    }
+    return readers.get(name, lambda path: load(path, NetDef))

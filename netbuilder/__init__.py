@@ -5,10 +5,10 @@ The names in ``__all__`` are imported on first use, so that ``import netbuilder`
 
 from __future__ import annotations
 
-import importlib as _importlib
 import os as _os
 from typing import TYPE_CHECKING
-from typing import Any as _Any
+
+from netbuilder._lazy import names_on_first_use as _names_on_first_use
 
 __version__ = "0.1.0"
 
@@ -54,17 +54,16 @@ _EXPORTS = {
     ],
     "netbuilder.runtime": ["LossReader", "Prefetch", "Workspace"],
 }
-_HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
 # Subpackages that are imported on first use, for example by `netbuilder.optimizers.build_sgd`.
 _PACKAGES = frozenset(
     {
-        *("data", "exchange", "graph", "launch", "model", "ops", "optimizers", "parallel", "passes", "proto"),
-        *("runtime", "zoo"),
+        *("data", "distributed", "engines", "exchange", "graph", "model", "ops", "optimizers", "parallel"),
+        *("passes", "proto", "runtime", "zoo"),
     }
 )
 
-__all__ = ["__version__", *sorted(_HOME)]
+__all__ = ["__version__", *sorted(name for names in _EXPORTS.values() for name in names)]
 
 if TYPE_CHECKING:
     from netbuilder.exchange import CheckpointFolder as CheckpointFolder
@@ -104,25 +103,10 @@ if TYPE_CHECKING:
     from netbuilder.runtime import Workspace as Workspace
 
 
-def __getattr__(name: str) -> _Any:
-    if name in _HOME:
-        value = getattr(_importlib.import_module(_HOME[name]), name)
-    elif name in _PACKAGES:
-        value = _importlib.import_module(f"netbuilder.{name}")
-    else:
-        from netbuilder.proto.suggestions import did_you_mean
-
-        hint = did_you_mean(name, [*_HOME, *_PACKAGES])
-        raise AttributeError(f"module 'netbuilder' has no attribute {name!r}{hint}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_PACKAGES})
+__getattr__, __dir__ = _names_on_first_use(__name__, _EXPORTS, _PACKAGES)
 
 
 if "PMI_FD" in _os.environ:  # MPICH's mpiexec, or srun, has started this process
-    from netbuilder.ops.engines.collectives.abort import install_before_mpi as _install_before_mpi
+    from netbuilder.distributed.failure.abort import install_before_mpi as _install_before_mpi
 
     _install_before_mpi()

@@ -7,10 +7,8 @@ import pkgutil
 
 import netbuilder.ops
 
-_NOT_FAMILIES = {"core", "engines"}
-
 for _family in pkgutil.iter_modules(netbuilder.ops.__path__):
-    if _family.ispkg and _family.name not in _NOT_FAMILIES:
+    if _family.ispkg and _family.name != "core":
         _package = importlib.import_module(f"netbuilder.ops.{_family.name}")
         for _module in pkgutil.iter_modules(_package.__path__):
             importlib.import_module(f"netbuilder.ops.{_family.name}.{_module.name}")

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import emulated_gpu
+from netbuilder.engines.cudnn import table as cudnn
+from netbuilder.engines.gpu import gpu, to_host
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.operator import Operator, decode, encode, spec_of
 from netbuilder.ops.core.registry import find, plain_kernel
-from netbuilder.ops.engines.cudnn import table as cudnn
-from netbuilder.ops.engines.gpu import gpu, to_host
 from netbuilder.proto import PROTO_CUDA, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime.plan.run_context import KernelContext

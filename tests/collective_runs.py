@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.distributed.transport.communicator import OneRank
+from netbuilder.distributed.transport.world import CommonWorld
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.engines.collectives.communicator import OneRank
-from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

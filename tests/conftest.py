@@ -14,8 +14,8 @@ from hypothesis.internal.conjecture import providers
 
 import emulated_gpu
 from house import ROOT
-from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.engines.nccl import nccl_available
+from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.nccl import nccl_available
 from netbuilder.passes.net_pass import CHECKS
 from pass_check import check_pass
 from skips import not_allowed, reasons_of, report_lines
@@ -84,7 +84,7 @@ def pytest_configure(config):
 def _emulate_nccl():
     """Let the double of NCCL exchange values between emulated GPUs."""
     from nccl_double import NcclDouble
-    from netbuilder.ops.engines import nccl
+    from netbuilder.engines import nccl
 
     double = NcclDouble()
     nccl._module = lambda: double

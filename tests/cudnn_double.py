@@ -20,7 +20,7 @@ import pytest
 
 from emulated_gpu import machine
 from emulated_gpu.machine import Touches
-from netbuilder.ops.engines.cudnn import compiled, library
+from netbuilder.engines.cudnn import compiled, library
 
 __all__ = ["POINTWISE", "CudnnDouble", "Invalid", "NotSupported", "cudnn_double"]
 

@@ -26,10 +26,10 @@ from typing import Any
 from unittest.mock import patch
 
 from cudnn_double import POINTWISE, CudnnDouble
-from netbuilder.ops.engines.choices import CACHE_VARIABLE
-from netbuilder.ops.engines.cudnn import compiled, graphs, library
-from netbuilder.ops.engines.cudnn.compiled import CompiledGraph, compile_graph
-from netbuilder.ops.engines.cudnn.graphs import (
+from netbuilder.engines.choices import CACHE_VARIABLE
+from netbuilder.engines.cudnn import compiled, graphs, library
+from netbuilder.engines.cudnn.compiled import CompiledGraph, compile_graph
+from netbuilder.engines.cudnn.graphs import (
     CHANNELS_LAST,
     Builder,
     Convolution,

@@ -9,16 +9,16 @@ from unittest.mock import patch
 import numpy as np
 
 from netbuilder import zoo
+from netbuilder.engines.cuda import cublas
+from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cuda.steps import Step
+from netbuilder.engines.cudnn import kernels_conv, kernels_dense, kernels_norm
+from netbuilder.engines.cudnn.graphs import Recipe
+from netbuilder.engines.cudnn.table import KERNELS
 from netbuilder.graph import infer_shapes
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
-from netbuilder.ops.engines.cuda import cublas
-from netbuilder.ops.engines.cuda.layout import image_spec
-from netbuilder.ops.engines.cuda.steps import Step
-from netbuilder.ops.engines.cudnn import kernels_conv, kernels_dense, kernels_norm
-from netbuilder.ops.engines.cudnn.graphs import Recipe
-from netbuilder.ops.engines.cudnn.table import KERNELS
 from prepared import FakePlan
 
 __all__ = ["NETS", "recipes_of_the_zoo", "recipes_of"]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data import digits
+from netbuilder.distributed import Rendezvous
 from netbuilder.model import ModelHelper, brew
-from netbuilder.parallel.distributed import Rendezvous
 from process_training import Case, train_case
 
 __all__ = ["DIGITS"]

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder import ModelHelper, Workspace, parallel, save_checkpoint
-from netbuilder.ops.engines.collectives.mpi import MpiCommunicator
-from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.distributed import Rendezvous
+from netbuilder.distributed.transport.mpi import MpiCommunicator
 from parallel_models import OPTIMIZERS, mlp, no_input
 
 __all__ = ["STEPS"]

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from netbuilder.engines import engine as engines
+from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.engine import Engine
+from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Deferred, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import GPU, prepared_kernels
-from netbuilder.ops.engines import engine as engines
-from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.engines.engine import Engine
-from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import PROTO_CUDA
 
 __all__ = ["Padded", "PaddedEngine", "installed"]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
+from netbuilder.engines.onednn import declarations as c
+from netbuilder.engines.onednn.layout import channel_blocked, image_view
+from netbuilder.engines.onednn.library import dnnl
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.onednn import declarations as c
-from netbuilder.ops.engines.onednn.layout import channel_blocked, image_view
-from netbuilder.ops.engines.onednn.library import dnnl
 from prepared import Value
 
 PLAIN, B16, B8 = 0, 16, 8

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from netbuilder.engines.llvm.rows import Rows, Work, made
+from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.operator import spec_of
-from netbuilder.ops.engines.llvm.rows import Rows, Work, made
-from netbuilder.ops.engines.tracing import Tracer
 from netbuilder.proto import OperatorDef
 from netbuilder.runtime.plan.run_context import KernelContext
 from prepared import FakePlan

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from netbuilder import ModelHelper, Workspace, parallel
-from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.distributed import Rendezvous
 from parallel_models import OPTIMIZERS, mlp, no_input
 
 

@@ -11,8 +11,8 @@ import time
 import numpy as np
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
-from netbuilder.ops.engines.collectives.mpi import mpi
-from netbuilder.ops.engines.rows import order_in_row
+from netbuilder.distributed.transport.mpi import mpi
+from netbuilder.engines.rows import order_in_row
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from nccl_training import take_gpus
-from netbuilder.parallel.distributed import Rendezvous, require_equal_blobs
+from netbuilder.distributed import Rendezvous, require_equal_blobs
 from netbuilder.tools import imagenet_trainer
 from trainer_faults import fault_at
 from trainer_processes import results, start

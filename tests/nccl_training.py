@@ -15,8 +15,8 @@ import numpy as np
 
 from mpi_runs import environment
 from nccl_double.processes import NcclOfProcesses
-from netbuilder.ops.engines import nccl
-from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
+from netbuilder.distributed import ProcessGroup, Rendezvous
+from netbuilder.engines import nccl
 from process_training import CASES, train_case
 
 __all__ = ["NAMES", "launched", "on_gpus", "take_gpus"]

@@ -10,13 +10,13 @@ import emulated_gpu
 from cudnn_double import cudnn_double
 from emulated_gpu import machine
 from nccl_double import NcclDouble
-from netbuilder.ops.engines import gpu as gpus_of_process
-from netbuilder.ops.engines import nccl, peers
-from netbuilder.ops.engines.arrays import array_module, gpu_count
-from netbuilder.ops.engines.cuda import cublas
-from netbuilder.ops.engines.cuda.kernel import Kernel
-from netbuilder.ops.engines.cudnn import library
-from netbuilder.ops.engines.gpu import gpu
+from netbuilder.engines import gpu as gpus_of_process
+from netbuilder.engines import nccl, peers
+from netbuilder.engines.arrays import array_module, gpu_count
+from netbuilder.engines.cuda import cublas
+from netbuilder.engines.cuda.kernel import Kernel
+from netbuilder.engines.cudnn import library
+from netbuilder.engines.gpu import gpu
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines import onednn
+from netbuilder.engines.arrays import aligned_empty
 from netbuilder.ops.core.operator import TensorSpec, spec_of
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.arrays import aligned_empty
 from netbuilder.proto import OperatorDef
 
 

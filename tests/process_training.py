@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder import parallel
+from netbuilder.distributed import Rendezvous, require_equal_blobs
+from netbuilder.distributed.transport.world import CommonWorld
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew, rnn
-from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.optimizers import reset_optimizer_instance_count
-from netbuilder.parallel.distributed import Rendezvous, require_equal_blobs
 from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, convnet, mlp, no_input

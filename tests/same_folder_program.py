@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from netbuilder import ModelHelper, Workspace, parallel
-from netbuilder.parallel.distributed import Rendezvous, require_equal_blobs
+from netbuilder.distributed import Rendezvous, require_equal_blobs
 from parallel_models import OPTIMIZERS, mlp, no_input
 
 

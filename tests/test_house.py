@@ -12,32 +12,39 @@ import typing
 
 import pytest
 
+import netbuilder
 from house import ROOT, TOP_FOLDERS, files, library_modules
 
-# What each package may import directly; whatever those import is allowed, too.
+# What each unit may import directly; whatever those import is allowed, too. A unit is a package, but for two: what
+# operators are made of (ops.core) comes before the engines, families of operators after them; folders of distributed
+# come before operators, its modules after nets and models.
 DIRECT = {
     "proto": set(),
     "data": {"proto"},
-    "ops": {"proto", "data"},
+    "ops.core": {"data"},
+    "engines": {"ops.core"},
+    "distributed.folders": {"engines"},
+    "ops": {"distributed.folders"},
     "graph": {"ops"},
     "model": {"graph"},
     "optimizers": {"graph", "model"},
     "passes": {"graph"},
     "runtime": {"ops", "graph"},
-    "parallel": {"passes", "model", "optimizers", "runtime"},
+    "distributed": {"passes", "model", "runtime"},
+    "parallel": {"distributed", "optimizers"},
     "exchange": {"runtime", "passes", "parallel"},
     "zoo": {"model"},
-    "launch": {"ops"},
 }
 OUTER = {
     "caffe2",
     "tools",
     "__main__",
+    "_lazy",
     "_modules",
     "",
 }  # "" is the root package, which imports every package on demand
 
-FOR_ALL = {"netbuilder.__version__"}
+FOR_ALL = {"netbuilder.__version__", "netbuilder._lazy.names_on_first_use"}
 
 LIBRARY = [module for module in library_modules() if not module.generated]
 
@@ -57,17 +64,23 @@ def below(package: str) -> set[str]:
     return reached
 
 
-def imported_package(name: str) -> str | None:
-    """The package of netbuilder that an imported name belongs to; None outside netbuilder."""
+EXPORTED = {name: module for module, names in netbuilder._EXPORTS.items() for name in names}
+
+
+def unit(name: str) -> str | None:
+    """The unit that a module, or a name in it, belongs to; None outside netbuilder."""
     parts = name.split(".")
     if parts[0] != "netbuilder":
         return None
     if len(parts) == 1:
         return ""
-    import netbuilder
-
-    home = netbuilder._HOME.get(parts[1])
-    return home.split(".")[1] if home else "" if parts[1].startswith("__") else parts[1]
+    if parts[1] in EXPORTED:
+        return EXPORTED[parts[1]].split(".")[1]
+    if parts[1:3] == ["ops", "core"]:
+        return "ops.core"
+    if parts[1] == "distributed" and parts[2:] and parts[2] in DISTRIBUTED:
+        return "distributed.folders"
+    return "" if parts[1].startswith("__") else parts[1]
 
 
 def relative(path):
@@ -75,19 +88,20 @@ def relative(path):
 
 
 def test_every_package_is_in_the_table():
-    assert {module.package for module in LIBRARY} <= DIRECT.keys() | OUTER
+    assert {unit(module.name) for module in LIBRARY} <= DIRECT.keys() | OUTER
 
 
 def test_imports_run_one_way():
     wrong = []
     for module in LIBRARY:
-        if module.package in OUTER:
+        own = unit(module.name)
+        if own in OUTER:
             continue
-        allowed = below(module.package) | {module.package}
+        allowed = below(own) | {own}
         wrong += [
-            f"{module}:{line} imports {name}; {module.package} may import {sorted(allowed)} only"
+            f"{module}:{line} imports {name}; {own} may import {sorted(allowed)} only"
             for name, line in module.imports
-            if (package := imported_package(name)) is not None and package not in allowed and name not in FOR_ALL
+            if (other := unit(name)) is not None and other not in allowed and name not in FOR_ALL
         ]
     assert not wrong
 
@@ -95,12 +109,12 @@ def test_imports_run_one_way():
 def test_no_package_imports_the_outer_ones():
     for module in LIBRARY:
         for name, line in module.imports:
-            if imported_package(name) in {"caffe2", "tools"}:
+            if unit(name) in {"caffe2", "tools"}:
                 assert module.package in {"caffe2", "tools"}, f"{module.path}:{line} imports {name}"
 
 
-# What each family of operators imports besides `core` and `engines`, and which others each folder of the runtime and
-# of the engines imports.
+# What each family of operators imports besides `core`, and which others each folder of the runtime, of the engines
+# and of what processes need imports.
 FAMILIES = {
     "activations": {"math"},
     "control": {"records"},
@@ -119,12 +133,16 @@ RUNTIME = {
     "profile": {"execute", "plan", "values"},
 }
 ENGINES = {
-    "collectives": {"onednn", "stores"},
     "cuda": set(),
     "cudnn": {"cuda"},
     "onednn": set(),
-    "stores": set(),
     "llvm": set(),
+}
+DISTRIBUTED = {
+    "failure": {"stores", "transport"},  # a session asks the roll call, which answers over a communicator
+    "launch": {"failure", "stores", "transport"},
+    "stores": set(),
+    "transport": {"failure", "stores"},
 }
 
 
@@ -146,7 +164,7 @@ def test_families_of_operators_import_one_way():
     wrong = [
         f"{where}: {folder} imports {other}"
         for folder, other, where in folders_imported("ops")
-        if other not in FAMILIES.get(folder, set()) | {"core", "engines"} and folder != "engines"
+        if other not in FAMILIES.get(folder, set()) | {"core"}
     ]
     assert not wrong
     assert not [where for folder, other, where in folders_imported("ops") if folder == "core"]
@@ -160,13 +178,14 @@ def test_folders_of_the_runtime_import_one_way():
     ]
 
 
-def test_folders_of_the_engines_import_one_way():
-    folders = {path.parent.name for path in (ROOT / "ops" / "engines").glob("*/__init__.py")}
-    assert ENGINES.keys() == folders
+@pytest.mark.parametrize(("package", "allowed"), [("engines", ENGINES), ("distributed", DISTRIBUTED)])
+def test_folders_import_one_way(package, allowed):
+    folders = {path.parent.name for path in (ROOT / "netbuilder" / package).glob("*/__init__.py")}
+    assert allowed.keys() == folders
+    found = [*folders_imported(package)]
+    assert found
     assert not [
-        f"{where}: {folder} imports {other}"
-        for folder, other, where in folders_imported("ops.engines")
-        if other in folders - ENGINES[folder]
+        f"{where}: {folder} imports {other}" for folder, other, where in found if other in folders - allowed[folder]
     ]
 
 
@@ -227,9 +246,9 @@ def test_the_runtime_knows_library_engines_through_their_protocol_only():
         for module in LIBRARY
         if module.package == "runtime"
         for name, line in module.imports
-        if name.startswith("netbuilder.ops.engines.onednn")
+        if name.startswith("netbuilder.engines.onednn")
     ]
-    assert not wrong, "ask netbuilder.ops.engines.engine for the engines that there are"
+    assert not wrong, "ask netbuilder.engines.engine for the engines that there are"
 
 
 def names_cupy(module) -> list[int]:
@@ -248,14 +267,14 @@ def test_cupy_is_named_by_engines_and_cuda_files_only():
     wrong = [
         f"{module}:{line}"
         for module in LIBRARY
-        if not (module.name.startswith("netbuilder.ops.engines.") or module.path.stem.endswith("_cuda"))
+        if not (module.name.startswith("netbuilder.engines.") or module.path.stem.endswith("_cuda"))
         for line in names_cupy(module)
     ]
-    assert not wrong, "CuPy belongs to ops/engines/ and to files called *_cuda.py"
+    assert not wrong, "CuPy belongs to netbuilder/engines/ and to files called *_cuda.py"
 
 
 def test_the_cupy_rule_finds_cupy():
-    engine = next(m for m in LIBRARY if m.name == "netbuilder.ops.engines.arrays")
+    engine = next(m for m in LIBRARY if m.name == "netbuilder.engines.arrays")
     assert names_cupy(engine)
 
 

@@ -17,10 +17,10 @@ WRITERS = {
     "netbuilder/caffe2/python/models/seq2seq/train.py": "the name of the last checkpoint",
     "netbuilder/data/minidb.py": "appends, and writes a mark",
     "ops/control/print_op.py": "a log to append to",
-    "ops/engines/stores/file.py": "os.open of a lock",
-    "ops/engines/collectives/start_watch.py": "/proc",
-    "ops/engines/llvm/machine.py": "/proc, and object files of its own folder of the cache",
-    "ops/engines/onednn/autotune.py": "/proc",
+    "netbuilder/distributed/stores/file.py": "os.open of a lock",
+    "netbuilder/distributed/failure/start_watch.py": "/proc",
+    "netbuilder/engines/llvm/machine.py": "/proc, and object files of its own folder of the cache",
+    "netbuilder/engines/onednn/autotune.py": "/proc",
     "proto/files.py": "here",
     "proto/whole_file.py": "writes drafts, and syncs folders",
     "tools/imagenet_trainer.py": "the null device",
@@ -32,8 +32,8 @@ WRITERS = {
     "netbuilder/data/digits.py": "a file of the package",
     "netbuilder/data/class_names.py": "asks is_file() first",
     "netbuilder/runtime/profile/process_memory.py": "/proc",
-    "ops/engines/gpu_info.py": "/proc",
-    "ops/engines/launchers.py": "/proc",
+    "netbuilder/engines/gpu_info.py": "/proc",
+    "netbuilder/distributed/transport/launchers.py": "/proc",
     "ops/core/given_numbers.py": "/sys",
 }
 """Files with calls that open others, and why those are not files to read that somebody names."""
@@ -88,9 +88,9 @@ def _reader(name):
     from netbuilder.data.lmdb_pages import LmdbFile
     from netbuilder.data.npz_file import read_npz
     from netbuilder.data.text_rows import TextRows
+    from netbuilder.distributed.stores.secret import read_secret
     from netbuilder.model.seq2seq.batches import gen_batches
     from netbuilder.model.seq2seq.vocabulary import gen_vocab
-    from netbuilder.ops.engines.stores.secret import read_secret
 
     if name == "model.onnx":
         pytest.importorskip("onnx")

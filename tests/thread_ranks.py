@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines.collectives.communicator import Communicator
-from netbuilder.ops.engines.collectives.lane import Lane
-from netbuilder.ops.engines.collectives.session import Session
-from netbuilder.ops.engines.collectives.world import CommonWorld
+from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.lane import Lane
+from netbuilder.distributed.transport.session import Session
+from netbuilder.distributed.transport.world import CommonWorld
 
 __all__ = ["ThreadCommunicator", "end_lanes", "on_ranks", "thread_sessions", "thread_worlds", "use_thread_worlds"]
 

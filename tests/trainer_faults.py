@@ -24,8 +24,8 @@ from unittest import mock
 
 import numpy as np
 
+from netbuilder.distributed import Rendezvous
 from netbuilder.exchange import read_checkpoint
-from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.tools import imagenet_trainer
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.saving import Saving

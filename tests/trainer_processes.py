@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.parallel.distributed import Rendezvous, require_equal_blobs
+from netbuilder.distributed import Rendezvous, require_equal_blobs
 from netbuilder.proto import DistributedError, NetError
 from netbuilder.tools import imagenet_trainer
 from netbuilder.tools.training.budget import run_within_budget

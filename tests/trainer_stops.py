@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from netbuilder.distributed import Rendezvous
 from netbuilder.exchange import checkpoint_file
-from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.tools import imagenet_trainer
 from netbuilder.tools.training import run, saving, stopping
 

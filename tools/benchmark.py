@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from netbuilder.ops.engines.onednn.engine import OneDnnEngine
+from netbuilder.engines.onednn.engine import OneDnnEngine
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.plan.optimizations import VARIABLE

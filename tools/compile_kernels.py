@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from netbuilder.ops.engines.cuda.kernel import OPTIONS
+from netbuilder.engines.cuda.kernel import OPTIONS
 from netbuilder.proto import DeviceError
 from netbuilder.proto.errors import counted
 from netbuilder.tools.kernels.catalog import make_kernels

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from netbuilder.distributed import ProcessGroup, Rendezvous
 from netbuilder.exchange import CheckpointFolder
 from netbuilder.optimizers import EarlyStopping
-from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.runtime.profile.memory import Memory, bytes_text

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from netbuilder.launch import Job, launch
-from netbuilder.ops.engines.stores.secret import SECRET, read_secret, secret_in
+from netbuilder.distributed.launch import Job, launch
+from netbuilder.distributed.stores.secret import SECRET, read_secret, secret_in
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import no_such_file
 from netbuilder.tools.parser import Parser, count, real_number, whole_number

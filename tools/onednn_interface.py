@@ -1,4 +1,4 @@
-"""Writes ops/engines/onednn/interface.py, the parsed prototypes of oneDNN. ``make onednn-interface`` runs this program.
+"""Writes netbuilder/engines/onednn/interface.py, the parsed prototypes of oneDNN, for ``make onednn-interface``.
 
 cffi parses C with a parser written in Python: to import that and to parse took longer than all else that the first run
 of a small net does.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from pprint import pformat
 
-from netbuilder.ops.engines.onednn.declarations import CDEF, OMP_CDEF
+from netbuilder.engines.onednn.declarations import CDEF, OMP_CDEF
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.reporting import reporting
@@ -32,7 +32,7 @@ __all__ = ["ffi"]
 
 # fmt: off
 ffi = _cffi_backend.FFI(
-    "netbuilder.ops.engines.onednn.interface",
+    "netbuilder.engines.onednn.interface",
 {fields}
 )
 '''
@@ -59,7 +59,7 @@ def interface_text() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the module to the path that is given."""
     parser = Parser(prog="onednn_interface", description="Write the parsed prototypes of oneDNN as a Python module.")
-    parser.add_argument("path", help="ops/engines/onednn/interface.py")
+    parser.add_argument("path", help="netbuilder/engines/onednn/interface.py")
     write_text(parser.parse_args(arguments).path, interface_text())
     return 0
 

@@ -7,9 +7,9 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from netbuilder.ops.engines.launchers import place_in
-from netbuilder.parallel.distributed import ProcessGroup, Rendezvous, preflight, set_collective_timeout
-from netbuilder.parallel.distributed.preflight import preflight_by
+from netbuilder.distributed import ProcessGroup, Rendezvous, preflight, set_collective_timeout
+from netbuilder.distributed.preflight import preflight_by
+from netbuilder.distributed.transport.launchers import place_in
 from netbuilder.proto import DistributedError
 from netbuilder.proto.cores import core_count
 from netbuilder.tools.parser import Parser, real_number

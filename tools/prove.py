@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel import GradientScaling
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted

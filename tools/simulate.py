@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from netbuilder.ops.engines.collectives.world import create_world
-from netbuilder.ops.engines.onednn.engine import OneDnnEngine
+from netbuilder.distributed.transport.world import create_world
+from netbuilder.engines.onednn.engine import OneDnnEngine
 from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster
 from netbuilder.parallel.simulation.links import Link, bandwidth_of, seconds_of
 from netbuilder.parallel.simulation.published import PUBLISHED, Published

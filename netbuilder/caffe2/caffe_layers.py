@@ -17,7 +17,7 @@ import numpy as np
 from netbuilder.caffe2.caffe_nets import DATA_LAYERS
 from netbuilder.data import tensor_to_proto
 from netbuilder.graph.shapes import infer_shapes
-from netbuilder.ops.windows.conv_geometry import CAFFE_LEGACY_POOLING
+from netbuilder.ops.core.conv_geometry import CAFFE_LEGACY_POOLING
 from netbuilder.proto import NetDef, NetError, OperatorDef, TensorProto, TensorProtos
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.caffe_pb2 import EltwiseParameter, LRNParameter, PoolingParameter, ReductionParameter

@@ -12,6 +12,16 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from netbuilder.distributed.agreement import require_equal_blobs
+from netbuilder.distributed.common_worlds import (
+    WORLD_MAKERS,
+    ProcessRequest,
+    barrier_net,
+    process_link,
+    reassign_worlds,
+    world_maker,
+)
+from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
@@ -22,16 +32,6 @@ from netbuilder.model import ModelHelper
 from netbuilder.parallel import OptimizeGradientMemory, stripBlobName
 from netbuilder.parallel.backward import add_backward_pass
 from netbuilder.parallel.build import keep_only
-from netbuilder.parallel.distributed.agreement import require_equal_blobs
-from netbuilder.parallel.distributed.common_worlds import (
-    WORLD_MAKERS,
-    ProcessRequest,
-    barrier_net,
-    process_link,
-    reassign_worlds,
-    world_maker,
-)
-from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.parallel.synchronize import initialized_names
 from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.processes import ProcessLink, broadcast_over_processes

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines.arrays import array_module, gpu_count
+from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.proto import PROTO_CUDA
 
 __all__ = [

@@ -10,8 +10,8 @@ from typing import Any
 
 from netbuilder import parallel
 from netbuilder.caffe2 import data_parallel_helpers
+from netbuilder.distributed import set_collective_timeout
 from netbuilder.parallel import Replicas
-from netbuilder.parallel.distributed import set_collective_timeout
 from netbuilder.proto.suggestions import arguments_of
 
 __all__ = [

@@ -7,7 +7,7 @@ __all__ = ["MODULES", "REEXPORTS", "module_text", "source_module"]
 MODULES: dict[str, tuple[str, str]] = {
     "proto.caffe2_legacy_pb2": (
         "The values of the argument ``legacy_pad``.",
-        "ops.windows.conv_geometry: CAFFE_LEGACY_POOLING NOTSET SAME VALID",
+        "ops.core.conv_geometry: CAFFE_LEGACY_POOLING NOTSET SAME VALID",
     ),
     "proto.hsm_pb2": (
         "Messages of the hierarchical softmax.",

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data import DBReader
+from netbuilder.distributed import ProcessGroup
 from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blobs
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
 from netbuilder.exchange.matching import LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.parallel import FinalizeAfterCheckpoint, forget_gradients, has_record, pending_steps
-from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.parallel.gradient_scaling import SCALE_STATE
 from netbuilder.proto import BlobError, NetError
 from netbuilder.proto.call_checks import checked

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_numeric
+from netbuilder.engines.gpu import gpu
 from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.net_pool import NetPool, check_threads
@@ -19,7 +20,6 @@ from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.observability import ALL, OUTPUTS, stored
 from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.gpu import gpu
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
 from netbuilder.proto import (
     PROTO_CUDA,

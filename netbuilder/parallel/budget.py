@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from netbuilder.distributed.process_group import ProcessGroup
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import net_names, why_micro_batches_differ
-from netbuilder.parallel.distributed.process_group import ProcessGroup
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import Workspace

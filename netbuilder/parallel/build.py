@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data.gc_paused import collection_paused
+from netbuilder.distributed.common_worlds import EXTRA_WORKERS, ProcessRequest, assign_worlds, process_link
+from netbuilder.distributed.strategies import PartialSynchronization, Plain, Strategy
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
@@ -31,15 +33,6 @@ from netbuilder.parallel.backward import (
 from netbuilder.parallel.batch_means import add_up_divisors, combine_means
 from netbuilder.parallel.block_update import BlockRequest, block_nets
 from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_device_attributes
-from netbuilder.parallel.distributed.common_worlds import EXTRA_WORKERS, ProcessRequest, assign_worlds, process_link
-from netbuilder.parallel.distributed.exchange import (
-    add_residuals,
-    average_chunks,
-    broadcast_computed_over_processes,
-    dense_sizes,
-    exchange_over_processes,
-)
-from netbuilder.parallel.distributed.strategies import PartialSynchronization, Plain, Strategy
 from netbuilder.parallel.gradient_scaling import (
     GradientScaling,
     fill_scales,
@@ -49,6 +42,13 @@ from netbuilder.parallel.gradient_scaling import (
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.memory import share_gradient_memory
+from netbuilder.parallel.process_exchange import (
+    add_residuals,
+    average_chunks,
+    broadcast_computed_over_processes,
+    dense_sizes,
+    exchange_over_processes,
+)
 from netbuilder.parallel.replicate import (
     assign_random_replicas,
     build_replicas,

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from netbuilder.distributed.common_worlds import barrier_net
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.distributed.common_worlds import barrier_net
 from netbuilder.proto import DeviceOption
 
 __all__ = ["set_caffe2_attributes", "set_device_attributes"]

@@ -10,12 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.graph.replicas import Replicas
-from netbuilder.model import ModelHelper
-from netbuilder.parallel.call_arguments import is_array, map_leaves, split_sizes
-from netbuilder.parallel.data_parallel import DataParallel, Output
-from netbuilder.parallel.distributed.rendezvous import Rendezvous
-from netbuilder.parallel.distributed.strategies import (
+from netbuilder.distributed.rendezvous import Rendezvous
+from netbuilder.distributed.strategies import (
     HalfPrecision,
     PartialSynchronization,
     Plain,
@@ -23,6 +19,10 @@ from netbuilder.parallel.distributed.strategies import (
     Threshold,
     TopK,
 )
+from netbuilder.graph.replicas import Replicas
+from netbuilder.model import ModelHelper
+from netbuilder.parallel.call_arguments import is_array, map_leaves, split_sizes
+from netbuilder.parallel.data_parallel import DataParallel, Output
 from netbuilder.parallel.parallelize import Parallelize
 from netbuilder.parallel.shares import share_sizes
 from netbuilder.proto import NetError, ShapeError, UsageError

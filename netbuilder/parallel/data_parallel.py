@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.forking import renew_after_fork
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.call_arguments import (
     difference,
     map_leaves,

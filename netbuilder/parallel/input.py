@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from netbuilder.distributed.agreement import agree_on_batch
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.distributed.agreement import agree_on_batch
 from netbuilder.parallel.shares import (
     SHARE_WEIGHT,
     WEIGHTED_ONLY,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from netbuilder.distributed.optimizer import DistributedOptimizer
+from netbuilder.distributed.rendezvous import Rendezvous
+from netbuilder.distributed.strategies import Plain, Strategy
+from netbuilder.engines.peers import can_access_peer
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
-from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
 from netbuilder.parallel.build import Request, build
-from netbuilder.parallel.distributed.optimizer import DistributedOptimizer
-from netbuilder.parallel.distributed.rendezvous import Rendezvous
-from netbuilder.parallel.distributed.strategies import Plain, Strategy
 from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import PeerAccess

@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from netbuilder.distributed.rendezvous import Rendezvous
+from netbuilder.engines.peers import can_access_peer
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
-from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
 from netbuilder.parallel.build import Request, build
-from netbuilder.parallel.distributed.rendezvous import Rendezvous
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 from netbuilder.proto.call_checks import is_number, is_whole

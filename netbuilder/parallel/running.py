@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from netbuilder.distributed.agreement import require_equal_nets
+from netbuilder.distributed.common_worlds import barrier_net
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model import ModelHelper
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.parallel.accumulate import created_nets, net_names, run_iterations
 from netbuilder.parallel.blocks import block_nets_of, run_blocks
-from netbuilder.parallel.distributed.agreement import require_equal_nets
-from netbuilder.parallel.distributed.common_worlds import barrier_net
 from netbuilder.parallel.same_state import begin_together, made_equal
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, NetDef, NetError

@@ -8,13 +8,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from netbuilder.distributed.agreement import require_equal_blobs
+from netbuilder.distributed.common_worlds import barrier_name
+from netbuilder.distributed.transport.world import CommonWorld
 from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
-from netbuilder.ops.engines.collectives.world import CommonWorld
-from netbuilder.parallel.distributed.agreement import require_equal_blobs
-from netbuilder.parallel.distributed.common_worlds import barrier_name
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 

@@ -8,6 +8,11 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from netbuilder.distributed.common_worlds import ProcessRequest
+from netbuilder.distributed.rendezvous import Rendezvous
+from netbuilder.distributed.strategies import Strategy
+from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.nccl import nccl
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.graph.replicas import has_record
@@ -15,11 +20,6 @@ from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameSco
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.precision import check_precision, check_switch, precision_of
-from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.engines.nccl import nccl
-from netbuilder.parallel.distributed.common_worlds import ProcessRequest
-from netbuilder.parallel.distributed.rendezvous import Rendezvous
-from netbuilder.parallel.distributed.strategies import Strategy
 from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, UsageError

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.distributed.agreement import agree_on_batch, sum_over_processes
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.replication import share_sizes
-from netbuilder.parallel.distributed.agreement import agree_on_batch, sum_over_processes
 from netbuilder.parallel.step_divisors import StepDivisors, step_divisors
 from netbuilder.proto import NetError, ShapeError
 from netbuilder.proto.call_checks import checked

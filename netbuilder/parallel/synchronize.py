@@ -8,6 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.distributed.common_worlds import (
+    WORLD_MAKERS,
+    barrier_maker,
+    barrier_net,
+    create_worlds,
+    makers_of,
+    process_link,
+    reassign_worlds,
+)
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
@@ -17,15 +26,6 @@ from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel.block_update import global_from_first
-from netbuilder.parallel.distributed.common_worlds import (
-    WORLD_MAKERS,
-    barrier_maker,
-    barrier_net,
-    create_worlds,
-    makers_of,
-    process_link,
-    reassign_worlds,
-)
 from netbuilder.parallel.same_state import made_equal
 from netbuilder.passes.processes import broadcast_over_processes
 from netbuilder.passes.reductions import broadcast

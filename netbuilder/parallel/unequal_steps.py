@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from netbuilder.parallel.distributed.process_group import ProcessGroup
+from netbuilder.distributed.process_group import ProcessGroup
 from netbuilder.parallel.shares import ProcessBatch, count_samples
 from netbuilder.proto import DistributedError
 from netbuilder.proto.errors import counted

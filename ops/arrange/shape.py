@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import integer_list
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare, register
-from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.errors import counted

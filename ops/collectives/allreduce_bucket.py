@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.nccl import GpuRanks
+from netbuilder.distributed.transport.reductions import FLOAT_TYPES, narrow, sum_rows, widen
+from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.large_pages import lasting_zeros
+from netbuilder.engines.nccl import NcclCall, type_of
+from netbuilder.engines.rows import as_row, order_in_row
 from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
-from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.engines.collectives.communicator import Communicator
-from netbuilder.ops.engines.collectives.nccl import GpuRanks
-from netbuilder.ops.engines.collectives.reductions import FLOAT_TYPES, narrow, sum_rows, widen
-from netbuilder.ops.engines.collectives.world import CommonWorld
-from netbuilder.ops.engines.large_pages import lasting_zeros
-from netbuilder.ops.engines.nccl import NcclCall, type_of
-from netbuilder.ops.engines.rows import as_row, order_in_row
 from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["IN_PLACE_BYTES", "AllreduceBucket"]

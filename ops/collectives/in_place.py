@@ -9,19 +9,19 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.nccl import GpuRanks, NcclCommunicator
+from netbuilder.distributed.transport.session import Collective
+from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.gpu import copy_into, gpu, gpu_of, here, to_host
+from netbuilder.engines.layouts import convert
+from netbuilder.engines.nccl import NcclCall
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
-from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.engines.collectives.communicator import Communicator
-from netbuilder.ops.engines.collectives.nccl import GpuRanks, NcclCommunicator
-from netbuilder.ops.engines.collectives.session import Collective
-from netbuilder.ops.engines.collectives.world import CommonWorld
-from netbuilder.ops.engines.gpu import copy_into, gpu, gpu_of, here, to_host
-from netbuilder.ops.engines.layouts import convert
-from netbuilder.ops.engines.nccl import NcclCall
 from netbuilder.proto import PROTO_CUDA, ArgumentError
 
 __all__ = ["MAX_BLOBS", "GpuExchange", "InPlace", "Work", "in_place_kernels", "same_shape_and_type"]

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.gpu import copy_into, gpu, here
+from netbuilder.engines.nccl import NcclCall, gpu_group, type_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import GPU, kernel, prepare, prepare_joined, register
-from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.engines.gpu import copy_into, gpu, here
-from netbuilder.ops.engines.nccl import NcclCall, gpu_group, type_of
 from netbuilder.proto import PROTO_CUDA, ArgumentError
 
 __all__ = ["NCCLAllGather", "NCCLAllreduce", "NCCLBroadcast", "NCCLReduce"]

@@ -7,19 +7,19 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.nccl import GpuRanks, NcclCommunicator
+from netbuilder.distributed.transport.reductions import sum_rows
+from netbuilder.distributed.transport.session import Collective
+from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.engines.gpu import copy_into, gpu, gpu_of, to_host
+from netbuilder.engines.nccl import BoundGroup, NcclCall, type_of
 from netbuilder.ops.collectives.in_place import GpuExchange, InPlace, Work, in_place_kernels, same_shape_and_type
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines.collectives.communicator import Communicator
-from netbuilder.ops.engines.collectives.nccl import GpuRanks, NcclCommunicator
-from netbuilder.ops.engines.collectives.reductions import sum_rows
-from netbuilder.ops.engines.collectives.session import Collective
-from netbuilder.ops.engines.collectives.world import CommonWorld
-from netbuilder.ops.engines.gpu import copy_into, gpu, gpu_of, to_host
-from netbuilder.ops.engines.nccl import BoundGroup, NcclCall, type_of
 from netbuilder.proto import ArgumentError, NetError, ShapeError
 
 __all__ = ["Allgather", "Allreduce", "Broadcast", "Reduce", "ReduceScatter"]

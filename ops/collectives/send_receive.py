@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
+from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines.collectives.communicator import Communicator
 from netbuilder.proto import ArgumentError, ShapeError
 
 __all__ = ["ReceiveTensor", "SendTensor"]

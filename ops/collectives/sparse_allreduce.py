@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.world import CommonWorld
 from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import register
-from netbuilder.ops.engines.collectives.communicator import Communicator
-from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["AllreduceThreshold", "AllreduceTopK", "top_k_count"]

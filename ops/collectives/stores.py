@@ -8,12 +8,12 @@ import numpy as np
 
 from netbuilder.data.blob_records import BlobParts, blob_records
 from netbuilder.data.blob_values import BlobObject
+from netbuilder.distributed.stores import DEFAULT_TIMEOUT, FileStore, RedisStore, Store
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines.stores import DEFAULT_TIMEOUT, FileStore, RedisStore, Store
 from netbuilder.proto import ArgumentError, BlobProto
 from netbuilder.proto.files import parse
 

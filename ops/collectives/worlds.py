@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from netbuilder.distributed.transport.world import CommonWorld, NcclPlace, create_world
 from netbuilder.ops.collectives.stores import store_of
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines.collectives.world import CommonWorld, NcclPlace, create_world
 from netbuilder.proto import ArgumentError
 
 __all__ = [

@@ -120,7 +120,7 @@ class RunContext(Protocol):
     located: Callable[[Exception], Exception]  #: adds the operator's position to an error that is raised later
 
     def uniform(self, shape: Sequence[int], *, per_sample: bool = False) -> Array:
-        """Doubles in [0, 1), determined by seed, operator, iteration and global sample; see ops.engines.random."""
+        """Doubles in [0, 1), determined by seed, operator, iteration, global sample; see netbuilder.engines.random."""
 
     def position(self, shape: Sequence[int], *, per_sample: bool = False) -> tuple[int, int]:
         """The key of the stream that ``uniform`` draws from in this iteration, and the index of the first element."""
@@ -280,8 +280,8 @@ class Prepared:
             run; such a kernel has no scratch memory. An error of either call is the operator's; after an error
             elsewhere the plan still waits for work that has begun.
         together: the indices of outputs that the call processes together if they are next to each other in memory, in
-            any order, each beginning at a multiple of 64 bytes, see ``ops.engines.rows.order_in_row``. The plan tries
-            to store them so, unless it takes more memory.
+            any order, each beginning at a multiple of 64 bytes, see ``netbuilder.engines.rows.order_in_row``. The plan
+            tries to store them so, unless it takes more memory.
         saved_flops: how many floating-point operations fewer the call does than the operators' formulas count, as with
             minimal filtering.
         seconds: the measured time of a call, as stored for the machine; None: it is not known.
@@ -290,7 +290,7 @@ class Prepared:
         checkpoints: how the operator and its gradient keep less between them, for a memory budget; None: they cannot.
         capturable: a call on a GPU only adds work to the GPU's current stream: it allocates nothing, reads nothing back
             and does not wait, and every argument that it computes on the host is the same in each call, except what it
-            reads as ``ops.engines.cuda.run_numbers``. Such calls can be captured into a CUDA graph.
+            reads as ``netbuilder.engines.cuda.run_numbers``. Such calls can be captured into a CUDA graph.
         numbers_from: the inputs on the host that a capturable call computes such numbers from.
         copies_in_place: where an output has the buffer of an input, the call computes it elsewhere and copies it. So
             the plan lets them have the same buffer only where it must, as for a parameter that is updated.

@@ -52,7 +52,7 @@ class Instruction:
 
     @property
     def location(self) -> tuple[int, int]:
-        """The location of its buffers, see ``ops.engines.engine.Location``."""
+        """The location of its buffers, see ``netbuilder.engines.engine.Location``."""
         return (PROTO_CPU, 0) if self.device[0] == PROTO_CPU else self.device
 
 

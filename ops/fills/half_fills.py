@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.random import filled, uniform
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines.random import filled, uniform
 from netbuilder.proto import ArgumentError, OperatorDef
 
 __all__ = ["Float16ConstantFill", "Float16UniformFill"]

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from netbuilder.engines.random import Draw, filled, normal, uniform
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import one_number
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines.random import Draw, filled, normal, uniform
 from netbuilder.ops.fills.fill import Fill
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.errors import counted

@@ -11,11 +11,11 @@ import numpy as np
 
 from netbuilder.data.blob_records import CHUNK_SIZE, BlobParts, blob_records, record_name
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
+from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.records.blobs_queue import unchanged
 from netbuilder.ops.records.serialization_options import as_bfloat16, option_of, parse_options
 from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, BlobProto, DeviceOption, NetError, OperatorDef

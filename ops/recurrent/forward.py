@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.gpu import gpu_of, here
 from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import TensorSpec, require
-from netbuilder.ops.engines.gpu import gpu_of, here
 from netbuilder.ops.recurrent.arena import Arena, Slot
 from netbuilder.ops.recurrent.links import Link, Recurrent
 from netbuilder.ops.recurrent.loop import BoundLoop, Loop, LoopOperators, Stack, Views, assign, fixed, rows, step_of

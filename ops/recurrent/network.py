@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from netbuilder.engines.layouts import HOST, alignment_of, new_buffer
 from netbuilder.ops.core.contexts import Checkpoints, GradientContext, PlanContext, Prepared
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import NetNames, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, prepare, register
-from netbuilder.ops.engines.layouts import HOST, alignment_of, new_buffer
 from netbuilder.ops.recurrent.backward import BackwardPlan, BoundBackward, further_sequences
 from netbuilder.ops.recurrent.derived import derived_backward
 from netbuilder.ops.recurrent.forward import ForwardPlan, bind_forward

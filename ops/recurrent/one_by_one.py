@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.layouts import HOST, new_buffer
 from netbuilder.ops.core.contexts import CompiledSegment, PlanContext, RunContext, Segment
 from netbuilder.ops.core.instructions import Instruction, infer_outputs, located
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.core.operator_event import OperatorEvent
 from netbuilder.ops.core.registry import CPU, GPU, plain_kernel
-from netbuilder.ops.engines.layouts import HOST, new_buffer
 from netbuilder.ops.recurrent.links import Recurrent
 from netbuilder.ops.recurrent.loop import Views
 from netbuilder.proto import NetError, OperatorError, ShapeError

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.conv_geometry import Geometry, WindowArguments
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import channel_axis, image_extents, image_shape
 from netbuilder.ops.core.operator import InBatch, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.windows.conv_geometry import Geometry, WindowArguments
 from netbuilder.ops.windows.conv_windows import (
     accumulate,
     batch_parts,

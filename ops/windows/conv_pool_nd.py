@@ -5,10 +5,10 @@ They compute what Conv, MaxPool and AveragePool do, and raise ShapeError for ima
 
 from __future__ import annotations
 
+from netbuilder.ops.core.conv_geometry import FixedAxes
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv import Conv, ConvGradient, conv, conv_gradient
-from netbuilder.ops.windows.conv_geometry import FixedAxes
 from netbuilder.ops.windows.pool import (
     AveragePool,
     AveragePoolGradient,

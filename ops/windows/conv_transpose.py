@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.conv_geometry import NOTSET, Geometry
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow
 from netbuilder.ops.core.image_order import channel_axis, image_extents
@@ -22,7 +23,6 @@ from netbuilder.ops.windows.conv import (
     ready,
     sum_bias,
 )
-from netbuilder.ops.windows.conv_geometry import NOTSET, Geometry
 from netbuilder.ops.windows.conv_windows import from_channels_first
 from netbuilder.proto import ArgumentError
 

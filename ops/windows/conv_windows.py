@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.windows.conv_geometry import Geometry
+from netbuilder.engines.gpu import gpu
+from netbuilder.ops.core.conv_geometry import Geometry
 
 __all__ = [
     "accumulate",

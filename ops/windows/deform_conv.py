@@ -6,12 +6,12 @@ import math
 from typing import Any, NamedTuple
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.conv_geometry import Geometry, WindowArguments
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import add_rows
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.windows.conv_geometry import Geometry, WindowArguments
 from netbuilder.ops.windows.conv_windows import batch_parts
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op

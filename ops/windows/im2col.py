@@ -6,12 +6,12 @@ import math
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.conv_geometry import Geometry, WindowArguments
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import image_extents, image_shape
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.windows.conv_geometry import Geometry, WindowArguments
 from netbuilder.ops.windows.conv_windows import accumulate, channels_first, column_matrices, from_channels_first
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.conv_geometry import Geometry
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.windows.conv_geometry import Geometry
 from netbuilder.ops.windows.conv_windows import channels_first, crop, from_channels_first, pad_images, taps
 from netbuilder.ops.windows.pool import PoolArguments
 from netbuilder.proto import ArgumentError, OperatorDef

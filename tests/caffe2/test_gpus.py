@@ -3,7 +3,7 @@
 import pytest
 
 from netbuilder.caffe2.python import utils, workspace
-from netbuilder.ops.engines.arrays import array_module
+from netbuilder.engines.arrays import array_module
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
 
@@ -27,6 +27,6 @@ class TestGPUs:
         assert (found["max_by_gpu"] >= found["total_by_gpu"]).all() and found["max_total"] == found["max_by_gpu"].sum()
 
     def test_memory_of_none(self, monkeypatch):
-        monkeypatch.setattr("netbuilder.ops.engines.arrays._cupy", lambda: None)
+        monkeypatch.setattr("netbuilder.engines.arrays._cupy", lambda: None)
         with pytest.raises(DeviceError, match="no NVIDIA GPU can be used"):
             utils.GetGPUMemoryUsageStats()

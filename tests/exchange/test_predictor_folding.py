@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
 from netbuilder.exchange import Predictor, load_predictor, save_predictor
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.graph.observability import set_stored
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines import onednn
 from netbuilder.passes import extract_predictor
 from netbuilder.proto import BlobError, NetDef, NetError, files
 from netbuilder.runtime import Workspace

@@ -8,13 +8,13 @@ import pytest
 
 import golden_data
 from netbuilder import ModelHelper, Parallelize, Workspace, brew
+from netbuilder.distributed import Rendezvous
 from netbuilder.graph import DeviceScope, Net
 from netbuilder.graph.checks import Finding, Rule, check_net, require_sound
 from netbuilder.graph.observability import set_stored
 from netbuilder.model import rnn
 from netbuilder.optimizers import build_adam, build_sgd
 from netbuilder.parallel import CreateNet, ParallelDo, Parallelize_CPU, RunInitNet
-from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import make_argument, make_device_option, make_op
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from netbuilder import parallel
+from netbuilder.engines import onednn
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper
-from netbuilder.ops.engines import onednn
 from netbuilder.proto import NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace

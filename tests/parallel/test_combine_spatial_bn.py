@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from netbuilder import parallel
+from netbuilder.engines import onednn
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines import onednn
 from netbuilder.proto import NetError, ShapeError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace

@@ -7,8 +7,8 @@ import pytest
 
 from cudnn_double import cudnn_double
 from netbuilder import parallel
+from netbuilder.engines import nccl
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines import nccl
 from netbuilder.runtime import Workspace
 from on_gpu import CLOSE, gpus, with_cudnn
 from parallel_models import OPTIMIZERS, distance, no_input

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from netbuilder import DeviceError, ModelHelper, NetError, Workspace, brew
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph import reset_names
 from netbuilder.model import Initializer
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.optimizers import add_weight_decay, build_adagrad, build_sgd
 from netbuilder.parallel import DataParallel, Parallelize_CPU, RunInitNet, RunNet, feed_shares
 from netbuilder.proto import ArgumentError, ShapeError, UsageError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from netbuilder import DataParallel, Workspace, brew
-from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.optimizers import build_sgd
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from netbuilder import optimizers, parallel
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph import DeviceScope, GradientSlice, NameScope
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input, parallelize, train

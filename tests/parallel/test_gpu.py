@@ -7,11 +7,11 @@ import pytest
 
 import golden_data
 from netbuilder import optimizers, parallel
+from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.layouts import HOST
 from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.graph import DeviceScope, GradientSlice, NameScope
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.engines.layouts import HOST
 from netbuilder.passes import extract_predictor
 from netbuilder.proto import PROTO_CUDA, DeviceError, ShapeError
 from netbuilder.proto.arguments import make_device_option

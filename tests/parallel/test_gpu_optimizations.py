@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from netbuilder import parallel
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.runtime import Workspace
 from netbuilder.zoo.layers import NormalizedConv
 from netbuilder.zoo.residual import ResNetBuilder

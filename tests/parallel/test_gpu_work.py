@@ -8,9 +8,9 @@ import pytest
 import golden_data
 from emulated_gpu.machine import HOST
 from netbuilder import parallel
+from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.model import ModelHelper
-from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace

@@ -5,13 +5,13 @@ import pytest
 
 from cudnn_double import cudnn_double
 from netbuilder import optimizers, parallel
+from netbuilder.distributed import Rendezvous, require_equal_blobs
 from netbuilder.exchange import load_checkpoint, take_checkpoint
 from netbuilder.graph import BlobReference
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.model.initializers import PseudoFP16Initializer
 from netbuilder.parallel import GradientScaling
-from netbuilder.parallel.distributed import Rendezvous, require_equal_blobs
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, Task, mlp, no_input

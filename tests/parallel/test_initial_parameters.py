@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from netbuilder import parallel
+from netbuilder.distributed import Rendezvous, require_equal_blobs
 from netbuilder.graph import ScopedBlobReference
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import reset_optimizer_instance_count
-from netbuilder.parallel.distributed import Rendezvous, require_equal_blobs
 from netbuilder.proto import NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from netbuilder import parallel
+from netbuilder.engines import nccl
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.ops.core.instructions import Role
-from netbuilder.ops.engines import nccl
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

@@ -9,23 +9,23 @@ import pytest
 import thread_ranks
 from emulated_gpu.machine import HOST
 from netbuilder import parallel
+from netbuilder.distributed import Rendezvous
+from netbuilder.distributed.stores import MemoryStore
+from netbuilder.distributed.transport.communicator import OneRank
+from netbuilder.distributed.transport.lane import Lane
+from netbuilder.distributed.transport.nccl import connect_by_nccl
+from netbuilder.distributed.transport.session import Session
+from netbuilder.distributed.transport.world import CommonWorld, NcclPlace
+from netbuilder.engines import nccl
+from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.ops.collectives import worlds
 from netbuilder.ops.collectives.in_place import _prepare_on_gpu as prepare_on_gpu
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
-from netbuilder.ops.engines import nccl
-from netbuilder.ops.engines.collectives.communicator import OneRank
-from netbuilder.ops.engines.collectives.lane import Lane
-from netbuilder.ops.engines.collectives.nccl import connect_by_nccl
-from netbuilder.ops.engines.collectives.session import Session
-from netbuilder.ops.engines.collectives.world import CommonWorld, NcclPlace
-from netbuilder.ops.engines.cuda.layout import image_spec
-from netbuilder.ops.engines.gpu import StreamRole, gpu
-from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.optimizers import reset_optimizer_instance_count
-from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetError
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace

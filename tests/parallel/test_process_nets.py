@@ -3,12 +3,12 @@
 import pytest
 
 from netbuilder import parallel
+from netbuilder.distributed import Rendezvous
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas, World
 from netbuilder.model import Initializer, ModelHelper, ParameterTags, brew
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel.accumulate import created_nets
-from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.passes import Devices
 from netbuilder.passes.processes import ProcessLink, assign_worlds_pass, buckets
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError

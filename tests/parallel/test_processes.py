@@ -7,7 +7,7 @@ import pytest
 
 import process_training
 from mpi_runs import needs_mpi, run_over_mpi
-from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.distributed import Rendezvous
 from parallel_models import distance
 from process_training import CASES, CASES_OF_FOUR, DEVICES, SHARED, build_case, results, train_built, train_case
 from thread_ranks import on_ranks, use_thread_worlds

@@ -9,9 +9,9 @@ import pytest
 from checks import run_plain
 from netbuilder import Workspace, graph, parallel
 from netbuilder.caffe2 import parallelize as caffe2_parallelize
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph import BlobReference, CurrentNameScope, DeviceScope, NameScope
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.ops.fills.fill import ConstantFill
 from netbuilder.optimizers import SgdOptimizer, add_weight_decay, build_optimizer
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, GradientError, NetError, ShapeError

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from netbuilder import ModelHelper, Workspace, parallel
+from netbuilder.distributed import ProcessGroup
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas, World
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel import ProcessBatch, process_batches
-from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.parallel.shares import SHARE_WEIGHT, own_samples, split_batch
 from netbuilder.proto import PROTO_CPU, DistributedError, NetError, ShapeError
 from parallel_models import OPTIMIZERS, mlp, no_input

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from netbuilder import ModelHelper, Workspace, brew, parallel
+from netbuilder.distributed import ProcessGroup
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas, World
 from netbuilder.parallel import parallelize as parallelize_module
 from netbuilder.parallel.build import build
-from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.parallel.input import prefetch
 from netbuilder.passes import Devices
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, ShapeError

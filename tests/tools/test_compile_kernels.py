@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from netbuilder.ops.engines.cuda.kernel import OPTIONS, known_kernels
+from netbuilder.engines.cuda.kernel import OPTIONS, known_kernels
 from netbuilder.proto import DeviceError
 from netbuilder.tools import compile_kernels
 from netbuilder.tools.kernels import catalog, nvrtc_cuda, recording_cuda

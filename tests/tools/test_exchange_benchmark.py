@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.distributed import Rendezvous
 from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.simulate import Exchange, simulate

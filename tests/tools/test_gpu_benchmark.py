@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import emulated_gpu
-from netbuilder.ops.engines.arrays import gpu_count
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.proto import DeviceError
 from netbuilder.runtime.profile import profiling, roofline
 from netbuilder.tools import benchmark

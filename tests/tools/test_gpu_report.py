@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from house import ROOT
-from netbuilder.ops.engines import gpu_info, nccl
-from netbuilder.ops.engines.choices import Choices
-from netbuilder.ops.engines.cudnn import compiled, library
+from netbuilder.engines import gpu_info, nccl
+from netbuilder.engines.choices import Choices
+from netbuilder.engines.cudnn import compiled, library
 from netbuilder.proto import DeviceError
 from netbuilder.runtime.profile import roofline
 from netbuilder.tools import benchmark
@@ -426,7 +426,7 @@ import emulated_gpu
 if emulated_gpu.active():
     emulated_gpu.install()
     from nccl_double import NcclDouble
-    from netbuilder.ops.engines import nccl
+    from netbuilder.engines import nccl
     from netbuilder.runtime.profile import roofline
     double = NcclDouble()
     nccl._module = lambda: double

@@ -10,9 +10,9 @@ import pytest
 
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.data.image_codec import image_libraries
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.exchange.predictor_exporter import PredictorExportMeta, save_to_db
 from netbuilder.graph.blob_devices import place_operators
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, NetDef, ParseError, files
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.tools import evaluate_predictor, predict, profile

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from mpi_runs import MPIEXEC, environment, needs_mpi, run_over_mpi
-from netbuilder.ops.engines import launchers
-from netbuilder.parallel.distributed import process_group
+from netbuilder.distributed.transport import launchers, process_group
 from netbuilder.tools import preflight
 from netbuilder.tools.preflight import main
 
@@ -16,10 +15,10 @@ BY_LAUNCHER = ["-m", "netbuilder.tools.launch", "-n", "2", "-m", "netbuilder.too
 
 ONE_DIFFERS = """
 import importlib, os, sys
-from netbuilder.ops.engines.launchers import place_in
+from netbuilder.distributed.transport.launchers import place_in
 from netbuilder.tools.preflight import main
 if place_in(os.environ).rank == 1:
-    importlib.import_module("netbuilder.parallel.distributed.preflight").__version__ = "0.0.1"
+    importlib.import_module("netbuilder.distributed.preflight").__version__ = "0.0.1"
 sys.exit(main(["--timeout", "20"]))
 """
 

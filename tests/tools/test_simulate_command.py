@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from netbuilder.launch.installed_mpi import installed_mpi
+from netbuilder.distributed.launch.installed_mpi import installed_mpi
 from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.simulate import Exchange, simulate

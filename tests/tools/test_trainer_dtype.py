@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from netbuilder.ops.engines import onednn
+from netbuilder.engines import onednn
 from netbuilder.proto.arguments import arguments
 from netbuilder.tools.imagenet_trainer import main
 from netbuilder.tools.training.images import Images, load_images

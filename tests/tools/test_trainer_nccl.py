@@ -9,8 +9,8 @@ import pytest
 
 import nccl_trainer
 from nccl_training import launched
-from netbuilder.ops.engines.stores import MemoryStore
-from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.distributed import Rendezvous
+from netbuilder.distributed.stores import MemoryStore
 from netbuilder.tools import imagenet_trainer
 from netbuilder.tools.training import settings
 from netbuilder.tools.training.options import parse

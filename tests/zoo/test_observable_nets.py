@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
 from netbuilder.graph.gradient_shares import gradient_blobs
 from netbuilder.model import ModelHelper
-from netbuilder.ops.engines import onednn
 from netbuilder.optimizers import build_sgd
 from netbuilder.passes import extract_predictor, fold_batch_norm
 from netbuilder.passes.share_memory import share_gradients

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
 from netbuilder.model import ModelHelper
-from netbuilder.ops.engines import onednn
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS, Optimization, Switch

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import netbuilder
-from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.engines.cudnn import library
-from netbuilder.ops.engines.gpu_info import describe_gpus, missing_for_gpus
+from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.cudnn import library
+from netbuilder.engines.gpu_info import describe_gpus, missing_for_gpus
 from netbuilder.proto import DeviceError
 from netbuilder.tools.bench.machine import describe_machine
 from netbuilder.tools.bench.pairs import TimeLimits, Worker

@@ -9,7 +9,7 @@ import numpy as np
 
 import netbuilder
 from netbuilder import Parallelize_GPU
-from netbuilder.ops.engines.gpu_info import gpu_memory_in_use
+from netbuilder.engines.gpu_info import gpu_memory_in_use
 from netbuilder.parallel import Replicas, prefetch
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.tools.bench.ours import Training

@@ -16,9 +16,9 @@ import numpy as np
 
 import netbuilder
 from netbuilder import Workspace
-from netbuilder.ops.engines.collectives.mpi import mpi
-from netbuilder.ops.engines.collectives.world import create_world
-from netbuilder.parallel.distributed import Rendezvous
+from netbuilder.distributed import Rendezvous
+from netbuilder.distributed.transport.mpi import mpi
+from netbuilder.distributed.transport.world import create_world
 from netbuilder.parallel.simulation.simulate import make_buckets
 from netbuilder.parallel.simulation.sweep import sweep_allreduce
 from netbuilder.proto import NetDef

@@ -12,9 +12,9 @@ import numpy as np
 
 import netbuilder
 from netbuilder import ModelHelper, Parallelize_CPU, Workspace
+from netbuilder.distributed import Rendezvous
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import Replicas
-from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import ArgumentError
 from netbuilder.runtime.profile.memory import Memory, planned_memory
 from netbuilder.tools.bench.our_nets import add_scores

@@ -11,7 +11,7 @@ import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from netbuilder.launch.installed_mpi import installed_mpi
+from netbuilder.distributed.launch.installed_mpi import installed_mpi
 from netbuilder.proto import DeviceError
 from netbuilder.tools.bench.pairs import TimeLimits, Worker
 from netbuilder.tools.bench.predict import PEERS

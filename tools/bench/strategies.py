@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from netbuilder import ModelHelper, Workspace, parallel
-from netbuilder.launch.installed_mpi import installed_mpi
+from netbuilder.distributed import Rendezvous, Strategy, exchanged_bytes
+from netbuilder.distributed.launch.installed_mpi import installed_mpi
 from netbuilder.ops.losses.accuracy import classes_before_label
 from netbuilder.optimizers import build_sgd
-from netbuilder.parallel.distributed import Rendezvous, Strategy, exchanged_bytes
 from netbuilder.tools.bench.report import Line
 from netbuilder.tools.training.images import load_images
 from netbuilder.zoo.mlp import create_mlp

@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
+from netbuilder.engines.cuda.all_finite import all_finite_kernel, set_kernel
+from netbuilder.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
+from netbuilder.engines.cuda.checks import checked_kernel
+from netbuilder.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kernel, parts_kernel, transposed_kernel
+from netbuilder.engines.cuda.dense import bias_kernel, column_sums
+from netbuilder.engines.cuda.kernel import Kernel, known_kernels
+from netbuilder.engines.cuda.layout import BFLOAT16, image_spec, row_major_spec
+from netbuilder.engines.cuda.lrn import lrn_kernel
+from netbuilder.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
+from netbuilder.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
+from netbuilder.engines.cuda.rows import ROWS
+from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
+from netbuilder.engines.cuda.table import DENSE, JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
+from netbuilder.engines.cuda.updates import join_updates
+from netbuilder.engines.cudnn import kernels_norm, kernels_pool
+from netbuilder.engines.cudnn.reorders import copies_kernel
+from netbuilder.engines.joined_updates import JoinedOperator, JoinedUpdates
+from netbuilder.engines.nccl import copies_of_words
+from netbuilder.engines.traced import UPDATES, update_form
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
-from netbuilder.ops.engines.cuda.all_finite import all_finite_kernel, set_kernel
-from netbuilder.ops.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
-from netbuilder.ops.engines.cuda.checks import checked_kernel
-from netbuilder.ops.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kernel, parts_kernel, transposed_kernel
-from netbuilder.ops.engines.cuda.dense import bias_kernel, column_sums
-from netbuilder.ops.engines.cuda.kernel import Kernel, known_kernels
-from netbuilder.ops.engines.cuda.layout import BFLOAT16, image_spec, row_major_spec
-from netbuilder.ops.engines.cuda.lrn import lrn_kernel
-from netbuilder.ops.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
-from netbuilder.ops.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
-from netbuilder.ops.engines.cuda.rows import ROWS
-from netbuilder.ops.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
-from netbuilder.ops.engines.cuda.table import DENSE, JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
-from netbuilder.ops.engines.cuda.updates import join_updates
-from netbuilder.ops.engines.cudnn import kernels_norm, kernels_pool
-from netbuilder.ops.engines.cudnn.reorders import copies_kernel
-from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
-from netbuilder.ops.engines.nccl import copies_of_words
-from netbuilder.ops.engines.traced import UPDATES, update_form
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.distributed import Rendezvous
+from netbuilder.distributed.launch import Job, launch
 from netbuilder.graph.memory_budget import MemoryBudgetError
-from netbuilder.launch import Job, launch
-from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import DistributedError
 from netbuilder.proto.errors import counted
 from netbuilder.tools.proof.measure import Values

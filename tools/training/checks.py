@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from netbuilder.distributed import Plain, Strategy
+from netbuilder.distributed.transport.launchers import GPUS
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
-from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.engines.launchers import GPUS
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
-from netbuilder.parallel.distributed import Plain, Strategy
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import NET_TYPES

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from netbuilder.distributed import Rendezvous
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.updates.rate_policies import POLICIES
 from netbuilder.optimizers import OPTIMIZERS
-from netbuilder.parallel.distributed import Rendezvous
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.suggestions import did_you_mean

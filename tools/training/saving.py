@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from netbuilder.distributed import ProcessGroup
 from netbuilder.exchange import Checkpoint, CheckpointFolder, read_checkpoint
-from netbuilder.parallel.distributed import ProcessGroup
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.training.checks import AUTO

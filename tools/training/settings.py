@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.parallel.distributed import ProcessGroup, Rendezvous
+from netbuilder.distributed import ProcessGroup, Rendezvous
 from netbuilder.tools.training.input_options import InputOptions
 
 __all__ = ["BlockOptions", "Options"]

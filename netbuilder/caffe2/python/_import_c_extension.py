@@ -16,11 +16,11 @@ from netbuilder.caffe2.op_schema import OpSchema
 from netbuilder.caffe2.workspaces import CreatedNet as Net
 from netbuilder.caffe2.workspaces import Workspace
 from netbuilder.data.db_reader import DATABASES
+from netbuilder.engines import onednn
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.ops.core.registry import operator_types
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, OperatorError, PlanDef, files
 from netbuilder.proto.suggestions import similar
 from netbuilder.runtime.execute import default

@@ -20,7 +20,7 @@ from netbuilder.caffe2.missing import names_of
 from netbuilder.data import proto_to_tensor
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.graph.shapes import infer_shapes
-from netbuilder.ops.windows.conv_geometry import CAFFE_LEGACY_POOLING
+from netbuilder.ops.core.conv_geometry import CAFFE_LEGACY_POOLING
 from netbuilder.proto import NetDef, NetError, OperatorDef, TensorProtos, files
 from netbuilder.proto.arguments import arguments, make_argument, make_op, set_argument
 from netbuilder.proto.caffe_pb2 import NetParameter, NetState

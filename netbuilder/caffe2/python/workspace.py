@@ -29,11 +29,11 @@ from netbuilder.caffe2.python import _import_c_extension as C
 from netbuilder.caffe2.python.lazy import TriggerLazyImport
 from netbuilder.caffe2.random_inputs import fill_random_inputs
 from netbuilder.caffe2.transforms import apply_transform, apply_transform_if_faster
+from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.peers import can_access_peer
 from netbuilder.graph import ExecutionStep, Net, Plan
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
-from netbuilder.ops.engines.arrays import gpu_count
-from netbuilder.ops.engines.peers import can_access_peer
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError
 from netbuilder.runtime.execute import default
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from netbuilder.exchange.onnx.reading import Reader, reads
-from netbuilder.ops.windows.conv_geometry import CAFFE_LEGACY_POOLING, SAME
+from netbuilder.ops.core.conv_geometry import CAFFE_LEGACY_POOLING, SAME
 from netbuilder.proto import OperatorError
 
 __all__: list[str] = []

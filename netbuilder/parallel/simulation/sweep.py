@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from netbuilder.ops.engines.collectives.communicator import Communicator
+from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.proto import ArgumentError
 

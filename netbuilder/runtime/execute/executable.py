@@ -13,14 +13,14 @@ import numpy as np
 
 from netbuilder.data.forking import loading
 from netbuilder.data.gc_paused import collection_paused
+from netbuilder.engines import blas
+from netbuilder.engines.arrays import trim_heap
+from netbuilder.engines.engine import find_engine, library_engines
+from netbuilder.engines.layouts import HOST, Location, new_bytes, on_location
+from netbuilder.engines.open_choice import OpenChoice
 from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator
-from netbuilder.ops.engines import blas
-from netbuilder.ops.engines.arrays import trim_heap
-from netbuilder.ops.engines.engine import find_engine, library_engines
-from netbuilder.ops.engines.layouts import HOST, Location, new_bytes, on_location
-from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.proto import ShapeError
 from netbuilder.runtime.execute.graph_segments import (
     Captured,

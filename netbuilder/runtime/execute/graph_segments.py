@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from netbuilder.engines.cuda.capture import CaptureError, Graph, capture
+from netbuilder.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
+from netbuilder.engines.gpu import gpu
+from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.instructions import describe, run_in_order
-from netbuilder.ops.engines.cuda.capture import CaptureError, Graph, capture
-from netbuilder.ops.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
-from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Step

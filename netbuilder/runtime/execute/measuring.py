@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from netbuilder.data.forking import new_lock
-from netbuilder.ops.engines.open_choice import Lend, OpenChoice
+from netbuilder.engines.open_choice import Lend, OpenChoice
 
 __all__ = ["BEFORE_RUNS", "SHARE", "MeasuringBetweenRuns", "measure_before_run"]
 

@@ -16,6 +16,11 @@ import numpy as np
 
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
+from netbuilder.distributed.transport.world import report_failure
+from netbuilder.engines.cuda.checks import raise_noted
+from netbuilder.engines.gpu import gpu
+from netbuilder.engines.layouts import HOST
+from netbuilder.engines.random import stream_key
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.graph.observability import ALL, set_stored
@@ -29,11 +34,6 @@ from netbuilder.ops.core.random_streams import stream_of
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.renaming import all_operators
 from netbuilder.ops.core.replication import Replication
-from netbuilder.ops.engines.collectives.world import report_failure
-from netbuilder.ops.engines.cuda.checks import raise_noted
-from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.engines.layouts import HOST
-from netbuilder.ops.engines.random import stream_key
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
 from netbuilder.runtime.execute.executable import Plan, make_plan

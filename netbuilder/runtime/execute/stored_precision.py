@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from netbuilder.engines.engine import engine_names, find_engine
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.core.renaming import subgraphs
-from netbuilder.ops.engines.engine import engine_names, find_engine
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime.plan.options import PlanOptions

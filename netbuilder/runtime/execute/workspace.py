@@ -13,17 +13,17 @@ import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_blob_object, is_numeric
 from netbuilder.data.gc_paused import collection_paused
+from netbuilder.engines.adopted import adopt
+from netbuilder.engines.arrays import trim_heap
+from netbuilder.engines.engine import release_kernels
+from netbuilder.engines.gpu import gpu
+from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.checks import check_net, require_sound
 from netbuilder.graph.message import message_of
 from netbuilder.graph.observability import ALL
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.adopted import adopt
-from netbuilder.ops.engines.arrays import trim_heap
-from netbuilder.ops.engines.engine import release_kernels
-from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.proto.call_checks import checked, is_number, is_whole
 from netbuilder.proto.depth import deep_nets

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.forking import new_lock
+from netbuilder.engines.gpu import copy_into, gpu
+from netbuilder.engines.layouts import HOST, Location
+from netbuilder.engines.upload import Uploader
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.gpu import copy_into, gpu
-from netbuilder.ops.engines.layouts import HOST, Location
-from netbuilder.ops.engines.upload import Uploader
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetError, ShapeError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime.values.blob import Blob

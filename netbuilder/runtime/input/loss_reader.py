@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.upload import Downloader
 from netbuilder.graph.blob import blob_name
-from netbuilder.ops.engines.upload import Downloader
 from netbuilder.proto import BlobError, NetError
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.errors import counted

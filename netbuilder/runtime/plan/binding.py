@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from netbuilder.engines.gpu import copy_into
+from netbuilder.engines.layouts import new_buffer
 from netbuilder.ops.core.instructions import PartFailed, describe, located
-from netbuilder.ops.engines.gpu import copy_into
-from netbuilder.ops.engines.layouts import new_buffer
 from netbuilder.runtime.plan.values import Step, Value
 
 __all__ = ["after_clearing", "bind_step", "buffer_of", "needs_temporary", "step_failed"]

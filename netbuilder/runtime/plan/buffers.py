@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from netbuilder.engines.arrays import aligned_zeros
+from netbuilder.engines.layouts import HOST, prepare_reorder
+from netbuilder.engines.rows import part_of_row
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.arrays import aligned_zeros
-from netbuilder.ops.engines.layouts import HOST, prepare_reorder
-from netbuilder.ops.engines.rows import part_of_row
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.compiler import Compilation
 from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign

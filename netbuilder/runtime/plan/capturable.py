@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from netbuilder.ops.engines.layouts import HOST
+from netbuilder.engines.layouts import HOST
 from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Step, StepKind
 

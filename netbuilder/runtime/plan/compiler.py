@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from netbuilder.engines.engine import engine_names, find_engine, library_engines
+from netbuilder.engines.open_choice import OpenChoice
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.instructions import Role, describe, located
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.engine import engine_names, find_engine, library_engines
-from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.runtime.plan.dead_outputs import mark_unused
 from netbuilder.runtime.plan.elementwise_fusion import fuse_elementwise
 from netbuilder.runtime.plan.even_parts import check_even_parts

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from netbuilder.engines.engine import Engine
+from netbuilder.engines.joined_updates import JoinedOperator, JoinedUpdates
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.engine import Engine
-from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates
 from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.values import Node, Value
 

@@ -1,7 +1,7 @@
 """Fusion: neighboring operators become one kernel where the value between them is not visible.
 
 A value is visible if it is the last version of its name and the name is observable. The engines' tables
-(`netbuilder.ops.engines.engine.Fusion`) list the operators that have a common kernel; the patterns are:
+(`netbuilder.engines.engine.Fusion`) list the operators that have a common kernel; the patterns are:
 
 - CHAIN: an operator and the producer of its only input (``SpatialBN`` and ``Relu``), where the value between them is
   overwritten or not observable;
@@ -27,10 +27,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.engines.engine import Fusion, Pattern
+from netbuilder.engines.layouts import on_location
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.registry import plain_kernel
-from netbuilder.ops.engines.engine import Fusion, Pattern
-from netbuilder.ops.engines.layouts import on_location
 from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.optimizations import optimization
 from netbuilder.runtime.plan.run_context import KernelContext

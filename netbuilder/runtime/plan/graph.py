@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from netbuilder.ops.engines.engine import Engine
+from netbuilder.engines.engine import Engine
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.values import Node, Value
 

@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from netbuilder.engines.engine import HOST, engine_names, find_engine, library_engines
+from netbuilder.engines.tf32 import with_tf32
 from netbuilder.ops.core.contexts import ANY_ORDER, Prepared
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import GPU, plain_kernel, prepared_kernels
-from netbuilder.ops.engines.engine import HOST, engine_names, find_engine, library_engines
-from netbuilder.ops.engines.tf32 import with_tf32
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime.plan.node_context import NodeContext

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from netbuilder.engines.open_choice import OpenChoice
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.open_choice import OpenChoice
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["KernelsOfNodes"]

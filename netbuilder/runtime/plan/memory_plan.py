@@ -16,12 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.layouts import HOST, Location, alignment_of, new_buffer, new_bytes
+from netbuilder.engines.rows import row_starts
 from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
 from netbuilder.ops.core.contexts import KeptMemory
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.engines.layouts import HOST, Location, alignment_of, new_buffer, new_bytes
-from netbuilder.ops.engines.rows import row_starts
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.schedule import Schedule, dependencies
 from netbuilder.runtime.plan.values import Step, Value

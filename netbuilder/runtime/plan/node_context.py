@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from netbuilder.engines.engine import Location
+from netbuilder.engines.layouts import HOST
 from netbuilder.ops.core.contexts import Call, CompiledSegment, Demand, Segment
-from netbuilder.ops.engines.engine import Location
-from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node

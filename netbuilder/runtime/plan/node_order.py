@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from netbuilder.engines.engine import HOST
 from netbuilder.ops.core.operator import Exchange
-from netbuilder.ops.engines.engine import HOST
 
 if TYPE_CHECKING:
     from netbuilder.runtime.plan.graph import PlanGraph

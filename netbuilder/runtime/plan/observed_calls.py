@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.gpu import to_host
+from netbuilder.engines.layouts import Location, convert
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator, OperatorEvent, ReadValue
-from netbuilder.ops.engines.gpu import to_host
-from netbuilder.ops.engines.layouts import Location, convert
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import EdgeContext

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from netbuilder.engines.engine import engine_names
 from netbuilder.graph.memory_budget import BUDGET_ARGUMENT, parse_budget
 from netbuilder.graph.observability import ACTIVATIONS, OUTPUTS
 from netbuilder.ops.core.precision import (
@@ -17,7 +18,6 @@ from netbuilder.ops.core.precision import (
     check_precision,
     check_switch,
 )
-from netbuilder.ops.engines.engine import engine_names
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.call_checks import is_flag, is_whole

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.gpu import GPU, begin_copy, copy_into, gpu
+from netbuilder.engines.layouts import HOST, Location
+from netbuilder.engines.result_buffers import ResultBuffers, overlap
+from netbuilder.engines.upload import PinnedRing
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
-from netbuilder.ops.engines.gpu import GPU, begin_copy, copy_into, gpu
-from netbuilder.ops.engines.layouts import HOST, Location
-from netbuilder.ops.engines.result_buffers import ResultBuffers, overlap
-from netbuilder.ops.engines.upload import PinnedRing
 from netbuilder.proto import OperatorError
 from netbuilder.proto.errors import counted
 from netbuilder.runtime.plan.run_context import KernelContext

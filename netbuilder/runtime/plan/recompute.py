@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.layouts import HOST
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
-from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.checkpoints import CheckpointedPair, checkpointed_pairs, with_checkpoints
 from netbuilder.runtime.plan.memory_plan import Place, arena_bytes, arena_load
 from netbuilder.runtime.plan.values import Step, StepKind, Value

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from netbuilder.engines.layouts import HOST
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import Exchange
-from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.node_order import move_when_ready
 
 if TYPE_CHECKING:

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines import random
+from netbuilder.engines.arrays import array_module
+from netbuilder.engines.cuda.checks import checked_range
+from netbuilder.engines.cuda.row_updates import update_rows
+from netbuilder.engines.cuda.segments import add_sorted
+from netbuilder.engines.gpu import gpu, to_host
 from netbuilder.ops.core.contexts import AddInOrder
 from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.ops.core.random_streams import first_sample_of, replica_of, stream_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.replication import Replication
-from netbuilder.ops.engines import random
-from netbuilder.ops.engines.arrays import array_module
-from netbuilder.ops.engines.cuda.checks import checked_range
-from netbuilder.ops.engines.cuda.row_updates import update_rows
-from netbuilder.ops.engines.cuda.segments import add_sorted
-from netbuilder.ops.engines.gpu import gpu, to_host
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
 
 __all__ = ["KernelContext"]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.blob import strip_prefix
 from netbuilder.ops.core.instructions import Instruction, describe, infer_outputs, located
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import prepared_kernels
-from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import BlobError
 from netbuilder.proto.suggestions import did_you_mean, similar
 from netbuilder.runtime.plan.options import PlanOptions

@@ -9,10 +9,10 @@ end.
 
 from __future__ import annotations
 
+from netbuilder.engines.layouts import Location, prepare_reorder
 from netbuilder.ops.core.contexts import Deferred, Joinable, Prepared, Rest
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.engines.layouts import Location, prepare_reorder
 from netbuilder.runtime.plan.dead_outputs import deferred_value
 from netbuilder.runtime.plan.node_context import NodeContext
 from netbuilder.runtime.plan.options import PlanOptions

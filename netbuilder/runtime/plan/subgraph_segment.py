@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from netbuilder.engines.layouts import HOST, Location, new_buffer, new_bytes
 from netbuilder.ops.core.contexts import ANY_ORDER, BoundStep, Prepared, Segment
 from netbuilder.ops.core.instructions import Instruction
-from netbuilder.ops.engines.layouts import HOST, Location, new_buffer, new_bytes
 from netbuilder.runtime.plan.binding import after_clearing, bind_step, step_failed
 from netbuilder.runtime.plan.buffers import append_restore, versions_of
 from netbuilder.runtime.plan.capturable import why_not_captured

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from netbuilder.engines.engine import Engine, Location
+from netbuilder.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.engine import Engine, Location
-from netbuilder.ops.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["Chain", "joined"]

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from netbuilder.engines.engine import Engine
+from netbuilder.engines.joined_updates import UpdateForm
+from netbuilder.engines.layouts import on_location
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.engine import Engine
-from netbuilder.ops.engines.joined_updates import UpdateForm
-from netbuilder.ops.engines.layouts import on_location
 from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.kernel_choice import choose_kernel
 from netbuilder.runtime.plan.node_order import move_when_ready, ready_after

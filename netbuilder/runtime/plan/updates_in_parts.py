@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.layouts import HOST
 from netbuilder.ops.core import contexts
 from netbuilder.ops.core.contexts import Call, InParts, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.arrays import as_flat
-from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.plan.update_chain import Chain, joined
 from netbuilder.runtime.plan.values import Node
 

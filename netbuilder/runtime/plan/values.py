@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from netbuilder.engines.layouts import HOST, Location, convert
 from netbuilder.ops.core.contexts import Demand, Prepared
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.layouts import HOST, Location, convert
 from netbuilder.runtime.values.blob import Blob, ConstantCopy, EdgeContext
 
 __all__ = ["Node", "Step", "StepKind", "Value"]

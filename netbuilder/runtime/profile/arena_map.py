@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netbuilder.ops.engines.layouts import HOST, Location, alignment_of
+from netbuilder.engines.layouts import HOST, Location, alignment_of
 from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.plan.memory_plan import Placed
 from netbuilder.runtime.plan.values import Step, StepKind

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.engines.layouts import HOST, Location
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
-from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.errors import counted
 from netbuilder.runtime.execute.graph_segments import Captured

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.layouts import HOST, Location
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING
-from netbuilder.ops.engines.layouts import HOST, Location
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.execute.net import RuntimeNet

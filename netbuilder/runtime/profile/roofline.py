@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.engines.engine import library_engines
-from netbuilder.ops.engines.gpu import GPU, copy_into, gpu
-from netbuilder.ops.engines.tf32 import has_tf32, tf32
+from netbuilder.engines.engine import library_engines
+from netbuilder.engines.gpu import GPU, copy_into, gpu
+from netbuilder.engines.tf32 import has_tf32, tf32
 from netbuilder.proto import PROTO_CPU, NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.execute.workspace import Workspace

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from netbuilder.engines.gpu import gpu
+from netbuilder.engines.layouts import HOST
 from netbuilder.ops.core.instructions import Instruction
-from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.engines.layouts import HOST
 from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.execute.net import RuntimeNet

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from netbuilder.data.forking import new_lock
+from netbuilder.engines.arrays import aligned_zeros
+from netbuilder.engines.large_pages import LARGE_PAGES
+from netbuilder.engines.layouts import HOST, Location, new_bytes
 from netbuilder.ops.core.given_numbers import machine_memory
-from netbuilder.ops.engines.arrays import aligned_zeros
-from netbuilder.ops.engines.large_pages import LARGE_PAGES
-from netbuilder.ops.engines.layouts import HOST, Location, new_bytes
 
 __all__ = ["Arena", "ArenaUser"]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from netbuilder.data.forking import new_lock
+from netbuilder.engines.gpu import copy_into, to_host
+from netbuilder.engines.layouts import HOST, Location, convert, new_buffer
 from netbuilder.ops.core.contexts import ANY_ORDER, CompiledSegment, Segment
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.engines.gpu import copy_into, to_host
-from netbuilder.ops.engines.layouts import HOST, Location, convert, new_buffer
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.values.buffer_ring import BufferRing
 

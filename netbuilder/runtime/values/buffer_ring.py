@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from netbuilder.data.forking import new_lock
+from netbuilder.engines.gpu import gpu
+from netbuilder.engines.layouts import HOST, Location, new_buffer
+from netbuilder.engines.upload import Uploader
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.gpu import gpu
-from netbuilder.ops.engines.layouts import HOST, Location, new_buffer
-from netbuilder.ops.engines.upload import Uploader
 
 __all__ = ["BufferRing", "bind_each_buffer"]
 

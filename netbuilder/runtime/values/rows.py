@@ -1,11 +1,11 @@
-"""Blobs whose values are in one row, see ``netbuilder.ops.engines.rows``."""
+"""Blobs whose values are in one row, see ``netbuilder.engines.rows``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from netbuilder.engines.rows import new_row, part_of_row
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.rows import new_row, part_of_row
 from netbuilder.runtime.values.blob import Blob
 
 __all__ = ["reserve_row"]

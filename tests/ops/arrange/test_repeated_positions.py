@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.indexing import with_rows
-from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto.arguments import make_op
 from on_gpu import gpus, run_net
 from switches import single

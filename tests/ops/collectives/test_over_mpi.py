@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpi_runs import needs_mpi, run_over_mpi
-from netbuilder.ops.engines.collectives.mpi import mpi
+from netbuilder.distributed.transport.mpi import mpi
 from netbuilder.proto import DeviceError, DistributedError
 
 PROGRAM = Path(__file__).resolve().parents[2] / "mpi_program.py"

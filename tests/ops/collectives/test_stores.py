@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from collective_runs import OBJECT
+from netbuilder.distributed.stores import MemoryStore
 from netbuilder.ops.collectives.stores import (
     FileStoreHandlerCreate,
     RedisStoreHandlerCreate,
@@ -16,7 +17,6 @@ from netbuilder.ops.collectives.stores import (
     StoreSet,
     StoreWait,
 )
-from netbuilder.ops.engines.stores import MemoryStore
 from netbuilder.proto import ArgumentError, DeviceError, NetError, OperatorError, StoreTimeoutError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collective_runs import OBJECT, alone
+from netbuilder.distributed.transport.world import CommonWorld
 from netbuilder.ops.collectives.worlds import Barrier, CloneCommonWorld, CreateCommonWorld, DestroyCommonWorld
-from netbuilder.ops.engines.collectives.world import CommonWorld
 from netbuilder.proto import ArgumentError, DistributedError, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

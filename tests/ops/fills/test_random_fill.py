@@ -8,8 +8,8 @@ import pytest
 
 from checks import DEVICES, interpret, run_plain
 from fill_suite import FillOperatorSuite, draw_shape, shared_refusals
+from netbuilder.engines.random import filled, normal, uniform
 from netbuilder.ops.core.operator import encode
-from netbuilder.ops.engines.random import filled, normal, uniform
 from netbuilder.ops.fills.random_fill import GaussianFill, MSRAFill, UniformFill, UniformIntFill, XavierFill
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import make_op

@@ -7,9 +7,9 @@ import pytest
 
 from checks import run_plain
 from machine_code import alone
+from netbuilder.engines.arrays import aligned_empty, as_flat
+from netbuilder.engines.llvm.elementwise import elementwise
 from netbuilder.ops.core.operator import TensorSpec, spec_of
-from netbuilder.ops.engines.arrays import aligned_empty, as_flat
-from netbuilder.ops.engines.llvm.elementwise import elementwise
 from netbuilder.ops.updates.adagrad import Adagrad
 from netbuilder.ops.updates.adam import Adam
 from netbuilder.ops.updates.rmsprop import RmsProp

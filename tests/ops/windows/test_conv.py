@@ -9,9 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import GPU, check_forward, check_gradient, run_plain
+from netbuilder.engines.gpu import gpu
 from netbuilder.graph import Net
 from netbuilder.ops.core.operator import spec_of
-from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.windows.conv import Conv, ConvGradient
 from netbuilder.proto import ArgumentError, ShapeError
 from on_gpu import gpus

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.onednn.registration import kernel_table
+from netbuilder.engines import onednn
+from netbuilder.engines.onednn.registration import kernel_table
 from netbuilder.ops.windows import conv_pool_nd as fixed_axes
 from suite import OperatorSuite, f32, floats, refusal
 from window_reference import correlate, correlate_gradients, pool, pool_gradient

@@ -17,7 +17,7 @@ import numpy as np
 from netbuilder.caffe2.python import core, data_workers, workspace
 from netbuilder.data import BlobsQueue, DBReader, ImageArrays, ImageLoader, ImageTransform, write_minidb
 from netbuilder.data.rebatching_queue import RebatchingQueue
-from netbuilder.ops.engines import blas
+from netbuilder.engines import blas
 from netbuilder.proto import NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Prefetch, Workspace

@@ -5,10 +5,10 @@ import pytest
 
 from cudnn_double import cudnn_double
 from netbuilder import parallel
+from netbuilder.engines import nccl
+from netbuilder.engines.choices import SWITCH_VARIABLE
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper
-from netbuilder.ops.engines import nccl
-from netbuilder.ops.engines.choices import SWITCH_VARIABLE
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -88,7 +88,7 @@ def test_plans_of_cudnn(deterministic, monkeypatch):
         measured.append(recipe)
         builder.graph.build_plan_at_index(0)
 
-    monkeypatch.setattr("netbuilder.ops.engines.cudnn.compiled._build_fastest", build)
+    monkeypatch.setattr("netbuilder.engines.cudnn.compiled._build_fastest", build)
     monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
     shapes = {"x": (2, 8, 5, 5), "w": (8, 8, 3, 3), "dy": (2, 8, 3, 3)}
     feeds = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}

@@ -13,13 +13,13 @@ import pytest
 from cudnn_double import cudnn_double
 from emulated_gpu.machine import HOST
 from netbuilder import parallel
+from netbuilder.engines.cuda.capture import _streams_of
+from netbuilder.engines.cuda.kernel import Kernel
+from netbuilder.engines.engine import find_engine
+from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.core import registry
-from netbuilder.ops.engines.cuda.capture import _streams_of
-from netbuilder.ops.engines.cuda.kernel import Kernel
-from netbuilder.ops.engines.engine import find_engine
-from netbuilder.ops.engines.gpu import StreamRole, gpu
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op

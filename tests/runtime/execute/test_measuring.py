@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines import onednn
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import measuring
 
@@ -116,7 +116,7 @@ needs_onednn = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 @pytest.fixture
 def chosen(tmp_path, monkeypatch):
     """Let convolutions have choices; return a function that says which candidate is to be the fastest."""
-    from netbuilder.ops.engines.onednn import autotune, convolutions
+    from netbuilder.engines.onednn import autotune, convolutions
 
     monkeypatch.setenv("NETBUILDER_MEASURE", "1")
     monkeypatch.setenv("NETBUILDER_CACHE", str(tmp_path))

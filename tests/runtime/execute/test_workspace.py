@@ -8,10 +8,10 @@ import pytest
 
 from netbuilder.caffe2.python import workspace as caffe2_workspace
 from netbuilder.data import BlobsQueue
+from netbuilder.engines.gpu import gpu
 from netbuilder.graph.net import Net
 from netbuilder.model import ModelHelper
 from netbuilder.ops.control.python_op import PythonTensor
-from netbuilder.ops.engines.gpu import gpu
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceError, NetDef, NetError, ParseError, ShapeError, files
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import NET_TYPES, Workspace

@@ -5,7 +5,7 @@ import pytest
 
 from emulated_gpu.machine import HOST
 from netbuilder.data import BlobsQueue
-from netbuilder.ops.engines.gpu import gpu
+from netbuilder.engines.gpu import gpu
 from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import LossReader, Workspace

@@ -11,9 +11,9 @@ import pytest
 import golden_data
 from kernel_checks import needs_bfloat16
 from netbuilder import ModelHelper
+from netbuilder.engines import onednn
+from netbuilder.engines.layouts import convert
 from netbuilder.ops.core.registry import plain_kernel
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.layouts import convert
 from netbuilder.optimizers import build_sgd
 from netbuilder.passes import fold_batch_norm
 from netbuilder.proto import NetDef, NetError

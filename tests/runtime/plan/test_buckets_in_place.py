@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from netbuilder import ModelHelper, Workspace, brew, parallel
+from netbuilder.engines.rows import order_in_row
 from netbuilder.graph.net_names import reset_names
 from netbuilder.ops.collectives.allreduce_bucket import AllreduceBucket
-from netbuilder.ops.engines.rows import order_in_row
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.runtime.plan.values import StepKind
 from parallel_models import OPTIMIZERS, no_input

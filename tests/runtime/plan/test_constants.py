@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernel_checks import has_instructions, needs_bfloat16
-from netbuilder.ops.engines import onednn
+from netbuilder.engines import onednn
 from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines import onednn
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
 from switches import single

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines import onednn
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from netbuilder.data import BlobsQueue
+from netbuilder.engines import gpu as engine
+from netbuilder.engines.arrays import array_module, gpu_count
+from netbuilder.engines.layouts import HOST
 from netbuilder.ops.control.python_op import register
-from netbuilder.ops.engines import gpu as engine
-from netbuilder.ops.engines.arrays import array_module, gpu_count
-from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, NetDef, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

@@ -10,12 +10,12 @@ from checks import interpret
 from cudnn_double import cudnn_double
 from emulated_gpu.machine import HOST
 from gpu_engine import Padded, PaddedEngine, installed
+from netbuilder.engines import layouts
+from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cudnn import library
+from netbuilder.engines.gpu import gpu, to_host
+from netbuilder.engines.layouts import convert
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines import layouts
-from netbuilder.ops.engines.cuda.layout import image_spec
-from netbuilder.ops.engines.cudnn import library
-from netbuilder.ops.engines.gpu import gpu, to_host
-from netbuilder.ops.engines.layouts import convert
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

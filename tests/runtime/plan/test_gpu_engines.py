@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from checks import interpret
-from netbuilder.ops.engines.engine import Engine, find_engine, library_engines
+from netbuilder.engines.engine import Engine, find_engine, library_engines
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

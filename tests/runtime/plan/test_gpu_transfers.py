@@ -9,10 +9,10 @@ import pytest
 
 from checks import GPU, run_plain
 from emulated_gpu.machine import HOST, Transfer, faults, finish_all
+from netbuilder.engines import gpu as engine
+from netbuilder.engines.arrays import array_module
 from netbuilder.ops.activations.activations import Relu
 from netbuilder.ops.core.registry import kernel, plain_kernel
-from netbuilder.ops.engines import gpu as engine
-from netbuilder.ops.engines.arrays import array_module
 from netbuilder.proto import PROTO_CUDA, NetDef, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from netbuilder import Net, Workspace
-from netbuilder.ops.engines.engine import find_engine
+from netbuilder.engines.engine import find_engine
 from netbuilder.runtime.plan import kernel_choice
 
 pytestmark = pytest.mark.skipif(not find_engine("ONEDNN").available(), reason="needs oneDNN")

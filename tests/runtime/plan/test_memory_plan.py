@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost import cpu_seconds
+from netbuilder.engines.rows import as_row
 from netbuilder.graph import lifetimes
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.rows import as_row
 from netbuilder.runtime.plan.memory_plan import assign
 from netbuilder.runtime.plan.schedule import dependencies
 from netbuilder.runtime.plan.values import Step, Value

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from house import ROOT
+from netbuilder.engines import onednn
+from netbuilder.engines.engine import Engine, Fusion, Pattern, find_engine
 from netbuilder.ops.core.registry import CPU
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.engine import Engine, Fusion, Pattern, find_engine
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

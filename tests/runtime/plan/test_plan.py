@@ -5,10 +5,10 @@ import weakref
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
+from netbuilder.engines.onednn import autotune
 from netbuilder.graph import Net
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.onednn import autotune
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
 from netbuilder.model import ModelHelper, brew
-from netbuilder.ops.engines import onednn
 from netbuilder.runtime import Workspace
 from switches import single
 

@@ -5,14 +5,14 @@ import pytest
 
 from checks import interpret
 from cudnn_double import cudnn_double
+from netbuilder.engines import onednn
+from netbuilder.engines.arrays import aligned_empty
+from netbuilder.engines.engine import find_engine
+from netbuilder.engines.gpu import gpu, to_host
+from netbuilder.engines.layouts import new_bytes
 from netbuilder.ops.core.contexts import Segment
 from netbuilder.ops.core.instructions import read_instruction
 from netbuilder.ops.core.operator import spec_of
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.arrays import aligned_empty
-from netbuilder.ops.engines.engine import find_engine
-from netbuilder.ops.engines.gpu import gpu, to_host
-from netbuilder.ops.engines.layouts import new_bytes
 from netbuilder.proto import PROTO_CUDA, OperatorDef, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.plan.options import PlanOptions

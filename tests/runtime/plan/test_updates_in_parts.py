@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from netbuilder.engines import onednn
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.ops.core import contexts
-from netbuilder.ops.engines import onednn
 from netbuilder.optimizers import add_weight_decay, build_adagrad, build_adam, build_rms_prop, build_sgd
 from netbuilder.runtime import Workspace
 from switches import single

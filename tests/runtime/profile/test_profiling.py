@@ -7,9 +7,9 @@ import pytest
 
 import emulated_gpu
 from netbuilder import ModelHelper, Workspace, brew
+from netbuilder.engines import onednn
+from netbuilder.engines.onednn.precision import why_bfloat16_is_slow
 from netbuilder.graph import Net
-from netbuilder.ops.engines import onednn
-from netbuilder.ops.engines.onednn.precision import why_bfloat16_is_slow
 from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.proto import NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op

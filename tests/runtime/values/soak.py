@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from netbuilder.ops.engines.onednn import primitive
+from netbuilder.engines.onednn import primitive
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
+from netbuilder.engines.layouts import HOST
 from netbuilder.graph import Net
 from netbuilder.ops.core import given_numbers
-from netbuilder.ops.engines.layouts import HOST
 from netbuilder.proto import ShapeError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.values.arena import Arena
@@ -166,7 +166,7 @@ def test_freed_memory_is_given_back():
     code = """
 import numpy as np
 from netbuilder.runtime.profile.process_memory import resident
-from netbuilder.ops.engines.arrays import trim_heap
+from netbuilder.engines.arrays import trim_heap
 blocks = [np.ones(64 << 10, np.uint8) for _ in range(1000)]
 del blocks[:-1]  # the last one keeps the C library from giving back the rest
 before = resident()

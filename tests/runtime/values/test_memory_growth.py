@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from netbuilder.ops.engines import onednn
+from netbuilder.engines import onednn
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -132,7 +132,7 @@ def test_a_workspace_that_nobody_refers_to_is_freed_at_once(uncollected):
 
 @needs_library
 def test_primitives_are_bounded_and_those_that_no_plan_uses_go_at_a_reset(monkeypatch):
-    from netbuilder.ops.engines.onednn import primitive
+    from netbuilder.engines.onednn import primitive
 
     monkeypatch.setattr(primitive, "_CACHE_BYTES", 20 * primitive._PRIMITIVE_BYTES)
     kept = primitive._primitives

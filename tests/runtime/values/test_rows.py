@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from netbuilder.engines.rows import as_row
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.engines.rows import as_row
 from netbuilder.runtime.values.blob import Blob, Generation
 from netbuilder.runtime.values.rows import reserve_row
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from netbuilder.engines.engine import Engine
 from netbuilder.ops.core.contexts import Prepared
-from netbuilder.ops.engines.engine import Engine
 from toy_engine.fusions import FUSIONS
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from netbuilder.engines.engine import Fusion, Pattern
 from netbuilder.ops.core.contexts import Prepared
-from netbuilder.ops.engines.engine import Fusion, Pattern
 
 
 def softsign_relu(op, ctx, x):

@@ -9,10 +9,10 @@ import numpy as np
 from netbuilder.caffe2.missing import names_of
 from netbuilder.caffe2.python.onnx.backend_rep import Caffe2Rep
 from netbuilder.caffe2.python.onnx.workspace import Workspace
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.exchange.onnx import ReadModel, read_onnx
 from netbuilder.exchange.trust import check_harmless
-from netbuilder.ops.engines.arrays import gpu_count
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option
 

@@ -1,0 +1,54 @@
+"""Output of mpiexec by way of the launcher: mpiexec ends a job whose output it cannot write, the launcher does not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+from netbuilder.engines.copy_stream import copy_stream
+from netbuilder.engines.unread import wait_until_read
+
+__all__ = ["Relay", "relayed"]
+
+_SECONDS = 2.0  # for the last output; what a process has started may keep a pipe open for ever
+
+
+class Relay:
+    """Pipes whose content is copied to standard output and standard error of this process.
+
+    Attributes:
+        out, err: descriptors for another process to write to; None: it has those of this process.
+    """
+
+    def __init__(self, out: int | None = None, err: int | None = None) -> None:
+        self.out, self.err = out, err
+
+    def drain(self) -> None:
+        """Wait until what ended processes have written is copied."""
+        wait_until_read(*(number for number in (self.out, self.err) if number is not None), seconds=_SECONDS)
+
+
+@contextlib.contextmanager
+def relayed(wanted: bool) -> Iterator[Relay]:
+    """Yield pipes, if they are ``wanted``, and copy what comes through them until the block ends."""
+    if not wanted:
+        yield Relay()
+        return
+    pipes = [os.pipe(), os.pipe()]
+    threads = [
+        threading.Thread(target=copy_stream, args=(reader, number), name="netbuilder-output", daemon=True)
+        for number, (reader, _) in enumerate(pipes, 1)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield Relay(*(writer for _, writer in pipes))
+    finally:
+        for _, writer in pipes:
+            os.close(writer)
+        for (reader, _), thread in zip(pipes, threads):
+            thread.join(_SECONDS)
+            if not thread.is_alive():
+                os.close(reader)

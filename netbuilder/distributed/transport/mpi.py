@@ -1,0 +1,190 @@
+"""The communicator over MPI, by mpi4py, which is imported when it is first needed."""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import importlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.data.forking import loading
+from netbuilder.distributed.failure.mpi_abort import abort_over
+from netbuilder.distributed.failure.start_watch import watched_start
+from netbuilder.distributed.failure.time_limits import time_limits
+from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.launchers import place_in
+from netbuilder.proto import DeviceError, DistributedError
+
+__all__ = ["MpiCommunicator", "mpi", "mpi_world"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_INSTALL = "pip install 'netbuilder[mpi]', or mpi4py with the MPI of this machine"
+
+_YIELD_SECONDS = 0.02  # all ranks are there and move data
+_YIELD_SECONDS_PATIENT = 2e-4  # other ranks may still be computing
+_POSTED = (1 << 15) - 1  # tag of messages that are posted; the least upper bound that MPI may set
+_CACHED = 4 << 20  # bytes of an allreduce; larger ones leave the caches before they are sent on
+_CACHED_HERE = 512 << 10  # the same where all ranks are on this host: a message takes little time, and the caches count
+_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_PATIENT = 5e-5, 5e-5, 1e-3
+
+
+@functools.cache
+def mpi() -> Any:
+    """Return the module mpi4py.MPI; MPI is initialized at the first call.
+
+    Raises:
+        DeviceError: mpi4py or an MPI library is missing.
+        DistributedError: MPI has been initialized without support for threads.
+    """
+    with loading:
+        try:
+            importlib.import_module("mpi4py")
+        except ImportError as error:
+            raise DeviceError(f"several processes exchange values by MPI, and mpi4py is missing: {_INSTALL}") from error
+        try:
+            found: Any = _start_mpi_with_all_ranks()
+        except (ImportError, RuntimeError) as error:
+            raise DeviceError(f"mpi4py finds no MPI library ({error}): {_INSTALL}") from error
+    level = found.Query_thread()
+    if level < found.THREAD_SERIALIZED:
+        raise DistributedError(
+            "MPI was initialized for calls from the main thread only; set mpi4py.rc.thread_level = 'serialized' before "
+            "mpi4py.MPI is imported, or let netbuilder import it"
+        )
+    return found
+
+
+def _start_mpi_with_all_ranks() -> Any:
+    """Import mpi4py.MPI: MPI waits for all processes, and lets no other thread of Python run meanwhile.
+
+    If one of this host has ended, ``watched_start`` ends the job. If others do not come, faulthandler prints where the
+    threads are, and ends this process, and so the job.
+    """
+    if "mpi4py.MPI" in sys.modules:
+        return importlib.import_module("mpi4py.MPI")
+    if (limit := time_limits().first) is not None:
+        faulthandler.dump_traceback_later(limit, exit=True, file=sys.__stderr__ or 2)
+    try:
+        with watched_start(place_in(os.environ).local_size):
+            return importlib.import_module("mpi4py.MPI")
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def mpi_world() -> MpiCommunicator:
+    """Return the communicator of all processes that were started together, which the program may use, too."""
+    return MpiCommunicator(mpi().COMM_WORLD)
+
+
+class MpiCommunicator(Communicator):
+    """A communicator over an mpi4py communicator, which it owns.
+
+    Calls start a nonblocking operation and ask at intervals whether it is complete. A blocking call would keep a core
+    busy until the last rank has arrived; this gives it to other threads meanwhile, and can be interrupted.
+    """
+
+    engine = "MPI"
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__(comm.Get_rank(), comm.Get_size())
+        self._comm = comm
+        self._most = _CACHED  # bytes of an allreduce
+        self._in_place = mpi().IN_PLACE
+        self._posted: list[Any] = []
+
+    def clone(self) -> Communicator:
+        comm, request = self._comm.Idup()  # Dup waits where nothing can end the wait
+        self._finish(request, patient=True)
+        return self._with(comm)
+
+    def split(self, color: int, key: int) -> Communicator:
+        made = self._with(self._comm.Split(color, key))
+        here = made._comm.Split_type(mpi().COMM_TYPE_SHARED)
+        made._most = _CACHED_HERE if here.Get_size() == made.size else _CACHED
+        here.Free()
+        return made
+
+    def _with(self, comm: Any) -> MpiCommunicator:
+        made = MpiCommunicator(comm)
+        made.check, made._most = self.check, self._most
+        return made
+
+    def close(self) -> None:
+        self._comm.Free()
+
+    def post(self, data: bytes, to: int) -> None:
+        self._posted = [request for request in self._posted if not request.Test()]
+        self._posted.append(self._comm.Isend([data, mpi().BYTE], to, _POSTED))
+
+    def poll(self) -> tuple[int, bytes] | None:
+        library = mpi()
+        status = library.Status()
+        if library.Is_finalized() or not self._comm.Iprobe(library.ANY_SOURCE, _POSTED, status):
+            return None
+        data = bytearray(status.Get_count(library.BYTE))
+        self._comm.Recv([data, library.BYTE], status.Get_source(), _POSTED)
+        return status.Get_source(), bytes(data)
+
+    def abort(self, code: int) -> None:
+        abort_over(self._comm, code)
+
+    def _finish(self, request: Any, *, patient: bool = False, status: Any = None) -> None:
+        longest = _LONGEST_PAUSE_PATIENT if patient else _LONGEST_PAUSE
+        pause = _PAUSE
+        until = time.perf_counter() + (_YIELD_SECONDS_PATIENT if patient else _YIELD_SECONDS)
+        while not request.Test(status):
+            if time.perf_counter() < until:
+                os.sched_yield()
+                continue
+            self.check()
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    def _allreduce(self, array: Array, maximum: bool, patient: bool) -> None:
+        op = mpi().MAX if maximum else mpi().SUM
+        count = -(-array.nbytes // self._most)
+        step = -(-array.size // count)
+        for start in range(0, array.size, step):
+            part = array if count == 1 else array[start : start + step]
+            self._finish(self._comm.Iallreduce(self._in_place, part, op), patient=patient)
+
+    def _reduce(self, array: Array, root: int) -> None:
+        given = (self._in_place, array) if self.rank == root else (array, None)
+        self._finish(self._comm.Ireduce(*given, mpi().SUM, root))
+
+    def _broadcast(self, array: Array, root: int) -> None:
+        self._finish(self._comm.Ibcast(array, root))
+
+    def _allgather(self, own: Array, out: Array, counts: Sequence[int]) -> None:
+        sizes = [count * own.itemsize for count in counts]
+        self._finish(self._comm.Iallgatherv(_bytes(own), [_bytes(out), sizes, None, mpi().BYTE]))
+
+    def _alltoall(self, array: Array, counts: Sequence[int], out: Array) -> None:
+        sizes = [count * array.itemsize for count in counts]
+        received = [out[0].nbytes] * self.size
+        sent = [_bytes(array), sizes, None, mpi().BYTE]
+        self._finish(self._comm.Ialltoallv(sent, [_bytes(out), received, None, mpi().BYTE]))
+
+    def _barrier(self) -> None:
+        self._finish(self._comm.Ibarrier(), patient=True)
+
+    def _send(self, array: Array, to: int, tag: int) -> None:
+        self._finish(self._comm.Isend(array, to, tag), patient=True)
+
+    def _receive(self, out: Array, source: int | None, tag: int | None) -> tuple[int, int]:
+        library = mpi()
+        status = library.Status()
+        wanted = library.ANY_SOURCE if source is None else source, library.ANY_TAG if tag is None else tag
+        self._finish(self._comm.Irecv(out, *wanted), patient=True, status=status)
+        return status.Get_source(), status.Get_tag()
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,48 @@
+"""What engines with kernels for convolutions have alike in their tables: fusions, and operators of fixed rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from netbuilder.engines.engine import Fusion, Pattern
+from netbuilder.ops.core.contexts import Prepared
+
+__all__ = ["conv_fusions", "with_fixed_ranks"]
+
+Entry = TypeVar("Entry")
+
+
+def conv_fusions(fused_conv: Callable[..., Prepared | None]) -> tuple[Fusion, ...]:
+    """Return the fusions of Conv with Relu, with Sum, and with both.
+
+    Args:
+        fused_conv: ``fused_conv(op, ctx, specs, relu=False, add=None) -> Prepared | None`` prepares the Conv ``op`` of
+            inputs ``specs``, with a Relu after it, and with an addend of spec ``add``.
+    """
+
+    def relu(op: Any, ctx: Any, *specs: Any) -> Prepared | None:
+        return fused_conv(op, ctx, specs, relu=True)
+
+    def add(op: Any, ctx: Any, *specs: Any) -> Prepared | None:
+        return fused_conv(op, ctx, specs[:-1], add=specs[-1])
+
+    def add_relu(op: Any, ctx: Any, *specs: Any) -> Prepared | None:
+        return fused_conv(op, ctx, specs[:-1], relu=True, add=specs[-1])
+
+    return (
+        Fusion(Pattern.CHAIN, ("Conv",), "Relu", relu, "conv_relu"),
+        Fusion(Pattern.CHAIN, ("Conv", "Sum"), "Relu", add_relu, "conv_relu"),
+        Fusion(Pattern.ACCUMULATE, ("Conv",), "Sum", add, "conv_sum"),
+    )
+
+
+def with_fixed_ranks(table: dict[str, Entry]) -> dict[str, Entry]:
+    """Return a table by operator type with the types for 1, 2 and 3 axes (``Conv2D``, ``MaxPool3DGradient``) added."""
+    fixed = {
+        f"{name}{axes}D{suffix}": table[name + suffix]
+        for name in ("AveragePool", "Conv", "MaxPool")
+        for suffix in ("", "Gradient")
+        for axes in (1, 2, 3)
+    }
+    return {**table, **fixed}

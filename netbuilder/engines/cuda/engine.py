@@ -1,0 +1,64 @@
+"""Our own CUDA kernels, and cuBLAS, as an engine: elementwise operators, updates, rows, normalization, products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.engine import Engine, Fusion
+from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.proto import PROTO_CUDA
+
+__all__ = ["CudaEngine"]
+
+
+class CudaEngine(Engine):
+    """Our own kernels for NVIDIA GPUs, which CuPy compiles, and cuBLAS for products of matrices."""
+
+    name: ClassVar[str] = "CUDA"
+    priority: ClassVar[int] = 10
+    device_types: ClassVar[tuple[int, ...]] = (PROTO_CUDA,)
+
+    def available(self) -> bool:
+        return gpu_count() > 0
+
+    def why_unavailable(self) -> str:
+        return "it needs CuPy and an NVIDIA GPU; pip install 'netbuilder[gpu]'"
+
+    def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
+        from netbuilder.engines.cuda.table import KERNELS
+
+        return KERNELS
+
+    def fusions(self) -> Sequence[Fusion]:
+        from netbuilder.engines.cuda.table import FUSIONS
+
+        return FUSIONS
+
+    def release_kernels(self) -> None:
+        from netbuilder.engines.cuda.cublas import free_handles
+
+        free_handles()
+
+    def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
+        from netbuilder.engines.traced import update_form
+
+        return update_form(op, specs, is_gpu=True)
+
+    def join_updates(self, ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
+        from netbuilder.engines.cuda.updates import join_updates
+
+        return join_updates(ctx, updates)
+
+    def is_elementwise(self, op: Operator, *specs: TensorSpec) -> bool:
+        from netbuilder.engines.traced import ELEMENTWISE, is_elementwise
+
+        return op.type in ELEMENTWISE and is_elementwise(op, specs, is_gpu=True)
+
+    def join_elementwise(self, ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
+        from netbuilder.engines.cuda.elementwise import join_elementwise
+
+        return join_elementwise(ctx, chain)

@@ -1,0 +1,85 @@
+"""Prepared kernels as sequences of calls of libraries and kernels, with references to the memory of their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from netbuilder.engines.references import In, Out, Scratch, ScratchAllocator
+from netbuilder.ops.core.contexts import Call, Prepared
+from netbuilder.ops.core.operator import TensorSpec
+
+__all__ = ["Reference", "Step", "one_call", "prepared", "scratch_memory"]
+
+ALIGNMENT = 256
+"""Bytes; what CUDA's allocations are aligned to, and the libraries' fastest kernels expect."""
+
+Reference = In | Out | Scratch
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call of a library, or a kernel.
+
+    Args:
+        name: of the library or kernel.
+        bind: ``bind(memory, workspace)`` returns the call.
+        memory: of each of its tensors, by name.
+        workspace: bytes of scratch memory that the call needs, and leaves to the next step.
+    """
+
+    name: str
+    bind: Callable[[Mapping[str, Any], Any], Call]
+    memory: Mapping[str, Reference]
+    workspace: int = 0
+
+
+def scratch_memory() -> ScratchAllocator:
+    """Return the allocator for a kernel's scratch memory."""
+    return ScratchAllocator(ALIGNMENT)
+
+
+def prepared(
+    inputs: Sequence[TensorSpec | None],
+    outputs: Sequence[TensorSpec | None],
+    steps: Sequence[Step],
+    memory: ScratchAllocator | None = None,
+    *,
+    inplace: Sequence[tuple[int, int]] = (),
+) -> Prepared:
+    """Return steps as a prepared kernel. The workspace that they share follows the scratch memory of ``memory``."""
+    begin = 0 if memory is None else memory.nbytes
+    shared = max((step.workspace for step in steps), default=0)
+
+    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Call:
+        workspace = scratch[begin:] if shared else None
+        return one_call(
+            [
+                step.bind({name: _resolve(ref, ins, outs, scratch) for name, ref in step.memory.items()}, workspace)
+                for step in steps
+            ]
+        )
+
+    names = ", ".join(dict.fromkeys(step.name for step in steps))
+    return Prepared(inputs, outputs, bind, scratch=begin + shared, inplace=inplace, name=names, capturable=True)
+
+
+def one_call(calls: Sequence[Call]) -> Call:
+    """Return one call for several."""
+    if len(calls) == 1:
+        return calls[0]
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def _resolve(ref: Reference, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:
+    if isinstance(ref, In):
+        return inputs[ref.index]
+    if isinstance(ref, Out):
+        return outputs[ref.index]
+    return scratch[ref.offset : ref.offset + ref.nbytes]

@@ -1,0 +1,296 @@
+"""Engine: the interface of a library or a kind of device that plans compute with; and the registry of engines.
+
+An engine has kernels, fusions of neighboring operators, buffers, and layouts of its own. The array engines (NumPy for
+the host, CuPy for GPUs) store plain row-major values and are always used for their devices; library engines, such as
+oneDNN, are used where they are available and a net's options allow them.
+
+Another package adds an engine through an entry point in the group ``netbuilder.engines`` that names an ``Engine``
+class.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from netbuilder.data.forking import loading
+from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
+from netbuilder.engines.open_choice import OpenChoice
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import prepare_table
+from netbuilder.proto import PROTO_CPU, DeviceError
+
+__all__ = [
+    "ENTRY_POINTS",
+    "HOST",
+    "Engine",
+    "Fusion",
+    "Location",
+    "Pattern",
+    "array_engine",
+    "engine_names",
+    "find_engine",
+    "layout_engine",
+    "library_engines",
+    "release_kernels",
+]
+
+ENTRY_POINTS = "netbuilder.engines"
+"""The group of entry points in which other packages name their engines."""
+
+Location = tuple[int, int]
+"""Where a buffer is stored: (PROTO_CPU, 0) for the host's memory, (PROTO_CUDA, id) for a GPU's."""
+
+HOST: Location = (0, 0)
+
+
+class Pattern(enum.Enum):
+    """The relation of the two operators of a fusion."""
+
+    CHAIN = "the second reads what the first writes, and nothing else"
+    ACCUMULATE = "the second adds what the first writes to a value, which the result may overwrite"
+    ADD = "the second adds what the first writes to a value, which is kept; the value is the last input"
+    NORMALIZATION_GRADIENT = (
+        "the first is the gradient of an activation, in place; the second that of the normalization before it, with "
+        "the inputs X, scale, dY, mean, deviation"
+    )
+    STATISTICS_GRADIENT = (
+        "the first is the gradient of an activation; the second sums its result over a part of a batch, for the "
+        "normalization before the activation, with the inputs X, mean, deviation, dY; if it reads the activation's "
+        "result, another operator may be between, and a Sum of two before them is added as for SHARED_GRADIENT"
+    )
+    SHARED_GRADIENT = (
+        "the first is the gradient of an activation, whose result others may read, too; the second that of a "
+        "normalization, with the inputs X, scale, dY, mean, deviation; a Sum of two before them is added, whose second "
+        "summand is the last input"
+    )
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A kernel that does the work of two neighboring operators.
+
+    Args:
+        pattern: the relation of the two.
+        first: the type of the first operator, or the types of the operators of an earlier fusion.
+        second: the type of the second operator.
+        make: ``make(op, ctx, *specs) -> Prepared | None``; is given the main operator (the second one if the
+            first is a gradient, else the first) and the specs of the fused kernel's inputs; returns None if it does not
+            apply.
+        optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``.
+        inputs: the number of inputs that the first part must have; None for any number.
+        reads_result: of a fusion of gradients: the result of the activation is a further input.
+    """
+
+    pattern: Pattern
+    first: tuple[str, ...]
+    second: str
+    make: Callable[..., Prepared | None]
+    optimization: str = "engine_fusions"
+    inputs: int | None = None
+    reads_result: bool = False
+
+
+class Engine:
+    """A library, or a kind of device, that plans compute with.
+
+    Attributes:
+        name: as in ``Workspace(engines=...)``, in an operator's ``engine`` and in layouts.
+        priority: of the kernels in ``kernels``; oneDNN's have 10, those of NumPy less.
+        device_types: the kinds of devices (PROTO_CPU, PROTO_CUDA) that its kernels, fusions and layouts are for.
+        precisions: in which it can store activations, see ``ops.core.precision``.
+    """
+
+    name: ClassVar[str]
+    priority: ClassVar[int] = 20
+    device_types: ClassVar[tuple[int, ...]] = (PROTO_CPU,)
+    precisions: ClassVar[tuple[str, ...]] = ("float32",)
+
+    def available(self) -> bool:
+        """Whether the engine can be used in this process."""
+        return True
+
+    def why_unavailable(self) -> str:
+        """Return what is missing and how to install it; called only if the engine is not available."""
+        return ""
+
+    def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
+        """Return, by operator type, the functions ``make(op, ctx, *specs)`` that prepare kernels for its devices.
+
+        Called only if the engine is available. A function returns None if its kernel does not apply. A kernel for a GPU
+        is bound and called on that GPU, and gets arrays of CuPy; what it starts belongs on the stream that is current
+        when it is called.
+        """
+        return {}
+
+    def register_kernels(self) -> None:
+        """Register prepared kernels for all operators registered so far; called before each compilation."""
+        if self.available():
+            for device_type in self.device_types:
+                prepare_table(self.kernels(), device=device_type, engine=self.name, priority=self.priority)
+
+    def check_precision(self, precision: str) -> None:
+        """Warn if the engine cannot store activations in a precision (see ``ops.core.precision``), or not faster."""
+        return  # nothing to warn of
+
+    def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
+        """Return how an operator can be part of a joined update; None: it cannot (the default).
+
+        It must be elementwise but for its numbers, with as many outputs as ``op`` has.
+        """
+        return None
+
+    def join_updates(self, ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
+        """Return a kernel that does the work of many updates; None: they run one by one.
+
+        All operators of ``updates`` have a form, see ``update_form``.
+        """
+        return None
+
+    def is_elementwise(self, op: Operator, *specs: TensorSpec) -> bool:
+        """Whether an operator can be part of ``join_elementwise``."""
+        return False
+
+    def join_elementwise(self, ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
+        """Return a kernel that does the work of the operators of a chain; None: they run one by one.
+
+        The operators are elementwise, see ``is_elementwise``, and their results have one shape. Inputs of other shapes
+        are broadcast to it.
+        """
+        return None
+
+    def fusions(self) -> Sequence[Fusion]:
+        """Return the fusions that the engine has kernels for; the first that applies is used."""
+        return ()
+
+    def best_image_order(
+        self, convolutions: Sequence[tuple[Operator, Sequence[TensorSpec]]], threads: int, precision: str
+    ) -> str | None:
+        """Return in which order images should be stored, for convolutions with constant weights; None: no opinion."""
+        return None
+
+    def take_open_choices(self) -> list[OpenChoice]:
+        """Return the choices between kernels that were made unmeasured since the last call, to be measured later."""
+        return []
+
+    def thread_setter(self, threads: int) -> Callable[[], object] | None:
+        """Return a call that a thread makes before it runs kernels, to set how many threads they may use."""
+        return None
+
+    def release_kernels(self) -> None:
+        """Free cached kernels that no plan uses."""
+        return  # nothing is kept
+
+    @property
+    def owns_threads(self) -> bool:
+        """Whether kernels have a pool of threads, with which NumPy's BLAS must not compete."""
+        return False
+
+    def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
+        """Return zeroed memory for a value in one of the engine's layouts; of an array engine, for a plain value.
+
+        The memory is flat uint8 of ``spec.nbytes`` for a value with a layout, else an array of its shape and dtype; on
+        a GPU it is an array of CuPy.
+        An engine whose kernels read and write plain values only needs neither this nor ``prepare_reorder``.
+        """
+        raise NotImplementedError(f"engine {self.name}: has no buffers for values in the layout of {spec}")
+
+    def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
+        """Return the prepared copy of a value from one layout to another; shape and dtype are the same."""
+        raise NotImplementedError(f"engine {self.name}: has no copies from {source} to {target}")
+
+
+# netbuilder's engines, in order of preference. A module is imported when its engine is first needed.
+_OWN: Mapping[str, str] = {
+    "NUMPY": "netbuilder.engines.array_engines:NumPyEngine",
+    "CUPY": "netbuilder.engines.array_engines:CuPyEngine",
+    "CUDA": "netbuilder.engines.cuda.engine:CudaEngine",
+    "ONEDNN": "netbuilder.engines.onednn.engine:OneDnnEngine",
+    "LLVM": "netbuilder.engines.llvm.engine:LlvmEngine",
+    "CUDNN": "netbuilder.engines.cudnn.engine:CudnnEngine",
+}
+_ARRAY_ENGINES = ("NUMPY", "CUPY")
+_found: dict[str, Engine] = {}
+
+
+@functools.cache
+def _sources() -> Mapping[str, importlib.metadata.EntryPoint | str]:
+    """Return the source of each engine's class, by name: an entry point, or "module:class"."""
+    others = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return {**_OWN, **{point.name: point for point in others if point.name not in _OWN}}
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the names of all library engines, available or not."""
+    return tuple(name for name in _sources() if name not in _ARRAY_ENGINES)
+
+
+def find_engine(name: str) -> Engine:
+    """Return an engine by its name.
+
+    Raises:
+        DeviceError: there is no engine of this name, or its entry point cannot be loaded or is no ``Engine``.
+    """
+    engine = _found.get(name)
+    if engine is None:
+        with loading:
+            engine = _found.setdefault(name, _load(name))
+    return engine
+
+
+def _load(name: str) -> Engine:
+    source = _sources().get(name)
+    if source is None:
+        raise DeviceError(f"no engine is called {name!r}; there are {', '.join(_sources())}")
+    if isinstance(source, str):
+        module, _, attribute = source.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+    else:
+        try:
+            found = source.load()
+        except (ImportError, AttributeError) as error:
+            raise DeviceError(
+                f"engine {name!r}, which the entry point {name} = {source.value} of another package names, cannot be "
+                f"loaded: {type(error).__name__}: {error}; repair or remove that package, or allow only other engines: "
+                "Workspace(engines=...)"
+            ) from error
+    if not (isinstance(found, type) and issubclass(found, Engine) and found.name == name):
+        raise DeviceError(
+            f"entry point {name!r} of group {ENTRY_POINTS} must name a class of Engine whose name is {name!r}, "
+            f"got {found!r}"
+        )
+    return found()
+
+
+def library_engines(allowed: Callable[[str], bool], device_type: int | None = None) -> list[Engine]:
+    """Return the library engines that are allowed and available.
+
+    Args:
+        allowed: whether an engine may be used, by its name.
+        device_type: only those for this kind of device (PROTO_CPU, PROTO_CUDA); None: all.
+    """
+    engines = (find_engine(name) for name in engine_names() if allowed(name))
+    return [engine for engine in engines if device_type in (None, *engine.device_types) and engine.available()]
+
+
+def release_kernels() -> None:
+    """Free cached kernels that no plan uses, of all engines used so far."""
+    for engine in list(_found.values()):
+        if engine.available():
+            engine.release_kernels()
+
+
+def array_engine(location: Location) -> Engine:
+    """Return the engine that stores plain values at a location."""
+    return find_engine("NUMPY" if location[0] == HOST[0] else "CUPY")
+
+
+def layout_engine(spec: TensorSpec, location: Location) -> Engine:
+    """Return the engine of a value's layout; for a plain value, the array engine of its location."""
+    return array_engine(location) if spec.layout is None else find_engine(spec.layout.engine)

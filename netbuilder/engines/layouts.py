@@ -1,0 +1,76 @@
+"""Buffers of values, and conversions between layouts, dispatched to the engine of the layout."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from netbuilder.engines.arrays import aligned_empty
+from netbuilder.engines.engine import HOST, Location, layout_engine
+from netbuilder.engines.gpu import gpu
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.operator import TensorSpec
+
+__all__ = [
+    "HOST",
+    "Location",
+    "alignment_of",
+    "convert",
+    "new_buffer",
+    "new_bytes",
+    "on_location",
+    "prepare_reorder",
+]
+
+_ALIGNMENT, _GPU_ALIGNMENT = 64, 256
+
+
+def alignment_of(location: Location) -> int:
+    """Return the alignment of buffers in bytes: a cache line on the host, that of CUDA's allocations on a GPU."""
+    return _ALIGNMENT if location == HOST else _GPU_ALIGNMENT
+
+
+def new_bytes(nbytes: int, location: Location = HOST) -> Any:
+    """Return uninitialized memory, one-dimensional uint8, aligned for buffers."""
+    if location == HOST:
+        return aligned_empty(nbytes)
+    with gpu(location[1]) as there:
+        memory = there.xp.empty(nbytes, np.uint8)
+        if memory.data.ptr % _GPU_ALIGNMENT:
+            memory = there.xp.empty(nbytes + _GPU_ALIGNMENT, np.uint8)
+        start = -memory.data.ptr % _GPU_ALIGNMENT
+        return memory[start : start + nbytes]
+
+
+def on_location(location: Location) -> AbstractContextManager[object]:
+    """Return a context in which this thread computes at a location: that of its GPU and stream, if it is on one."""
+    return nullcontext() if location == HOST else gpu(location[1])
+
+
+def new_buffer(spec: TensorSpec, location: Location = HOST) -> Any:
+    """Return zeroed memory for a value: an array of its shape and dtype, or flat bytes if it has a layout.
+
+    The padding of a blocked layout has to be zero, because kernels sum over it.
+    """
+    return layout_engine(spec, location).new_buffer(spec, location)
+
+
+def prepare_reorder(ctx: Any, source: TensorSpec, target: TensorSpec, location: Location = HOST) -> Prepared:
+    """Return the prepared copy of a value from one layout to another, at one location; shape and dtype are the same."""
+    of = source if source.layout is not None else target
+    return layout_engine(of, location).prepare_reorder(ctx, source, target, location)
+
+
+def convert(
+    buffer: Any, source: TensorSpec, target: TensorSpec, ctx: Any, out: Any = None, location: Location = HOST
+) -> Any:
+    """Return the value in ``buffer`` in another layout, written into ``out`` or a new buffer at the same location."""
+    if out is None:
+        out = new_buffer(target, location)
+    prepared = prepare_reorder(ctx, source, target, location)
+    scratch = new_bytes(prepared.scratch, location) if prepared.scratch else None
+    with on_location(location):
+        prepared.bind([buffer], [out], scratch)()
+    return out

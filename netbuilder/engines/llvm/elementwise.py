@@ -1,0 +1,130 @@
+"""Elementwise operators, alone and in chains, as machine code that reads every input once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.engines.joined_updates import JoinedUpdates
+from netbuilder.engines.llvm.rows import Rows, Work, made
+from netbuilder.engines.traced import (
+    is_elementwise,
+    keeps_zeros,
+    kernel_title,
+    trace_chain,
+    trace_inputs,
+    trace_operator,
+)
+from netbuilder.engines.tracing import HostNumber, NotTraced, Program, Tracer, Uniform
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
+
+__all__ = ["elementwise", "is_chainable", "join_elementwise"]
+
+
+def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare an elementwise operator: its plain kernel, traced."""
+    if any(spec is None for spec in specs):
+        return None
+    plain = [spec.plain for spec in specs]
+    outs = list(op.infer(*plain))
+    tracer = Tracer(op_def=ctx.op_def, run_context=ctx.run, is_gpu=False)
+    try:
+        program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
+        return _prepared(ctx, kernel_title(op.type), program, specs, outs)
+    except NotTraced:
+        return None
+
+
+_chainable: dict[tuple[Any, ...], bool] = {}
+
+
+def is_chainable(op: Any, specs: Sequence[TensorSpec]) -> bool:
+    """Whether an operator can be part of a chain: it is elementwise, and there is code for it."""
+    key = (op.type, repr(op), op.n_out, *specs)
+    if key not in _chainable:
+        _chainable[key] = is_elementwise(op, specs, is_gpu=False) and _has_code(op, [spec.plain for spec in specs])
+    return _chainable[key]
+
+
+def _has_code(op: Any, specs: Sequence[TensorSpec]) -> bool:
+    tracer = Tracer(is_gpu=False)
+    try:
+        program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, specs), op.infer(*specs)))
+        made(program)
+    except NotTraced:
+        return False
+    return bool(program.size and program.loads())
+
+
+def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
+    """Return the kernel of a chain of elementwise operators; None where it cannot keep the layouts of values."""
+    if any(spec.rounds for spec in chain.specs):
+        return None
+    try:
+        program, outs = trace_chain(chain, is_gpu=False)
+        _, written, _ = _in_layouts(program, chain.specs, outs)
+        if any(spec.layout is not None for spec in chain.specs) and written[0].layout is None:
+            return None
+        title = "_".join(kernel_title(joined.op.type) for joined in chain.chains[0])
+        return _prepared(ctx, title[:60], program, chain.specs, outs)
+    except NotTraced:
+        return None
+
+
+def _prepared(
+    ctx: PlanContext, title: str, program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
+) -> Prepared | None:
+    """Return the kernel of a program; None for one that fills its outputs with constants, or writes nothing."""
+    if not program.size or not program.loads():
+        return None
+    code = made(program)
+    expected, written, size = _in_layouts(program, specs, outs)
+    extents = code.extents if size == program.size else (size,)
+    numbers = program.numbers
+    host = {number.input for number in numbers if isinstance(number, HostNumber)}
+    work = Work(code, code.read, range(len(outs)), range(len(numbers)), size, extents)
+    rows = Rows(ctx, [work], [number.value for number in numbers])
+    whole = {i for i in code.read if all(load.shape == program.shape for load in program.loads() if load.input == i)}
+    pairs = [
+        (i, j)
+        for i in code.read
+        for j, out in enumerate(written)
+        if (i in whole or program.size == 1)
+        and (specs[i].size, specs[i].dtype.itemsize) == (out.size, out.dtype.itemsize)
+    ]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        return rows.bind(inputs, outputs)
+
+    return Prepared(
+        [spec if i in code.read or i in host else None for i, spec in enumerate(expected)],
+        written,
+        bind,
+        inplace=pairs,
+        name=f"llvm {title}",
+    )
+
+
+def _in_layouts(
+    program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
+) -> tuple[list[TensorSpec], list[TensorSpec], int]:
+    """Return the specs of inputs and outputs, and how many elements are computed.
+
+    The layout of an input serves for all if they have one shape and type, and padding of zeros stays so.
+    """
+    plain = [spec.plain for spec in specs], list(outs), program.size
+    first = next((spec for spec in specs if spec.layout is not None and not spec.rounds), None)
+    if first is None or any(isinstance(number, Uniform) for number in program.numbers):
+        return plain
+    shapes = {load.input: load.shape for load in program.loads()}
+    tensors = [i for i, shape in shapes.items() if shape]
+    alike = [(specs[i].shape, specs[i].dtype) for i in tensors] + [(out.shape, out.dtype) for out in outs]
+    if {*alike} != {(first.shape, np.dtype(np.float32))} or any(shapes[i] != program.shape for i in tensors):
+        return plain
+    if not keeps_zeros(program):
+        return plain
+    expected = [first if i in tensors else spec.plain for i, spec in enumerate(specs)]
+    return expected, [first] * len(outs), first.nbytes // first.dtype.itemsize

@@ -1,0 +1,54 @@
+"""LLVM as an engine: elementwise operators and updates on the CPU, as machine code that is made when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from netbuilder.engines.engine import Engine
+from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
+from netbuilder.engines.llvm import machine
+from netbuilder.engines.traced import ELEMENTWISE, update_form
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.operator import Operator, TensorSpec
+
+__all__ = ["LlvmEngine"]
+
+
+class LlvmEngine(Engine):
+    """Kernels that LLVM compiles for this CPU from traces of plain kernels.
+
+    Source: https://llvm.org, https://llvmlite.readthedocs.io
+    """
+
+    name: ClassVar[str] = "LLVM"
+    priority: ClassVar[int] = 5
+
+    def available(self) -> bool:
+        return machine.available()
+
+    def why_unavailable(self) -> str:
+        return "it needs llvmlite; pip install llvmlite"
+
+    def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
+        from netbuilder.engines.llvm.elementwise import elementwise
+
+        return dict.fromkeys(ELEMENTWISE, elementwise)
+
+    def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
+        return update_form(op, specs, is_gpu=False)
+
+    def join_updates(self, ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
+        from netbuilder.engines.llvm.updates import join_updates
+
+        return join_updates(ctx, updates)
+
+    def is_elementwise(self, op: Operator, *specs: TensorSpec) -> bool:
+        from netbuilder.engines.llvm.elementwise import is_chainable
+
+        return op.type in ELEMENTWISE and is_chainable(op, specs)
+
+    def join_elementwise(self, ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
+        from netbuilder.engines.llvm.elementwise import join_elementwise
+
+        return join_elementwise(ctx, chain)

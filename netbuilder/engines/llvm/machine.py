@@ -1,0 +1,220 @@
+"""Machine code of this CPU from LLVM's IR, made by llvmlite and kept on file.
+
+The files are in the folder ``machine_code`` of the folder ``NETBUILDER_CACHE`` (see ``netbuilder.engines.choices``),
+one for each function, named by a hash of its IR, of LLVM's version and of the CPU. A file that is damaged is ignored
+and written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from netbuilder.data.forking import loading, new_lock
+from netbuilder.engines.choices import cache_folder
+from netbuilder.engines.llvm import object_file
+
+__all__ = ["address_of", "available", "compiled_here", "function_at", "has_halves"]
+
+_FORM = "1"
+"""Changes with how IR is compiled, so that files of other versions are not used."""
+
+_NAME = "kernel"
+"""Of the function of each module."""
+
+_lock = new_lock()
+_functions: dict[bytes, tuple[int, Any]] = {}  # hash -> address, and what keeps the code in memory
+compiled_here: list[str] = []
+"""The names of the files of the functions that this process has compiled, not loaded."""
+
+
+def available() -> bool:
+    """Whether llvmlite is installed; it is imported when the first function is made."""
+    return _installed() and not _failed
+
+
+_failed: list[str] = []
+
+
+@functools.cache
+def _installed() -> bool:
+    return importlib.util.find_spec("llvmlite") is not None
+
+
+class _Compiler:
+    """LLVM for this CPU."""
+
+    def __init__(self, llvm: Any) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self.llvm = llvm
+        self.cpu = llvm.get_host_cpu_name()
+        self.features = llvm.get_host_cpu_features().flatten()
+        self._target = llvm.Target.from_default_triple()
+
+    def _machine(self) -> Any:
+        return self._target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
+
+    def compile(self, text: str) -> bytes:
+        """Return the object file of a module."""
+        module = self.llvm.parse_assembly(text)
+        module.verify()
+        machine = self._machine()
+        builder = self.llvm.create_pass_builder(machine, self.llvm.create_pipeline_tuning_options(speed_level=2))
+        passes = self.llvm.create_new_function_pass_manager()  # few: the loops are written with vectors already
+        passes.add_instruction_combine_pass()
+        passes.add_new_gvn_pass()
+        passes.add_dead_code_elimination_pass()
+        passes.run(module.get_function(_NAME), builder)
+        return bytes(machine.emit_object(module))
+
+    def load(self, code: bytes) -> tuple[int, Any]:
+        """Return the address of the function in an object file, and what keeps it in memory."""
+        engine = self.llvm.create_mcjit_compiler(self.llvm.parse_assembly(""), self._machine())
+        engine.add_object_file(self.llvm.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        address = engine.get_function_address(_NAME)
+        if not address:
+            raise RuntimeError("the object file has no function")
+        return address, engine
+
+
+@functools.cache
+def _compiler() -> _Compiler:
+    with loading:  # reentrant
+        return _Compiler(importlib.import_module("llvmlite.binding"))
+
+
+def _compiler_or_none() -> _Compiler | None:
+    if not available():
+        return None
+    try:
+        return _compiler()
+    except (ImportError, OSError, RuntimeError) as error:  # built for another system
+        _failed.append(str(error))
+        return None
+
+
+@functools.cache
+def _processor() -> str:
+    """Return what the system says of the CPU: its name, and the instructions that it has; "" where it says nothing."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
+        wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
+        return "\n".join(line for line in lines if line.partition(":")[0].strip() in wanted)
+    return ""
+
+
+@functools.cache
+def _surroundings() -> str | None:
+    """Return all that machine code depends on besides the IR; None without llvmlite.
+
+    LLVM, whose import takes time, is not asked where the system describes the CPU.
+    """
+    parts = [_FORM, platform.system(), platform.machine(), importlib.metadata.version("llvmlite"), _processor()]
+    if not parts[-1]:
+        compiler = _compiler_or_none()
+        if compiler is None:
+            return None
+        parts += [compiler.cpu, compiler.features]
+    return "\0".join(parts)
+
+
+@functools.cache
+def has_halves() -> bool:
+    """Whether the CPU converts between float16 and float32."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return True
+    compiler = None if _processor() else _compiler_or_none()
+    return "f16c" in _processor().split() or (compiler is not None and "+f16c" in compiler.features.split(","))
+
+
+def address_of(text: str) -> int | None:
+    """Return the address of a module's function ``kernel``; None without llvmlite."""
+    surroundings = _surroundings() if available() else None
+    if surroundings is None:
+        return None
+    key = hashlib.sha256(f"{surroundings}\0{text}".encode()).digest()
+    with loading, _lock:
+        found = _functions.get(key)
+        if found is None:
+            found = _made(key, text)
+            if found is None:
+                return None
+            _functions[key] = found
+    return found[0]
+
+
+def function_at(address: int, *, brief: bool) -> Callable[..., None]:
+    """Return a function that is called with the address of its arguments.
+
+    Args:
+        address: of the function.
+        brief: it takes microseconds, so the caller keeps the interpreter's lock; else other threads run meanwhile.
+    """
+    return (ctypes.PYFUNCTYPE if brief else ctypes.CFUNCTYPE)(None, ctypes.c_void_p)(address)
+
+
+def _made(key: bytes, text: str) -> tuple[int, Any] | None:
+    path = _file(key)
+    code = _read(path)
+    if code is not None:
+        loaded = _loaded(code)
+        if loaded is not None:
+            return loaded
+    compiler = _compiler_or_none()
+    if compiler is None:
+        return None
+    code = compiler.compile(text)
+    compiled_here.append(key.hex())
+    _write(path, code)
+    return _loaded(code)
+
+
+def _loaded(code: bytes) -> tuple[int, Any] | None:
+    found = object_file.load(code, _NAME) if object_file.serves() else None
+    if found is not None:
+        return found
+    compiler = _compiler_or_none()
+    try:
+        return None if compiler is None else compiler.load(code)
+    except RuntimeError:
+        return None
+
+
+def _file(key: bytes) -> Path | None:
+    folder = cache_folder()
+    return None if folder is None else folder / "machine_code" / f"{key.hex()[:40]}.o"
+
+
+def _read(path: Path | None) -> bytes | None:
+    """Return the object file that is stored; None if there is none, or if it is damaged."""
+    if path is None:
+        return None
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return content[32:] if hashlib.sha256(content[32:]).digest() == content[:32] else None
+
+
+def _write(path: Path | None, code: bytes) -> None:
+    if path is None:
+        return
+    with contextlib.suppress(OSError):  # then each process compiles
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(name, path)

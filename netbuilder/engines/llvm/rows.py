@@ -1,0 +1,184 @@
+"""Rows of arguments: what calls of machine code are given, and how their work is divided among threads.
+
+Each row has the address of a function, then its arguments, see ``code``. One function calls those of many rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.code import Code, generate
+from netbuilder.engines.llvm.emitter import LANES
+from netbuilder.engines.tracing import NotTraced, Program
+from netbuilder.ops.core.contexts import Call, PlanContext
+
+__all__ = ["Rows", "Work", "made"]
+
+_MANY = """
+define void @kernel(ptr %arguments) {
+entry:
+  %counted = getelementptr i64, ptr %arguments, i64 1
+  %count = load i64, ptr %counted, align 8
+  %sized = getelementptr i64, ptr %arguments, i64 2
+  %size = load i64, ptr %sized, align 8
+  %first = getelementptr i64, ptr %arguments, i64 3
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%i1, %loop]
+  %row = phi ptr [%first, %entry], [%row1, %loop]
+  %function = load ptr, ptr %row, align 8
+  call void %function(ptr %row)
+  %row1 = getelementptr i64, ptr %row, i64 %size
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %count
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+_BRIEF = 1 << 15
+"""Work, in instructions on an element, for which the interpreter's lock is kept: some microseconds."""
+
+_OF_A_THREAD = 1 << 20
+"""Up to about so much work, one thread is done before several threads have synchronized."""
+
+
+def made(program: Program) -> Code:
+    """Return the code of a program.
+
+    Raises:
+        NotTraced: there is none, or no llvmlite.
+    """
+    if not machine.available():
+        raise NotTraced("there is no llvmlite")
+    return generate(program, halves=machine.has_halves)
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A function for some tensors.
+
+    Args:
+        code: of the function.
+        reads, writes: the inputs and outputs of the call, in the order of the program's.
+        numbers: which of the call's numbers are those of the program.
+        size: elements of the outputs.
+        extents: of the axes, see ``Code``.
+    """
+
+    code: Code
+    reads: Sequence[int]
+    writes: Sequence[int]
+    numbers: Sequence[int]
+    size: int
+    extents: Sequence[int]
+
+    @property
+    def cost(self) -> int:
+        return self.size * self.code.work
+
+
+class Rows:
+    """What many functions are given, for a call on some threads.
+
+    Args:
+        ctx: of the plan.
+        works: in the order in which they run; they do not depend on one another.
+        values: return the numbers, for the inputs of the call, as words of 64 bits.
+
+    Raises:
+        NotTraced: there is no llvmlite.
+    """
+
+    def __init__(self, ctx: PlanContext, works: Sequence[Work], values: Sequence[Callable[[Any], Any]] = ()) -> None:
+        self._works, self._values = works, values
+        texts = {id(work.code): work.code.text for work in works}
+        of_code = {key: machine.address_of(text) for key, text in texts.items()}
+        addresses = [of_code[id(work.code)] for work in works]
+        many = machine.address_of(_MANY)
+        if many is None or None in addresses:
+            raise NotTraced("there is no llvmlite")
+        self._addresses, self._many = addresses, many
+        self._cost = sum(work.cost for work in works)
+        self.threads = min(ctx.threads, max(1, self._cost // (_OF_A_THREAD // 4))) if self._cost > _OF_A_THREAD else 1
+        self._together = ctx.together
+
+    def bind(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
+        """Return the call for some buffers."""
+        jobs = self._divided()
+        width = max(_words(work) for work in self._works)
+        words = np.zeros(sum(3 + width * len(rows) for rows in jobs), np.int64)
+        places: list[list[int]] = [[] for _ in self._values]
+        starts, at = [], 0
+        for rows in jobs:
+            starts.append(at if len(rows) > 1 else at + 3)
+            words[at + 1 : at + 3] = len(rows), width
+            words[at] = self._many
+            at += 3
+            for number, begin, end in rows:
+                self._fill(words[at : at + width], number, begin, end, inputs, outputs)
+                work = self._works[number]
+                first = at + 1 + len(work.reads) + len(work.writes)
+                for k, value in enumerate(work.numbers):
+                    places[value].append(first + k)
+                at += width
+        calls = []
+        for start in starts:
+            argument: Any = ctypes.c_void_p(words.ctypes.data + 8 * start)
+            argument.kept = (words, inputs, outputs)
+            calls.append(partial(machine.function_at(int(words[start]), brief=self._cost < _BRIEF), argument))
+        call = calls[0] if len(calls) == 1 else self._together(calls)
+        return call if not self._values else self._with_numbers(call, words, places, inputs)
+
+    def _with_numbers(self, call: Call, words: Any, places: Sequence[Sequence[int]], inputs: Sequence[Any]) -> Call:
+        numbers = [(value, np.array(place)) for value, place in zip(self._values, places)]
+
+        def run() -> None:
+            for value, place in numbers:
+                words[place] = value(inputs).view(np.int64)
+            call()
+
+        return run
+
+    def _fill(self, row: Any, number: int, begin: int, end: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        work = self._works[number]
+        buffers = [*(inputs[i] for i in work.reads), *(outputs[j] for j in work.writes)]
+        fixed = [self._addresses[number], *(buffer.ctypes.data for buffer in buffers), *([0] * len(work.numbers))]
+        rest = [*work.extents, begin, end, *work.code.constants]
+        row[: len(fixed) + len(rest)] = [*fixed, *rest]
+
+    def _divided(self) -> list[list[tuple[int, int, int]]]:
+        """Return for each thread the works, each with the first element, or row, and the end."""
+        jobs: list[list[tuple[int, int, int]]] = [[] for _ in range(self.threads)]
+        share = self._cost / self.threads
+        done = 0.0
+        for number, work in enumerate(self._works):
+            count = work.size if len(work.extents) == 1 else math.prod(work.extents[:-1])
+            each = work.cost / count
+            grain = LANES if len(work.extents) == 1 else 1
+            begin = 0
+            while begin < count:
+                thread = min(self.threads - 1, int(done // share))
+                room = max((thread + 1) * share - done, 0)
+                end = min(count, begin + max(grain, -(-int(room / each) // grain) * grain))
+                if thread == self.threads - 1:
+                    end = count
+                jobs[thread].append((number, begin, end))
+                done += (end - begin) * each
+                begin = end
+        return [job for job in jobs if job]
+
+
+def _words(work: Work) -> int:
+    code = work.code
+    fixed = 1 + len(work.reads) + len(work.writes) + len(work.numbers)
+    return fixed + len(work.extents) + 2 + len(code.constants)

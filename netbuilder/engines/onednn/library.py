@@ -1,0 +1,243 @@
+"""Finding and loading the oneDNN library, checking its status codes, and setting its number of threads."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netbuilder.data.forking import loading
+from netbuilder.engines.brief_calls import brief_call
+from netbuilder.engines.onednn import declarations as c
+from netbuilder.proto.os_errors import is_out_of_memory
+
+__all__ = [
+    "OneDnnError",
+    "available",
+    "check",
+    "dnnl",
+    "limit_cache",
+    "set_threads",
+    "thread_setter",
+    "threads",
+    "why_unavailable",
+]
+
+PACKAGE = "onednn-cpu-gomp"
+PATH_VARIABLE = "NETBUILDER_DNNL"
+SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
+
+_OPENMP = "libgomp.so.1"
+_OMP_PAUSE_HARD = 2
+_SPIN_VARIABLE, _SPINS = "GOMP_SPINCOUNT", 10_000  # about 0.1 ms
+_CACHED_PRIMITIVES = 128  # about 20 MB of code; plans keep the primitives that they use
+_RTLD_NOW = 0x2
+_RTLD_NODELETE = 0x1000  # Linux; OpenMP's workers still spin inside the library when the interpreter unloads it
+
+
+class OneDnnError(RuntimeError):
+    """oneDNN refused or failed; the message names the primitive and the status."""
+
+    def __init__(self, what: str, status: int) -> None:
+        super().__init__(f"oneDNN, {what}: {c.STATUS_NAMES.get(status, f'status {status}')}")
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Library:
+    """The loaded library, for the other modules of this package.
+
+    Attributes:
+        execute_briefly: ``dnnl_primitive_execute`` for primitives that take microseconds (see ``brief_calls``); its
+            pointers are those that ``address`` returns.
+        set_threads: ``omp_set_num_threads``.
+    """
+
+    ffi: Any
+    lib: Any
+    omp: Any
+    engine: Any
+    version: tuple[int, int, int]
+    path: str
+    execute_briefly: Callable[..., int]
+    set_threads: Callable[[int], object]
+
+    def address(self, pointer: Any) -> ctypes.c_void_p:
+        """Return a pointer for ``execute_briefly``; the caller keeps what it points to."""
+        return ctypes.c_void_p(int(self.ffi.cast("uintptr_t", pointer)))
+
+
+def available() -> bool:
+    """Whether oneDNN can be used: installed, loadable, and not turned off by ``NETBUILDER_ONEDNN=0``."""
+    return not why_unavailable()
+
+
+def why_unavailable() -> str:
+    """Return why oneDNN cannot be used, and what to install; "" if it can."""
+    if turned_off():
+        return f"turned off by {SWITCH_VARIABLE}={os.environ[SWITCH_VARIABLE]}"
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else ""
+
+
+def turned_off() -> bool:
+    return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in ("0", "off", "no", "false")
+
+
+def dnnl() -> Library:
+    """Return the loaded library.
+
+    Raises:
+        RuntimeError: it is not available.
+    """
+    loaded = _load()
+    if isinstance(loaded, str):
+        raise RuntimeError(f"oneDNN is not available: {loaded}")
+    return loaded
+
+
+def check(status: int, what: str) -> None:
+    """Raise OneDnnError unless ``status`` is success."""
+    if status:
+        raise OneDnnError(what, status)
+
+
+def set_threads(n: int) -> None:
+    """Set how many threads OpenMP uses for calls made by this Python thread, and for primitives made on it."""
+    dnnl().set_threads(max(1, n))
+
+
+def thread_setter(n: int) -> Callable[[], object]:
+    """Return a call that does ``set_threads(n)`` on the thread that makes it."""
+    return functools.partial(dnnl().set_threads, max(1, n))
+
+
+@contextlib.contextmanager
+def threads(n: int) -> Iterator[None]:
+    """Use ``n`` threads for primitives made inside: a primitive keeps the number of its creation."""
+    before = dnnl().omp.omp_get_max_threads()
+    set_threads(n)
+    try:
+        yield
+    finally:
+        set_threads(before)
+
+
+def limit_cache(primitives: int | None = None, *, library: Library | None = None) -> None:
+    """Set how many unused primitives the library caches, unless its environment variable does; None: the default."""
+    named = any(os.environ.get(f"{prefix}_PRIMITIVE_CACHE_CAPACITY") for prefix in ("ONEDNN", "DNNL"))
+    if not named:
+        count = _CACHED_PRIMITIVES if primitives is None else primitives
+        check((library or dnnl()).lib.dnnl_set_primitive_cache_capacity(count), "capacity of the cache")
+
+
+@functools.cache
+def _load() -> Library | str:
+    """Load and return the library, or return why that is not possible."""
+    with loading:
+        return _loaded()
+
+
+def _loaded() -> Library | str:
+    if importlib.util.find_spec("cffi") is None:
+        return f"cffi is not installed (pip install cffi {PACKAGE})"
+    path = _find()
+    if path is None:
+        if sys.platform != "linux" or os.uname().machine != "x86_64":
+            return f"no library for {sys.platform}: set {PATH_VARIABLE} to a libdnnl of version 3"
+        return f"the package is not installed (pip install {PACKAGE})"
+    flags = _RTLD_NOW | (_RTLD_NODELETE if sys.platform == "linux" else 0)
+    from netbuilder.engines.onednn.interface import ffi
+
+    try:
+        with _brief_waits():
+            omp: Any = ffi.dlopen(_OPENMP, flags)
+    except OSError as error:
+        if is_out_of_memory(error):
+            return f"there is not enough memory for it: {error}"
+        return "libgomp.so.1 is missing (Debian and Ubuntu: apt-get install libgomp1)"
+    lib: Any
+    try:
+        lib = ffi.dlopen(path, flags)
+        found = lib.dnnl_version()
+    except (OSError, AttributeError) as error:
+        if is_out_of_memory(error):
+            return f"there is not enough memory for it: {error}"
+        return f"{path} cannot be loaded: {error} (pip install {PACKAGE}, or set {PATH_VARIABLE})"
+    version = (found.major, found.minor, found.patch)
+    if version[0] != 3:
+        return f"{path} is oneDNN {'.'.join(map(str, version))}, but version 3 is needed (pip install {PACKAGE})"
+    engine = ffi.new("engine_t *")
+    check(lib.dnnl_engine_create(engine, 1, 0), "engine")
+    _end_team_before_fork(omp)
+    execute = brief_call(path, "dnnl_primitive_execute", ctypes.c_int)
+    setter = brief_call(_OPENMP, "omp_set_num_threads")
+    library = Library(ffi, lib, omp, engine[0], version, path, execute, setter)
+    limit_cache(library=library)
+    return library
+
+
+@contextlib.contextmanager
+def _brief_waits() -> Iterator[None]:
+    """Load libgomp such that a thread without work releases its core soon, unless the environment sets this.
+
+    libgomp reads the variable once, when it is loaded. By default threads spin for some milliseconds, which keeps the
+    core from others for longer than the next work of a net ever takes to come. Threads also spin at the end of each
+    kernel until the last one has finished; if other programs use the cores, that one may be waiting for the very core
+    on which another spins. If another library has loaded libgomp before, nothing changes.
+    """
+    chosen = any(os.environ.get(name) for name in (_SPIN_VARIABLE, "OMP_WAIT_POLICY"))
+    if not chosen:
+        os.environ[_SPIN_VARIABLE] = str(_SPINS)
+    try:
+        yield
+    finally:
+        if not chosen:
+            del os.environ[_SPIN_VARIABLE]
+
+
+def _end_team_before_fork(omp: Any) -> None:
+    """End the OpenMP threads of a thread that forks, before the fork; parent and child make new ones when needed.
+
+    libgomp does not support forks: a child would wait for threads that only its parent has. The OpenMP teams of other
+    threads do not matter, since these threads do not exist in the child.
+    """
+    if not hasattr(os, "register_at_fork"):
+        return
+    pause = getattr(omp, "omp_pause_resource_all", None)
+    if pause is not None:
+        os.register_at_fork(before=functools.partial(pause, _OMP_PAUSE_HARD))
+        return
+
+    def warn() -> None:
+        warnings.warn(
+            "this libgomp is older than that of GCC 9, whose threads do not survive a fork: nets that use oneDNN may "
+            "hang in this process; start it with multiprocessing.get_context('spawn')",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    os.register_at_fork(after_in_child=warn)
+
+
+def _find() -> str | None:
+    """Return the path of the library: the one the environment names, or that of the installed package."""
+    named = os.environ.get(PATH_VARIABLE)
+    if named:
+        return named
+    try:
+        files = importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    paths = [Path(str(file.locate())) for file in files if file.name == "libdnnl.so.3"]
+    paths += [Path(prefix) / "lib" / "libdnnl.so.3" for prefix in (sys.prefix, sys.base_prefix)]
+    return next((str(path.resolve()) for path in paths if path.exists()), None)

@@ -1,0 +1,115 @@
+"""The table of oneDNN's prepared kernels by operator, and their registration."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from netbuilder.engines.convolution_tables import with_fixed_ranks
+from netbuilder.engines.onednn.library import available, turned_off, why_unavailable
+from netbuilder.ops.core.registry import CPU, prepare_table
+
+__all__ = ["kernel_table", "register_kernels"]
+
+_warned: list[str] = []
+
+
+def register_kernels() -> bool:
+    """Register prepared kernels for all operators registered so far; a later call adds those of later operators.
+
+    Returns:
+        Whether oneDNN is available. If it is missing, a warning, once per process, tells what to install; if it is
+        turned off, there is no warning.
+    """
+    if not available():
+        if not turned_off() and not _warned:
+            _warned.append(why_unavailable())
+            warnings.warn(
+                f"oneDNN is not available, so operators run on NumPy alone, many times slower: {_warned[0]}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return False
+    prepare_table(kernel_table(), device=CPU, engine="ONEDNN", priority=10)
+    return True
+
+
+def kernel_table() -> dict[str, Any]:
+    """Return the function that makes each operator's prepared kernel, by operator type."""
+    from netbuilder.engines.onednn import deferred_gradients
+    from netbuilder.engines.onednn import kernels_conv as conv
+    from netbuilder.engines.onednn import kernels_dense as dense
+    from netbuilder.engines.onednn import kernels_eltwise as eltwise
+    from netbuilder.engines.onednn import kernels_join as join
+    from netbuilder.engines.onednn import kernels_layer_norm as layer_norm
+    from netbuilder.engines.onednn import kernels_lrn as lrn
+    from netbuilder.engines.onednn import kernels_norm as norm
+    from netbuilder.engines.onednn import kernels_parts as parts
+    from netbuilder.engines.onednn import kernels_pool as pool
+    from netbuilder.engines.onednn import kernels_segments as segments
+    from netbuilder.engines.onednn import kernels_softmax as softmax
+    from netbuilder.engines.onednn.widened import widened_where_faster
+
+    table: dict[str, Any] = {
+        "Add": eltwise.add,
+        "Alias": join.copy,
+        "AveragePool": pool.average_pool,
+        "AveragePoolGradient": pool.average_pool_gradient,
+        "BatchMatMul": dense.batch_matmul,
+        "ChannelBackpropStats": parts.channel_backprop_stats,
+        "ChannelStats": parts.channel_stats,
+        "Concat": join.concat,
+        "Conv": widened_where_faster(conv.conv, lambda op: (0,)),
+        "ConvGradient": deferred_gradients.conv_gradient,
+        "ConvRelu": conv.conv_relu,
+        "ConvTranspose": widened_where_faster(conv.conv_transpose, lambda op: (0,)),
+        "ConvTransposeGradient": deferred_gradients.conv_transpose_gradient,
+        "Copy": join.copy,
+        "CopyFromCPUInput": join.copy,
+        "CopyOnDeviceLike": join.copy,
+        "DepthConcat": join.concat,
+        "DepthSplit": join.split,
+        "Elu": eltwise.elu,
+        "EnsureCPUOutput": join.copy,
+        "FC": dense.fc,
+        "FCGradient": dense.fc_gradient,
+        "FCTransposed": dense.fc,
+        "FCTransposedGradient": dense.fc_gradient,
+        "GroupNorm": layer_norm.group_norm,
+        "InstanceNorm": layer_norm.group_norm,
+        "LRN": lrn.lrn,
+        "LRNGradient": lrn.lrn_gradient,
+        "LayerNorm": layer_norm.layer_norm,
+        "LayerNormGradient": layer_norm.layer_norm_gradient,
+        "LeakyRelu": eltwise.leaky_relu,
+        "LengthsMean": segments.segment_sums,
+        "LengthsSum": segments.segment_sums,
+        "LengthsWeightedSum": segments.segment_sums,
+        "LengthsWeightedSumGradient": segments.weighted_rows,
+        "MatMul": dense.matmul,
+        "MaxPool": pool.max_pool,
+        "MaxPoolGradient": pool.max_pool_gradient,
+        "Mul": eltwise.multiply,
+        "Relu": eltwise.relu,
+        "ReluGradient": eltwise.relu_gradient,
+        "Sigmoid": eltwise.sigmoid,
+        "SigmoidGradient": eltwise.sigmoid_gradient,
+        "Softmax": softmax.softmax,
+        "SoftmaxGradient": softmax.softmax_gradient,
+        "SoftmaxWithLoss": softmax.softmax_with_loss,
+        "SoftmaxWithLossGradient": softmax.softmax_with_loss_gradient,
+        "SparseLengthsIndicesInGradientWeightedSumGradient": segments.weighted_rows,
+        "SparseLengthsMean": segments.lookup,
+        "SparseLengthsPositionalWeightedSum": segments.lookup,
+        "SparseLengthsSum": segments.lookup,
+        "SparseLengthsWeightedSum": segments.lookup,
+        "SpatialBN": norm.spatial_bn,
+        "SpatialBNGradient": norm.spatial_bn_gradient,
+        "Split": join.split,
+        "StopGradient": join.copy,
+        "Sub": eltwise.subtract,
+        "Sum": eltwise.sum_kernel,
+        "Tanh": eltwise.tanh,
+        "TanhGradient": eltwise.tanh_gradient,
+    }
+    return with_fixed_ranks(table)

@@ -1,1 +1,0 @@
-"""Interfaces to libraries and devices: array modules, GPUs, oneDNN, random streams, allocation."""

@@ -1,1 +1,0 @@
-"""Collectives: how the processes of a run exchange arrays; MPI is called here only."""

@@ -1,0 +1,202 @@
+"""Ranks that do not agree: the same error on all of them, in any case of disagreement, and no hang."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from netbuilder.distributed.transport.session import Collective, Session, _compare
+from netbuilder.proto import DistributedError
+from thread_ranks import on_ranks, thread_sessions
+
+
+def run_all(size, function):
+    sessions = thread_sessions(size)
+    return sessions, on_ranks(size, lambda rank: function(sessions[rank], rank))
+
+
+def same_error(results):
+    assert all(isinstance(each, DistributedError) for each in results), results
+    assert len(set(map(str, results))) == 1, results
+    return str(results[0])
+
+
+def one(session, *args, **options):
+    return session.submit(Collective(*args, **options), lambda same: same).result()
+
+
+def test_ranks_that_agree():
+    def run(session, rank):
+        return [one(session, "Allreduce", f"g{n}", "(3,)") for n in range(5)]
+
+    assert run_all(3, run)[1] == [[True] * 5] * 3
+
+
+def test_different_layouts_are_no_error():
+    def run(session, rank):
+        first = one(session, "Allreduce", "g", "(3,)", "blocked" if rank else "")
+        return first, one(session, "Allreduce", "g", "(3,)", "blocked")
+
+    assert run_all(3, run)[1] == [(False, True)] * 3
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (("Barrier",), "rank 1: Barrier"),
+        (("Allreduce", "h", "(3,)"), r"rank 1: Allreduce of 'h' \(\(3,\)\)"),
+        (("Allreduce", "g", "(4,)"), r"rank 1: Allreduce of 'g' \(\(4,\)\)"),
+    ],
+)
+def test_another_operator_blob_or_shape_is_the_same_error_on_all_ranks(other, text):
+    def run(session, rank):
+        return one(session, *(other if rank == 1 else ("Allreduce", "g", "(3,)")))
+
+    sessions, results = run_all(3, run)
+    message = same_error(results)
+    pytest.raises(DistributedError, lambda: (_ for _ in ()).throw(results[0])).match(text)
+    assert "ranks 0, 2: Allreduce of 'g' ((3,))" in message
+    for session in sessions:
+        with pytest.raises(DistributedError, match="nothing more after an earlier error; run the init net"):
+            one(session, "Barrier")
+
+
+def test_what_was_submitted_after_the_disagreement_is_not_run():
+    ran = []
+
+    def run(session, rank):
+        first = session.submit(Collective("Allreduce", f"g{rank}"), lambda same: None)
+        later = []
+        with contextlib.suppress(DistributedError):  # the ranks may have found out already
+            for n in range(3 if rank else 0):
+                later.append(session.submit(Collective("Allreduce", f"h{n}"), ran.append))
+        for item in later:
+            with pytest.raises(DistributedError, match="nothing more after an earlier error|do not exchange the same"):
+                item.result()
+        return first.result()
+
+    same_error(run_all(2, run)[1])
+    assert not ran
+
+
+def test_what_was_submitted_before_an_error_raises_that_error():
+    """So it does not matter for which of several collectives in flight a program waits first."""
+
+    def run(session, rank):
+        held = threading.Event()
+
+        def fail(same):
+            held.wait()
+            raise ValueError("an overflow")
+
+        items = [session.submit(Collective("Allreduce", f"g{n}"), work) for n, work in enumerate([fail, fail, fail])]
+        held.set()
+        for item in reversed(items):
+            with pytest.raises(ValueError, match="an overflow"):
+                item.result()
+        with pytest.raises(DistributedError, match="nothing more after an earlier error"):
+            one(session, "Barrier")
+        return "as it should be"
+
+    assert run_all(2, run)[1] == ["as it should be"] * 2
+
+
+def test_an_error_has_the_position_of_the_collective_that_failed():
+    def located(name):
+        return lambda error: ValueError(f"{name}: {error}")
+
+    def run(session, rank):
+        held = threading.Event()
+        calls = [Collective("Allreduce", name, "(4,)" if rank and name == "b" else "", located=located(name))
+                 for name in "abc"]  # fmt: skip
+        items = [session.submit(call, lambda same: held.wait()) for call in calls]
+        held.set()
+        for item in reversed(items[1:]):
+            with pytest.raises(ValueError, match="b: the ranks do not exchange the same"):
+                item.result()
+        return items[0].result()
+
+    assert run_all(2, run)[1] == [True] * 2
+
+
+def test_a_failure_of_one_rank_reaches_the_others():
+    def run(session, rank):
+        one(session, "Allreduce", "g")
+        if rank == 1:
+            session.report_failure(ValueError("a batch of 3"))
+            session.report_failure(ValueError("another"))
+            with pytest.raises(DistributedError, match="a batch of 3"):
+                one(session, "Allreduce", "h")
+            return None
+        return one(session, "Allreduce", "h")
+
+    results = run_all(3, run)[1]
+    message = same_error([results[0], results[2]])
+    assert message == "rank 1 of 3 has failed (ValueError: a batch of 3), while ranks 0, 2 wait in Allreduce of 'h'"
+
+
+def test_what_a_rank_began_before_it_failed_is_finished():
+    def run(session, rank):
+        items = [session.submit(Collective("Allreduce", f"g{n}"), lambda same, n=n: n) for n in range(3)]
+        if rank == 1:
+            session.report_failure(ValueError("late"))
+            return [item.result() for item in items]
+        found = [item.result() for item in items]
+        with pytest.raises(DistributedError, match="rank 1 of 2 has failed"):
+            one(session, "Barrier")
+        return found
+
+    assert run_all(2, run)[1] == [[0, 1, 2]] * 2
+
+
+def test_a_rank_that_ends_its_program_is_named():
+    def run(session, rank):
+        if rank == 0:
+            return one(session, "Allreduce", "g")
+        return session.close()
+
+    message = same_error(run_all(2, run)[1])
+    assert "rank 0: Allreduce of 'g'; rank 1: the end of the program" in message
+
+
+def test_all_ranks_end_together():
+    assert run_all(3, lambda session, rank: session.close())[1] == [None] * 3
+
+
+def test_a_failed_rank_ends_with_those_that_end():
+    def run(session, rank):
+        if rank:
+            session.report_failure(ValueError("no"))
+        session.close()
+
+    results = run_all(2, run)[1]
+    assert results[1] is None and "rank 1 of 2 has failed" in str(results[0])
+
+
+def test_a_rank_that_does_not_come():
+    def run(session, rank):
+        if rank == 0:
+            return None
+        begin = time.monotonic()
+        with pytest.raises(DistributedError, match=r"rank 1 of 2 has waited 0.3 s for the other ranks in Barrier") as e:
+            one(session, "Barrier", timeout=0.3)
+        assert time.monotonic() - begin < 5
+        with pytest.raises(DistributedError, match="has waited 0.3 s"):
+            one(session, "Barrier")
+        return str(e.value)
+
+    run_all(2, run)[1]
+
+
+def test_one_rank_is_never_over():
+    session = thread_sessions(1)[0]
+    session.report_failure(ValueError("no"))
+    assert isinstance(session, Session) and session.over is None and one(session, "Barrier")
+
+
+def test_long_texts_are_shortened_around_the_first_difference():
+    blobs = ", ".join(f"'g{n}' (3, 4) float32" for n in range(400))
+    message = _compare([blobs + ", 'h' (3,)", blobs + ", 'h' (4,)"])
+    assert len(message) < 1200 and "'h' (3,)" in message and "'h' (4,)" in message
+    assert len(_compare(["a" * 900, "b" * 900])) < 1300

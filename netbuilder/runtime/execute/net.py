@@ -22,7 +22,7 @@ from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST
 from netbuilder.engines.random import stream_key
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.graph.memory_budget import MemoryBudgetError
+from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.graph.observability import ALL, set_stored
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
@@ -590,14 +590,13 @@ class RuntimeNet:
             options = dataclasses.replace(options, memory_budget=f"{max(1, int(options.memory_budget * largest))} B")
         elif options.memory_budget is not None:
             options = dataclasses.replace(options, largest_plan=largest)
-        make = self.workspace.make
-        try:
-            made = make_plan(self, self.workspace.generation, start, options, make, self._arenas[arena])
-        except MemoryBudgetError as error:
+        generation, make = self.workspace.generation, self.workspace.make
+        made = make_plan(self, generation, start, options, make, self._arenas[arena])
+        if isinstance(made, Shortfall):
             name = self._observable.forget_fetched()
             if not name:
-                raise
-            _log.warning("net %r: blob %r is not kept, although it was fetched: %s", self.name, name, error)
+                raise made.error
+            _log.warning("net %r: blob %r is not kept, although it was fetched: %s", self.name, name, made)
             return self._make_plan(start, arena)
         if made is not None and not fetched:
             self._largest_plans[start] = max(made.memory.whole, largest)

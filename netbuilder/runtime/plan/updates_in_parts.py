@@ -1,7 +1,7 @@
 """Updates in parts: some rows of a large matrix's gradient are computed, then these rows of the matrix are updated.
 
 So the gradient of an FC's weights, which is as large as they are, never exists as a whole, and an update reads a part
-of it while that is in the caches. The kernel of the gradient says how it is divided (``Prepared.in_parts``); that
+of it while that is in the caches. The kernel of the gradient says how it is divided (``InParts``); that
 of the update works on any tensors of one shape. Its other outputs, among them dX, which
 depends on the old weights, are computed first. The results are equal to the bit.
 """
@@ -15,8 +15,9 @@ import numpy as np
 
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.layouts import HOST
-from netbuilder.ops.core import contexts
-from netbuilder.ops.core.contexts import Call, InParts, Prepared
+from netbuilder.ops.core import extensions
+from netbuilder.ops.core.contexts import Call, Prepared
+from netbuilder.ops.core.extensions import DeferredOutputs, InParts
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.runtime.plan.update_chain import Chain, joined
 from netbuilder.runtime.plan.values import Node
@@ -46,7 +47,7 @@ def gradient_of_chain(
             continue
         if value.name not in hidden or value.spec is None or value.spec.ndim < 2:
             continue
-        if value.spec.nbytes < contexts.LARGE_GRADIENT:
+        if value.spec.nbytes < extensions.LARGE_GRADIENT:
             continue
         if node.first.op_def.is_gradient_op and all(reader in chain.nodes for reader in readers[id(value)]):
             return node
@@ -73,8 +74,8 @@ def update_with_gradient(gradient: Node, chain: Chain, update: Node, choose: Cho
 
     def maker(ctx: Any, *specs: TensorSpec) -> Prepared | None:
         first = choose(gradient, ctx)
-        parts = first.in_parts if first is not None else None
-        if first is None or parts is None or first.deferred or value.spec is None:
+        parts = first.get(InParts) if first is not None else None
+        if first is None or parts is None or first.get(DeferredOutputs) or value.spec is None:
             return None
         own = [*specs[len(gradient.inputs) :]]
         own.insert(at, value.spec.plain)

@@ -185,7 +185,7 @@ def reduce_segments(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared |
         return lambda: kernel(_blocks(segments * width), (*given, offsets.words().view(np.int64), *after))
 
     return Prepared(
-        plain, [out], bind, name=f"cuda {kernel.name}", extensions=(Capturable(_lengths_input(op),))
+        plain, [out], bind, name=f"cuda {kernel.name}", extensions=(Capturable(_lengths_input(op)),)
     )  # fmt: skip
 
 
@@ -208,5 +208,5 @@ def spread_segments(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
 
     inputs = [spec if name in read else None for name, spec in given.items()]
     return Prepared(
-        inputs, [out], bind, name=f"cuda {kernel.name}", extensions=(Capturable(_lengths_input(op),))
+        inputs, [out], bind, name=f"cuda {kernel.name}", extensions=(Capturable(_lengths_input(op)),)
     )  # fmt: skip

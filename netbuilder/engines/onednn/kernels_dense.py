@@ -274,8 +274,7 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
     else:
         steps[:1] = [partial(_bind_part, parts, start) for start in range(0, first, parts.rows)]
         made = prepared(inputs, outputs, steps, scratch=parts.part(0).scratch, name=dw.name)
-    made.extend(parts)
-    return made
+    return made if parts is None else made.extend(parts)
 
 
 def _bind_part(parts: InParts, start: int, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:

@@ -131,7 +131,8 @@ def _prepare_forward(
     result = prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
     if ctx.ends_early(0, (0,)):
         _defer(ctx, result, data, epsilon, variance, relu=relu)
-    return result.extend(Again(_again(ctx, data, epsilon, variance, inputs, channel, relu=relu)))
+    again = _again(ctx, data, epsilon, variance, inputs, channel, relu=relu)
+    return result if again is None else result.extend(Again(again))
 
 
 def _test_mode(

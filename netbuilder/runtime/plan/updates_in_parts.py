@@ -20,7 +20,7 @@ from netbuilder.ops.core.contexts import Call, Prepared
 from netbuilder.ops.core.extensions import DeferredOutputs, InParts
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.runtime.plan.update_chain import Chain, joined
-from netbuilder.runtime.plan.values import Node
+from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["Choose", "gradient_of_chain", "update_with_gradient"]
 
@@ -31,7 +31,7 @@ _ALIGNMENT = 64
 
 
 def gradient_of_chain(
-    chain: Chain, maker: Mapping[int, Node], readers: Mapping[int, Sequence[Node]], hidden: Collection[str]
+    chain: Chain, maker: Mapping[Value, Node], readers: Mapping[Value, Sequence[Node]], hidden: Collection[str]
 ) -> Node | None:
     """Return the node that makes the large gradient which a chain of updates reads, if nobody else needs it.
 
@@ -42,14 +42,14 @@ def gradient_of_chain(
         hidden: names of which no version is observable.
     """
     for value in chain.tensors if chain.nodes[0].first.location == HOST else ():
-        node = maker.get(id(value))
+        node = maker.get(value)
         if node is None or node.fused is not None or len(node.parts) > 1 or node.outputs[0] is not value:
             continue
         if value.name not in hidden or value.spec is None or value.spec.ndim < 2:
             continue
         if value.spec.nbytes < extensions.LARGE_GRADIENT:
             continue
-        if node.first.op_def.is_gradient_op and all(reader in chain.nodes for reader in readers[id(value)]):
+        if node.first.op_def.is_gradient_op and all(reader in chain.nodes for reader in readers[value]):
             return node
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from netbuilder.engines.engine import Fusion, Pattern
+from netbuilder.engines.fusion import Condition, Fusion
 from netbuilder.ops.core.contexts import Prepared
 
 __all__ = ["conv_fusions", "with_fixed_ranks"]
@@ -31,9 +31,15 @@ def conv_fusions(fused_conv: Callable[..., Prepared | None]) -> tuple[Fusion, ..
         return fused_conv(op, ctx, specs[:-1], relu=True, add=specs[-1])
 
     return (
-        Fusion(Pattern.CHAIN, ("Conv",), "Relu", relu, "conv_relu"),
-        Fusion(Pattern.CHAIN, ("Conv", "Sum"), "Relu", add_relu, "conv_relu"),
-        Fusion(Pattern.ACCUMULATE, ("Conv",), "Sum", add, "conv_sum"),
+        Fusion("Conv: *x -> a; Relu: a -> y", "*x -> y", relu, "conv_relu"),
+        Fusion("Conv+Sum: *x -> a; Relu: a -> y", "*x -> y", add_relu, "conv_relu"),
+        Fusion(
+            "Conv: *x -> a; Sum: {a other} -> y",
+            "*x other -> y",
+            add,
+            "conv_sum",
+            conditions={"other": Condition.OVERWRITTEN},
+        ),
     )
 
 

@@ -10,15 +10,14 @@ class.
 
 from __future__ import annotations
 
-import enum
 import functools
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.data.forking import loading
+from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.engines.open_choice import OpenChoice
 from netbuilder.ops.core.contexts import PlanContext, Prepared
@@ -30,9 +29,7 @@ __all__ = [
     "ENTRY_POINTS",
     "HOST",
     "Engine",
-    "Fusion",
     "Location",
-    "Pattern",
     "array_engine",
     "engine_names",
     "find_engine",
@@ -48,53 +45,6 @@ Location = tuple[int, int]
 """Where a buffer is stored: (PROTO_CPU, 0) for the host's memory, (PROTO_CUDA, id) for a GPU's."""
 
 HOST: Location = (0, 0)
-
-
-class Pattern(enum.Enum):
-    """The relation of the two operators of a fusion."""
-
-    CHAIN = "the second reads what the first writes, and nothing else"
-    ACCUMULATE = "the second adds what the first writes to a value, which the result may overwrite"
-    ADD = "the second adds what the first writes to a value, which is kept; the value is the last input"
-    NORMALIZATION_GRADIENT = (
-        "the first is the gradient of an activation, in place; the second that of the normalization before it, with "
-        "the inputs X, scale, dY, mean, deviation"
-    )
-    STATISTICS_GRADIENT = (
-        "the first is the gradient of an activation; the second sums its result over a part of a batch, for the "
-        "normalization before the activation, with the inputs X, mean, deviation, dY; if it reads the activation's "
-        "result, another operator may be between, and a Sum of two before them is added as for SHARED_GRADIENT"
-    )
-    SHARED_GRADIENT = (
-        "the first is the gradient of an activation, whose result others may read, too; the second that of a "
-        "normalization, with the inputs X, scale, dY, mean, deviation; a Sum of two before them is added, whose second "
-        "summand is the last input"
-    )
-
-
-@dataclass(frozen=True)
-class Fusion:
-    """A kernel that does the work of two neighboring operators.
-
-    Args:
-        pattern: the relation of the two.
-        first: the type of the first operator, or the types of the operators of an earlier fusion.
-        second: the type of the second operator.
-        make: ``make(op, ctx, *specs) -> Prepared | None``; is given the main operator (the second one if the
-            first is a gradient, else the first) and the specs of the fused kernel's inputs; returns None if it does not
-            apply.
-        optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``.
-        inputs: the number of inputs that the first part must have; None for any number.
-        reads_result: of a fusion of gradients: the result of the activation is a further input.
-    """
-
-    pattern: Pattern
-    first: tuple[str, ...]
-    second: str
-    make: Callable[..., Prepared | None]
-    optimization: str = "engine_fusions"
-    inputs: int | None = None
-    reads_result: bool = False
 
 
 class Engine:

@@ -261,10 +261,8 @@ def _over_channels() -> None:
 def _fused_channels(op_type: str) -> Iterator[tuple[Any, int]]:
     """Yield the kernels that begin with an operator of batch normalization, and how many more images they read."""
     for fusion in CHANNEL_FUSIONS:
-        if op_type == "SpatialBN" and fusion.first[0] == op_type:
-            yield fusion.make, int("Sum" in (*fusion.first, fusion.second))
-        elif op_type == fusion.second:
-            yield from ((fusion.make, count) for count in (1, 2))
+        if op_type in (fusion.types[0], fusion.types[-1]):
+            yield fusion.make, ("Sum" in fusion.types) + (op_type != "SpatialBN")
 
 
 def _pool() -> None:

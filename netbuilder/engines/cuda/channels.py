@@ -21,7 +21,7 @@ from netbuilder.engines.cuda.code import c_type, stored, value_of, with_prelude
 from netbuilder.engines.cuda.elementwise import elementwise
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.layout import array_dtype, elements_of, in_order, order_of
-from netbuilder.engines.engine import Fusion, Pattern
+from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
@@ -574,23 +574,26 @@ CHANNELS: dict[str, Callable[..., Prepared | None]] = {
 }
 """Operators of batch normalization."""
 
+_STATISTICS = "ReluGradient: y dy -> g; ChannelBackpropStats: x mean deviation g *more -> *sums"
+
 CHANNEL_FUSIONS = (
     *(
         fusion
-        for inputs in (7, 8)  # without and with the number of elements
+        for x in ("a b c d e f g", "a b c d e f g h")  # without and with the number of elements
         for fusion in (
-            Fusion(Pattern.CHAIN, ("SpatialBN",), "Relu", fused_bn_relu, "bn_relu", inputs=inputs),
-            Fusion(Pattern.ADD, ("SpatialBN",), "Sum", fused_bn_sum, "bn_relu", inputs=inputs),
-            Fusion(Pattern.CHAIN, ("SpatialBN", "Sum"), "Relu", fused_bn_sum_relu, "bn_relu", inputs=inputs + 1),
+            Fusion(f"SpatialBN: {x} -> z *own; Relu: z -> y", f"{x} -> y *own", fused_bn_relu, "bn_relu"),
+            Fusion(f"SpatialBN: {x} -> z *own; Sum: {{z add}} -> y", f"{x} add -> y *own", fused_bn_sum, "bn_relu"),
+            Fusion(
+                f"SpatialBN+Sum: {x} add -> z *own; Relu: z -> y", f"{x} add -> y *own", fused_bn_sum_relu, "bn_relu"
+            ),
         )
     ),
     Fusion(
-        Pattern.STATISTICS_GRADIENT,
-        ("ReluGradient",),
-        "ChannelBackpropStats",
-        fused_relu_gradient_stats,
-        "relu_gradient_stats",
-        reads_result=True,
+        f"Sum: u v -> dy; {_STATISTICS}", "x mean deviation u *more y v -> g *sums",
+        fused_relu_gradient_stats, "relu_gradient_stats", main=2, place=1,
     ),
-)
+    Fusion(
+        _STATISTICS, "x mean deviation dy *more y -> g *sums", fused_relu_gradient_stats, "relu_gradient_stats", main=1
+    ),
+)  # fmt: skip
 """Fusions of a normalization over the parts of a batch, which has the sums of all parts as inputs."""

@@ -24,7 +24,7 @@ from netbuilder.engines.cuda.row_updates import joint_update, row_update
 from netbuilder.engines.cuda.rows import ROWS
 from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 from netbuilder.engines.cuda.sums import with_sums
-from netbuilder.engines.engine import Fusion, Pattern
+from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.traced import ELEMENTWISE
 from netbuilder.ops.core.contexts import Prepared
 
@@ -95,4 +95,4 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     "SumRepeatedRows": sum_repeated_rows,
 }
 
-FUSIONS = (*CHANNEL_FUSIONS, Fusion(Pattern.CHAIN, ("FC",), "Relu", BY_CUBLAS.fused_fc_relu, "fc_relu"))
+FUSIONS = (*CHANNEL_FUSIONS, Fusion("FC: *x -> a; Relu: a -> y", "*x -> y", BY_CUBLAS.fused_fc_relu, "fc_relu"))

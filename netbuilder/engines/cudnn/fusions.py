@@ -12,30 +12,39 @@ from netbuilder.engines.cudnn.kernels_norm import (
     fused_bn_sum_relu,
     fused_shared_gradient,
 )
-from netbuilder.engines.engine import Fusion, Pattern
+from netbuilder.engines.fusion import GRADIENT_OF_ACTIVATION, Fusion
 
 __all__ = ["FUSIONS"]
 
+_SHARED = "ReluGradient: y dy -> g; SpatialBNGradient: x scale g *statistics -> *dx"
+
 FUSIONS = (
-    Fusion(Pattern.CHAIN, ("SpatialBN",), "Relu", fused_bn_relu, "bn_relu", inputs=5),
-    Fusion(Pattern.ADD, ("SpatialBN",), "Sum", fused_bn_sum, "bn_relu", inputs=5),
-    Fusion(Pattern.CHAIN, ("SpatialBN", "Sum"), "Relu", fused_bn_sum_relu, "bn_relu", inputs=6),
-    Fusion(Pattern.CHAIN, ("FC",), "Relu", BY_CUDNN.fused_fc_relu, "fc_relu"),
+    Fusion(
+        "SpatialBN: a b c d e -> h *statistics; Relu: h -> y", "a b c d e -> y *statistics", fused_bn_relu, "bn_relu"
+    ),
+    Fusion(
+        "SpatialBN: a b c d e -> h *statistics; Sum: {h other} -> y", "a b c d e other -> y *statistics",
+        fused_bn_sum, "bn_relu",
+    ),
+    Fusion(
+        "SpatialBN+Sum: a b c d e other -> h *statistics; Relu: h -> y", "a b c d e other -> y *statistics",
+        fused_bn_sum_relu, "bn_relu",
+    ),
+    Fusion("FC: *x -> a; Relu: a -> y", "*x -> y", BY_CUDNN.fused_fc_relu, "fc_relu"),
     *conv_fusions(fused_conv),
     Fusion(
-        Pattern.NORMALIZATION_GRADIENT,
-        ("ReluGradient",),
-        "SpatialBNGradient",
+        "ReluGradient: y dy -> g; SpatialBNGradient: x scale g mean deviation -> *dx",
+        "x scale dy mean deviation y -> *dx",
         fused_bn_relu_gradient,
         "bn_relu_gradient",
-        reads_result=True,
+        main=1,
+        place=1,
+        conditions=GRADIENT_OF_ACTIVATION,
     ),
+    # The end of a residual block: others may read g, too; a Sum of two gradients before it is added.
     Fusion(
-        Pattern.SHARED_GRADIENT,
-        ("ReluGradient",),
-        "SpatialBNGradient",
-        fused_shared_gradient,
-        "bn_relu_gradient",
-        reads_result=True,
+        f"Sum: u v -> dy; {_SHARED}", "x scale u *statistics y v -> g *dx",
+        fused_shared_gradient, "bn_relu_gradient", main=2, place=1,
     ),
-)
+    Fusion(_SHARED, "x scale dy *statistics y -> g *dx", fused_shared_gradient, "bn_relu_gradient", main=1),
+)  # fmt: skip

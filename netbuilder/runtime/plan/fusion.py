@@ -1,33 +1,20 @@
-"""Fusion: neighboring operators become one kernel where the value between them is not visible.
+"""Fusion: neighboring operators become one kernel where the values between them are not visible.
 
-A value is visible if it is the last version of its name and the name is observable. The engines' tables
-(`netbuilder.engines.engine.Fusion`) list the operators that have a common kernel; the patterns are:
-
-- CHAIN: an operator and the producer of its only input (``SpatialBN`` and ``Relu``), where the value between them is
-  overwritten or not observable;
-- ACCUMULATE: a ``Conv`` and the ``Sum`` of its output with an earlier value, whose buffer the result overwrites;
-- ADD: a ``SpatialBN`` and the ``Sum`` of its output with an earlier value, which others may read;
-- NORMALIZATION_GRADIENT: ``ReluGradient`` and the ``SpatialBNGradient`` after it. Where the value between them is
-  visible, and overwrites the one before it, it becomes a deferred value: a fetch computes it from the inputs of the
-  ``ReluGradient``;
-- STATISTICS_GRADIENT: ``ReluGradient`` and the ``ChannelBackpropStats`` that reads its result, of a normalization over
-  several devices. The kernel writes the results of both;
-- SHARED_GRADIENT: ``ReluGradient`` and a ``SpatialBNGradient`` that reads its result, with the ``Sum`` of two gradients
-  before them: the end of a residual block. The kernel writes the results of both.
+A value is visible if it is the last version of its name and the name is observable. The engines' tables have the rules
+(`netbuilder.engines.fusion.Fusion`), which one matcher applies: it visits the operators in order and tries the rules
+whose last operator has this type, from the last operator back along the edges. What every rule needs is checked here:
+that nobody misses a value that the kernel does not write, and that operators may move to where the kernel runs.
 
 A ``Dropout`` in test mode is removed: operators that read its output read its input instead.
-
-A fused operator takes the position of its first part, so the last part writes earlier than before. That is safe for
-the first version of a name, and for the next version of a name that no other operator reads in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.engines.engine import Fusion, Pattern
+from netbuilder.engines.fusion import Condition, Fusion
 from netbuilder.engines.layouts import on_location
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.registry import plain_kernel
@@ -47,7 +34,7 @@ def fuse(graph: PlanGraph) -> None:
     """
     fusions = {kind: [each for engine in found for each in engine.fusions()] for kind, found in graph.engines.items()}
     for fusion in (each for found in fusions.values() for each in found):
-        optimization(fusion.optimization, f"fusion of {', '.join((*fusion.first, fusion.second))}")
+        optimization(fusion.optimization, f"fusion of {', '.join(fusion.types)}")
     matcher = _Matcher(graph, fusions)
     for node in graph.nodes:
         matcher.visit(node)
@@ -55,25 +42,22 @@ def fuse(graph: PlanGraph) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Match:
-    """Operators that become one.
+class _Bound:
+    """Operators of the types of a rule, connected by its edges.
 
     Args:
-        parts: the nodes that the fused one replaces, in order.
-        main: the part whose operator makes the kernel.
-        at: the part whose position the fused node takes.
-        inputs, outputs: of the fused node.
-        order: the parts in the order in which their operators are listed, the main one's first; None: as ``parts``.
-        made: is called when the kernel has been made.
+        nodes: the operators, in order.
+        values: by name.
+        others: what ``*name`` stands for.
     """
 
-    parts: Sequence[Node]
-    main: Node
-    at: Node
-    inputs: Sequence[Value]
-    outputs: Sequence[Value]
-    order: Sequence[Node] | None = None
-    made: Callable[[], None] = lambda: None
+    nodes: Sequence[Node]
+    values: Mapping[str, Value]
+    others: Mapping[str, Sequence[Value]]
+
+    def all(self, names: Iterable[str]) -> list[Value]:
+        """Return the values of names."""
+        return [each for name in names for each in (self.others[name] if name[0] == "*" else (self.values[name],))]
 
 
 class _Matcher:
@@ -81,21 +65,11 @@ class _Matcher:
 
     def __init__(self, graph: PlanGraph, fusions: dict[int, list[Fusion]]) -> None:
         self._graph = graph
-        # By the kind of device, and the type of the operator at whose visit it is tried.
-        self._by_trigger: dict[tuple[int, str], list[Fusion]] = {}
+        self._by_last: dict[tuple[int, str], list[Fusion]] = {}  # by the kind of device, and the last operator's type
         for kind, found in fusions.items():
             for fusion in found:
-                trigger = fusion.first[0] if fusion.pattern in _OF_GRADIENTS else fusion.second
                 if graph.options.enabled(fusion.optimization):
-                    self._by_trigger.setdefault((kind, trigger), []).append(fusion)
-        self._matches: dict[Pattern, Callable[[Node, Fusion], _Match | None]] = {
-            Pattern.CHAIN: self._chain,
-            Pattern.ACCUMULATE: self._sum,
-            Pattern.ADD: self._sum,
-            Pattern.NORMALIZATION_GRADIENT: self._normalization_gradient,
-            Pattern.STATISTICS_GRADIENT: self._with_result,
-            Pattern.SHARED_GRADIENT: self._with_result,
-        }
+                    self._by_last.setdefault((kind, fusion.types[-1]), []).append(fusion)
         self._nodes: list[Node | None] = list(graph.nodes)
         self._index = graph.places()
         self._origin = graph.makers()
@@ -113,83 +87,156 @@ class _Matcher:
         op_type = node.first.op_def.type
         if op_type == "Dropout" and self._graph.options.enabled("dropout_in_test_mode"):
             self._remove_dropout(node)
-        for fusion in self._by_trigger.get((node.first.device[0], op_type), ()):
-            match = self._matches[fusion.pattern](node, fusion)
-            if match is not None:
-                self._apply(match, fusion)
+        for fusion in self._by_last.get((node.first.device[0], op_type), ()):
+            bound = self._bind(node, fusion)
+            if bound is not None and self._applies(bound, fusion):
+                self._apply(bound, fusion)
                 return
 
-    def _apply(self, match: _Match, fusion: Fusion) -> None:
-        """Replace the parts of a match by one node."""
-        op = match.main.first.op
+    def _applies(self, bound: _Bound, fusion: Fusion) -> bool:
+        """Whether everything is true that a rule needs."""
+        return (
+            self._nobody_misses(bound, fusion)
+            and self._may_move(bound, fusion)
+            and all(self._fulfills(bound, name, condition) for name, condition in fusion.conditions.items())
+        )
+
+    def _bind(self, last: Node, fusion: Fusion) -> _Bound | None:
+        """Return the operators of a rule that end with this one; None if there are none."""
+        values: dict[str, Value] = {}
+        others: dict[str, Sequence[Value]] = {}
+        nodes: list[Node] = []
+        for part in reversed(fusion.parts):
+            node: Node | None = last
+            if nodes:
+                node = self._maker.get(next(values[name] for name in part.outputs if name in values))
+            if node is None or tuple(each.op_def.type for each in node.parts) != part.types:
+                return None
+            inputs = self._later_first(node) if part.either_order else node.inputs
+            if node.first.device != last.first.device or not inputs and part.inputs:
+                return None
+            for names, found in ((part.inputs, inputs), (part.outputs, node.outputs)):
+                fixed = [name for name in names if not name.startswith("*")]
+                if len(found) < len(fixed) or len(found) > len(fixed) and len(fixed) == len(names):
+                    return None
+                if any(values.setdefault(name, value) is not value for name, value in zip(fixed, found)):
+                    return None
+                others.update((name, found[len(fixed) :]) for name in names[len(fixed) :])
+            nodes.append(node)
+        return _Bound(nodes[::-1], values, others)
+
+    def _later_first(self, node: Node) -> Sequence[Value]:
+        """Return the two inputs of a node, first the one that is made later; () if they are not made by two nodes."""
+        made = [self._maker.get(value) for value in node.inputs]
+        if len(made) != 2 or made[0] is None or made[1] is None or made[0] is made[1]:
+            return ()
+        return node.inputs if self._index[made[0]] > self._index[made[1]] else node.inputs[::-1]
+
+    def _nobody_misses(self, bound: _Bound, fusion: Fusion) -> bool:
+        """Whether the values that the kernel does not write are read by these operators alone, and not visible."""
+        for number, (part, node) in enumerate(zip(fusion.parts, bound.nodes)):
+            for name in part.outputs:
+                if name in fusion.outputs:
+                    continue
+                value = bound.values[name]
+                deferred = fusion.conditions.get(name) is Condition.WHEN_FETCHED
+                if value.readers != 1 or self._graph.visible(value) and not deferred:
+                    return False
+                if number == fusion.place and any(each.name == value.name for each in node.inputs):
+                    return False  # the operator at whose place the kernel runs is itself in place
+        return True
+
+    def _may_move(self, bound: _Bound, fusion: Fusion) -> bool:
+        """Whether the operators may run where the kernel does: nothing that they read is missing or overwritten there.
+
+        One that comes later writes the first version of a name there, or overwrites a value that nobody else needs.
+        """
+        nodes, place = bound.nodes, bound.nodes[fusion.place]
+        at, own = self._index[place], {self._index[node] for node in nodes}
+        made = [self._maker.get(value) for value in bound.all(fusion.inputs)]
+        if any(node is not None and self._index[node] > at for node in made):
+            return False
+        for node in nodes[: fusion.place]:
+            names = {value.name for value in node.inputs}
+            between = (self._nodes[i] for i in range(self._index[node] + 1, at) if i not in own)
+            if any(value.name in names for each in between if each is not None for value in each.outputs):
+                return False
+        return all(
+            value.version == 0 or self._overwrites(value, node, place, bound, fusion)
+            for node in nodes[fusion.place + 1 :]
+            for value in node.outputs
+        )
+
+    def _overwrites(self, value: Value, node: Node, place: Node, bound: _Bound, fusion: Fusion) -> bool:
+        """Whether an output takes the place of an input that nobody else needs from where the kernel runs on."""
+        written = bound.all(fusion.outputs)
+        for before in node.inputs:
+            if before.name == value.name and before not in written:
+                return self._maker.get(before) in bound.nodes or self._ends_at(before, place, node)
+        return False
+
+    def _fulfills(self, bound: _Bound, name: str, condition: Condition) -> bool:
+        """Whether a condition is true of a value."""
+        value, first = bound.values[name], bound.nodes[0]
+        if condition is Condition.OVERWRITTEN:
+            return self._ends_at(value, first, bound.nodes[-1])
+        if condition is Condition.READ_LAST:
+            return all(i <= self._index[first] for i in self._readers[value])
+        if condition is Condition.OF_ACTIVATION:
+            forward = self._origin.get(first.inputs[0])
+            return (
+                forward is not None
+                and f"{forward.first.op_def.type}Gradient" == first.first.op_def.type
+                and self._origin.get(forward.inputs[0]) is self._origin.get(value)
+            )
+        before = _overwritten_by(value, self._maker[value])
+        external = before is not None and before.version == 0 and before.blob is not None  # a plan must not alter it
+        return not self._graph.visible(value) or before is not None and not external
+
+    def _when_fetched(self, bound: _Bound, name: str) -> Callable[[], None]:
+        """Return a function that lets a value be computed when it is fetched."""
+        value = bound.values[name]
+        node = self._maker[value]
+        before, reads = _overwritten_by(value, node), tuple(node.inputs)
+
+        def defer() -> None:
+            value.lazy, value.lazy_from, value.lazy_reads, value.guarded = _plain_run(node), before, reads, True
+
+        return defer
+
+    def _apply(self, bound: _Bound, fusion: Fusion) -> None:
+        """Replace the operators of a rule by one node."""
+        nodes, inputs, outputs = bound.nodes, bound.all(fusion.inputs), bound.all(fusion.outputs)
+        main = nodes[fusion.main].first.op
+        deferred = [
+            self._when_fetched(bound, name)
+            for name, condition in fusion.conditions.items()
+            if condition is Condition.WHEN_FETCHED and self._graph.visible(bound.values[name])
+        ]
 
         def maker(ctx: Any, *specs: Any) -> Prepared | None:
-            prepared = fusion.make(op, ctx, *specs)
-            if prepared is not None:
-                match.made()
+            prepared = fusion.make(main, ctx, *specs)
+            for defer in deferred if prepared is not None else ():
+                defer()
             return prepared
 
-        instructions = [part for each in match.order or match.parts for part in each.parts]
-        node = Node(instructions, list(match.inputs), list(match.outputs), maker, originals=list(match.parts))
-        index, old = self._index[match.at], {self._index[part] for part in match.parts}
+        named = nodes if fusion.main == 0 else nodes[::-1]  # messages name the main operator
+        node = Node([part for each in named for part in each.parts], inputs, outputs, maker, originals=[*nodes])
+        index, old = self._index[nodes[fusion.place]], {self._index[each] for each in nodes}
         for each in old:
             self._nodes[each] = None
         self._nodes[index] = node
         self._index[node] = index
-        for value in {value for part in match.parts for value in part.inputs}.union(match.inputs):
+        for value in {value for each in nodes for value in each.inputs}.union(inputs):
             others = [i for i in self._readers.get(value, ()) if i not in old]
-            self._readers[value] = sorted([*others, *[index] * match.inputs.count(value)])
-        for value in match.outputs:
+            self._readers[value] = sorted([*others, *[index] * inputs.count(value)])
+        for value in outputs:
             self._maker[value] = node
-
-    def _producer(self, consumer: Node, between: Value) -> Node | None:
-        """Return the node that makes ``between``, if only ``consumer`` uses that value and it need not be written."""
-        producer = self._maker.get(between)
-        if producer is None or between.readers != 1 or self._graph.visible(between):
-            return None
-        if producer.outputs[0] is not between or producer.first.device != consumer.first.device:
-            return None
-        if any(value.name == between.name for value in producer.inputs):
-            return None  # the producer is itself in place
-        return producer
-
-    def _may_move_up(self, back: Node, *passed: Value) -> bool:
-        """Whether a node may write its output earlier: it is the first version of its name, or overwrites ``passed``.
-
-        Args:
-            passed: values that no other node reads in between.
-        """
-        out = back.outputs[0]
-        return out.version == 0 or any(out.name == value.name for value in passed)
 
     def _ends_at(self, value: Value, front: Node, back: Node) -> bool:
         """Whether nobody needs a value from ``front`` on but ``back``, which will be a part of ``front``."""
         here, own = self._index[front], self._index[back]
         return not self._graph.visible(value) and all(i < here or i == own for i in self._readers[value])
-
-    def _chain(self, back: Node, fusion: Fusion) -> _Match | None:
-        """An operator and the producer of its only input."""
-        front = self._producer(back, back.inputs[0]) if len(back.inputs) == 1 else None
-        if front is None or not _can_begin(fusion, front) or not self._may_move_up(back, back.inputs[0]):
-            return None
-        return _into(front, back, ())
-
-    def _sum(self, total: Node, fusion: Fusion) -> _Match | None:
-        """A sum of two values and the producer of the later one, if the earlier one is not missed."""
-        if len(total.inputs) != 2:
-            return None
-        made = [self._maker.get(value) for value in total.inputs]
-        if made[0] is None or made[1] is None or made[0] is made[1]:
-            return None
-        later = 0 if self._index[made[0]] > self._index[made[1]] else 1
-        product, other = total.inputs[later], total.inputs[1 - later]
-        front = self._producer(total, product)
-        if front is None or not _can_begin(fusion, front):
-            return None
-        overwrites = fusion.pattern is Pattern.ACCUMULATE or total.outputs[0].name == other.name
-        if overwrites and not self._ends_at(other, front, total):
-            return None  # somebody else reads the earlier value, so it would have to be copied
-        return _into(front, total, [other]) if self._may_move_up(total, product, other) else None
 
     def _remove_dropout(self, dropout: Node) -> None:
         """Remove a Dropout in test mode: readers of its output read its input instead."""
@@ -207,116 +254,21 @@ class _Matcher:
         self._replacement[y] = x
         self._nodes[own] = None
 
-    def _normalization_gradient(self, relu: Node, fusion: Fusion) -> _Match | None:
-        """The gradient of an activation, in place, and that of the normalization before the activation."""
-        y, before = relu.inputs
-        between = relu.outputs[0]
-        own, visible = self._index[relu], self._graph.visible(between)
-        if between.readers != 1 or any(i > own for i in self._readers[before]):
-            return None
-        if visible and between.name != before.name:
-            return None  # a deferred value takes the place of the one that it overwrites
-        target = self._nodes[self._readers[between][0]]
-        if target is None or target.first.op_def.type != fusion.second or target.inputs[2] is not between:
-            return None
-        if not self._undoes_activation_after(target.inputs[3], relu, target):
-            return None
-        if visible and before.version == 0 and before.blob is not None:
-            return None  # an external input, which a plan must not alter
 
-        def compute_when_fetched() -> None:
-            between.lazy = _relu_gradient_of(relu, y, before)
-            between.lazy_from = before
-            between.lazy_reads = (y, before)
-            between.guarded = True
-
-        x, scale, _, mean, deviation = (self._replacement.get(value, value) for value in target.inputs[:5])
-        inputs = [x, scale, before, mean, deviation, *([y] if fusion.reads_result else [])]
-        made = compute_when_fetched if visible else lambda: None
-        return _Match([relu, target], target, target, inputs, target.outputs, [target, relu], made)
-
-    def _with_result(self, relu: Node, fusion: Fusion) -> _Match | None:
-        """The gradient of an activation and an operator for the normalization that reads it; both are written."""
-        shared = fusion.pattern is Pattern.SHARED_GRADIENT
-        between, before = relu.outputs[0], relu.inputs[1]
-        target = self._reader(between, fusion.second, 2 if shared else 3)
-        if target is None or target.first.device != relu.first.device:
-            return None
-        if not fusion.reads_result and not self._undoes_activation_after(target.inputs[1], relu, target):
-            return None
-        if any(value.version for value in target.outputs):
-            return None  # they are written earlier than before
-        own, made = self._index[relu], [self._maker.get(value) for value in target.inputs]
-        if any(node is not None and self._index[node] > own for node in made):
-            return None
-        total = self._sum_before(relu) if fusion.reads_result else None
-        inputs = [self._replacement.get(value, value) for value in target.inputs]
-        inputs = [before if value is between else value for value in inputs]
-        inputs += [relu.inputs[0]] if fusion.reads_result else []
-        if total is not None:
-            inputs = [*(total.inputs[0] if value is before else value for value in inputs), total.inputs[1]]
-        parts = [*([] if total is None else [total]), relu, target]
-        return _Match(parts, target, relu, inputs, [between, *target.outputs], parts[::-1])
-
-    def _reader(self, value: Value, op_type: str, input: int) -> Node | None:
-        """Return the first node of an operator that reads a value as this input."""
-        nodes = (self._nodes[i] for i in self._readers.get(value, ()))
-        return next(
-            (node for node in nodes if node and node.first.op_def.type == op_type and node.inputs[input] is value), None
-        )
-
-    def _sum_before(self, relu: Node) -> Node | None:
-        """Return the Sum of two gradients that only ``relu`` reads, if it may be computed later."""
-        before = relu.inputs[1]
-        total = self._maker.get(before)
-        if total is None or total.first.op_def.type != "Sum" or len(total.inputs) != 2 or len(total.parts) > 1:
-            return None
-        if before.readers != 1 or self._graph.visible(before) or total.first.device != relu.first.device:
-            return None
-        names = {value.name for value in total.inputs}
-        between = self._nodes[self._index[total] + 1 : self._index[relu]]
-        if any(value.name in names for node in between if node is not None for value in node.outputs):
-            return None
-        return total
-
-    def _undoes_activation_after(self, mean: Value, relu: Node, target: Node) -> bool:
-        """Whether the operator that ``relu`` is the gradient of reads what the normalization with ``mean`` writes."""
-        forward = self._origin.get(relu.inputs[0])
-        return (
-            target.first.device == relu.first.device
-            and forward is not None
-            and f"{forward.first.op_def.type}Gradient" == relu.first.op_def.type
-            and self._origin.get(forward.inputs[0]) is self._origin.get(mean)
-        )
+def _overwritten_by(value: Value, node: Node) -> Value | None:
+    """Return the input that an output of a node overwrites; None if it has a name of its own."""
+    return next((before for before in node.inputs if before.name == value.name), None)
 
 
-_OF_GRADIENTS = (Pattern.NORMALIZATION_GRADIENT, Pattern.STATISTICS_GRADIENT, Pattern.SHARED_GRADIENT)
-
-
-def _can_begin(fusion: Fusion, front: Node) -> bool:
-    """Whether a node can be the first part of a fusion, by the types of its operators."""
-    types = tuple(part.op_def.type for part in front.parts)
-    return types == fusion.first and fusion.inputs in (None, len(front.inputs))
-
-
-def _into(front: Node, back: Node, others: Sequence[Value]) -> _Match:
-    """Return the match of two operators that run at the position of the first.
-
-    Args:
-        others: the inputs of ``back`` that ``front`` does not make.
-    """
-    return _Match([front, back], front, front, [*front.inputs, *others], [back.outputs[0], *front.outputs[1:]])
-
-
-def _relu_gradient_of(relu: Node, y: Value, dy: Value) -> Callable[[], Any]:
-    """Return a function that computes a ReluGradient which was fused away."""
-    instruction = relu.first
+def _plain_run(node: Node) -> Callable[[], Any]:
+    """Return a function that computes the first output of an operator that was fused away."""
+    instruction, inputs = node.first, tuple(node.inputs)
     kernel = plain_kernel(instruction.op_def.type, instruction.device[0])
     context = KernelContext(instruction.op_def, device=instruction.device)
     assert kernel is not None
 
     def compute() -> Any:
         with on_location(instruction.location):
-            return kernel(instruction.op, context, y.plain(), dy.plain())[0]
+            return kernel(instruction.op, context, *(value.plain() for value in inputs))[0]
 
     return compute

@@ -8,6 +8,7 @@ import pytest
 from netbuilder.engines.cuda.layout import BFLOAT16, elements_of, image_spec, order_of, row_major_spec
 from netbuilder.engines.cuda.many_tensors import CHUNK
 from netbuilder.engines.cudnn.reorders import CHANGES, reorder
+from netbuilder.ops.core.extensions import Joinable
 from netbuilder.ops.core.operator import TensorSpec
 from on_gpu import bound, launched
 
@@ -68,7 +69,7 @@ def test_copies_of_all_kinds_are_one_launch():
     given = [rounded(array, elements_of(source)) for array, (source, _) in zip(values, specs)]
     inputs = [stored(array, source) for array, (source, _) in zip(given, specs)]
     outputs = [np.zeros(target.nbytes, np.uint8) for _, target in specs]
-    works = [reorder(*each).joinable for each in specs]
+    works = [reorder(*each).get(Joinable) for each in specs]
     with launched() as launches:
         found = bound(works[0].make([work.member for work in works]), inputs, outputs)
     assert len(launches) == 1

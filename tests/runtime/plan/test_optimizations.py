@@ -7,7 +7,8 @@ import pytest
 
 from house import ROOT
 from netbuilder.engines import onednn
-from netbuilder.engines.engine import Engine, Fusion, Pattern, find_engine
+from netbuilder.engines.engine import Engine, find_engine
+from netbuilder.engines.fusion import Fusion
 from netbuilder.ops.core.registry import CPU
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
@@ -209,7 +210,7 @@ class EngineOf(Engine):
 
 
 def test_a_fusion_of_an_unknown_optimization_is_refused():
-    fusion = Fusion(Pattern.CHAIN, ("Scale",), "Relu", lambda op, ctx, x: None, "bn_rely")
+    fusion = Fusion("Scale: x -> s; Relu: s -> y", "x -> y", lambda op, ctx, x: None, "bn_rely")
     with pytest.raises(NetError, match="fusion of Scale, Relu: no optimization is called 'bn_rely'; did you mean"):
         fuse(PlanGraph("net", [], [], {}, {}, frozenset(), PlanOptions(), {CPU: [EngineOf(fusion)]}, ()))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from netbuilder.engines.engine import Fusion, Pattern
+from netbuilder.engines.fusion import Fusion
 from netbuilder.ops.core.contexts import Prepared
 
 
@@ -24,4 +24,4 @@ def softsign_relu(op, ctx, x):
     return Prepared([x.plain], [x.plain], bind, inplace=((0, 0),), name="toy:softsign_relu")
 
 
-FUSIONS = (Fusion(Pattern.CHAIN, ("Softsign",), "Relu", softsign_relu),)
+FUSIONS = (Fusion("Softsign: x -> s; Relu: s -> y", "x -> y", softsign_relu),)

@@ -28,6 +28,7 @@ def runs(examples: doctest.DocTest) -> str:
     return "".join(said)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("module", WITH_EXAMPLES, ids=str)
 def test_docstrings(module):
     loaded = importlib.import_module(module.name)

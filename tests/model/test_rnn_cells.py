@@ -69,6 +69,7 @@ KEPT = [(name, False, form) for name in LAYERS for form in (None, STEPS)]
 AGAIN = [(name, True, None) for name in ("lstm", "layer_norm_lstm", "milstm", "layer_norm_milstm")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name, memory, unrolled", KEPT + AGAIN)
 def test_values_and_gradients(name, memory, unrolled):
     layer, more = LAYERS[name]
@@ -184,6 +185,7 @@ def stacked(given, residual=()):
     return below
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "residual, unrolled, wrapped",
     [((), None, False), ((1, 2), None, False), ((2,), STEPS, False), ((1, 2), None, True)],

@@ -66,6 +66,7 @@ def test_outputs(case):
     _compare(case, {name: found[name] for name in case.outputs}, case.outputs)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("engines", [(), None], ids=["numpy", "engines"])
 @every_case
 def test_outputs_in_a_workspace(case, engines):

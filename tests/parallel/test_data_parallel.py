@@ -118,6 +118,7 @@ READS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("reads", READS)
 @pytest.mark.parametrize("model, shape", [(scores, (6,)), (normalized, (3, 4, 4))])
 def test_reading_results_early_changes_nothing(reads, model, shape):

@@ -220,6 +220,7 @@ def test_blobs_to_keep_that_are_refused():
         parallelize([0, 1], convnet, **DYNAMIC, blobs_to_keep="pooled")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("devices", [[0], [0, 1, 2]])
 @pytest.mark.parametrize("accumulate_steps", [1, 3])
 @pytest.mark.parametrize("model", ["embedding inside", "both on one table"])

@@ -41,6 +41,7 @@ def message_class(path):
     return MetaNetDef if path.name.startswith("meta_net_def") else NetDef
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", all_protobufs(), ids=lambda p: str(p.relative_to(GOLDEN)))
 def test_golden_files_load_and_are_written_back_loss_free(path, tmp_path):
     message = load(path, message_class(path))
@@ -325,6 +326,7 @@ def _varint(value):
     return bytes([*parts, value])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", nets())
 def test_good_bytes_have_no_fault(name):
     for message in net(name).protos.values():

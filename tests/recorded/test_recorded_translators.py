@@ -88,6 +88,7 @@ def test_nets_are_those_of_caffe2(name):
     assert len(changed) == count, "\n".join([reason, *changed])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", RUNS)
 def test_numbers_are_those_of_caffe2(name):
     with np.load(Path(__file__).parent / "translator_numbers.npz") as stored:

@@ -26,6 +26,7 @@ QUICK = ["--model=mlp", "--cpu", "--batch=24", "--steps=2"]
     [["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"], ["--devices=0,1", "--against", "devices=0,1,2"],
      ["--against", "without=all"], ["--label-smoothing=0.1", "--devices=0,1", "--optimizer=adam"]],
 )  # fmt: skip
+@pytest.mark.one_in(2)
 def test_nets_of_the_trainer_that_agree(given, tmp_path, capsys):
     path = tmp_path / "result.json"
     assert main([*QUICK, *given, "--json", str(path)]) == 0

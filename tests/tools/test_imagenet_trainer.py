@@ -82,6 +82,7 @@ def test_net_type_and_workers_reach_the_net():
     assert net.num_workers == 6
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "size", "devices"),  # the deep ones on one device: for the time
     [

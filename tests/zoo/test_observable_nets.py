@@ -55,6 +55,7 @@ def model_of(name, label=None, **options):
     return model, out, np.random.default_rng(0).normal(size=(2, channels, size, size)).astype(np.float32)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", nets())
 def test_in_test_mode(name):
     model, scores, x = model_of(name, is_test=True, no_loss=True)
@@ -109,6 +110,7 @@ def with_dead_memory_filled(plan):
     return plan.with_calls(then_fill)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name, kind",
     [pytest.param(*name.values, "dag", marks=name.marks) for name in nets()]
@@ -135,6 +137,7 @@ def test_no_step_reads_dead_memory(name, kind):
         assert np.array_equal(found[1][p], value), p
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", nets())
 def test_in_training(name):
     model, (_, loss), x = model_of(name, label="label")

@@ -88,6 +88,7 @@ def again(net):
     return [step for step in plan_of(net).steps if step.kind is StepKind.RECOMPUTE]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("engines", [None, ()], ids=["default", "NumPy"])
 @pytest.mark.parametrize("build", [dense, dense_in_place, dropped_out, elementwise, transposed])
 def test_results_are_equal_to_the_bit(build, engines):

@@ -323,6 +323,7 @@ def train_deep(model, fetch_at=(0, 1, 3), between=lambda ws, step: None, threads
     return workspace, found
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("optimizer, decay, observed", pairs([None, "outputs"]))
 def test_many_small_parameters_are_one_call(optimizer, decay, observed):
     build, options = BUILDERS[optimizer]
@@ -479,6 +480,7 @@ def every_layer(monkeypatch):
     monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("optimizer, decay, options", pairs([{}, {"engines": ("LLVM",)}]), ids=str)
 def test_early_updates_compute_the_same_to_the_bit(every_layer, optimizer, decay, options):
     build, chosen = BUILDERS[optimizer]

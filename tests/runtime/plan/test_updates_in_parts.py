@@ -97,6 +97,7 @@ def same(got, want):
 ALL = {"fc0_w", "fc1_w", "fc2_w"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "optimizer, decay, threads",
     [  # each two of them; other triples are slow

@@ -100,6 +100,7 @@ def build_policy(entry):
     return model
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("entry", POLICIES, ids=lambda entry: entry["tag"])
 def test_learning_rate_policy(entry):
     golden, tag = golden_data.net("lr_policies"), entry["tag"]

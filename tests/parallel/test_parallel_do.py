@@ -196,6 +196,7 @@ def test_equal_with_uneven_and_short_batches(name):
     compare(forward, width, UNEVEN, [3, 8], optimizer=OPTIMIZERS["sgd"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_optimizers(optimizer):
     compare(mlp, counts=[3], optimizer=OPTIMIZERS[optimizer])

@@ -102,6 +102,7 @@ def test_a_net_of_each_kind_trains_and_evaluates(name, size, devices):
     assert 0 <= run.evaluate() <= 1
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NETS)
 def test_every_name_builds_a_net(name):
     model = ModelHelper(name=name, arg_scope={"order": "NCHW"})

@@ -28,7 +28,7 @@ def test_the_table_in_small_form(model):
 
 
 @pytest.mark.parametrize("number, model", list(enumerate(MODELS)))
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 def test_every_model_and_every_optimizer_in_small_form(number, model):
     """Each model with one optimizer; they take turns."""
     check_table(model, [list(OPTIMIZERS)[number % len(OPTIMIZERS)]])
@@ -110,6 +110,7 @@ def test_two_runs_on_one_device_are_equal():
     assert entry.difference == 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_training_does_something(model):
     before, after = (list(trained(MODELS[model], OPTIMIZERS["SGD"], 1, steps=n).values()) for n in (1, 3))

@@ -25,6 +25,7 @@ def weights(run):
     return [values[name] for name in ("fc1_w", "replica_1/fc1_w", "fc1_w_g")]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_devices_agree_after_an_epoch_and_learn(way):
     run = run_of(*BLOCKS, *WAYS[way])

@@ -34,7 +34,7 @@ def blobs(run):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ways", [["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"]], ids=["2", "3 x 2"])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 def test_devices_change_nothing(method, ways):
     found = []
     for more in ([], ways):
@@ -52,7 +52,7 @@ def test_devices_change_nothing(method, ways):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("devices", ["0", "0,1"])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 def test_resumed_to_the_bit_in_the_middle_of_an_epoch(method, devices):
     arguments = [*METHODS[method], f"--devices={devices}"]
     whole = run_of(*arguments)

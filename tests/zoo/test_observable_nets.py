@@ -223,6 +223,7 @@ def test_gradients_that_share_names_make_no_plan_larger(name):
     assert steps_shared <= steps
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name, observable",
     [("resnet8", "all")]
@@ -262,6 +263,7 @@ def test_blobs_that_share_names_have_their_last_values(name):
             assert np.abs(value - want).max() <= 1e-3 * np.abs(want).max(), blob
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", nets())
 def test_where_outputs_are_observable_renaming_changes_no_plan(name):
     """Values that nobody can fetch are placed by their lifetimes, whatever their names are."""

@@ -251,6 +251,7 @@ _TWO_FED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ONE)
 def test_operator(name):
     kind, arrays, given = ONE[name]

@@ -116,6 +116,7 @@ def test_half_precision_stays_half():
     assert y.dtype == np.float16 and mask.dtype == bool
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shape, axis", [((3, 7), 0), ((5, 10_001), 0), ((3, 4, 5), 1), ((2, 1, 3, 4, 37), 2)])
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])

@@ -110,6 +110,7 @@ def test_results_are_equal_to_the_bit(build, engines):
 LOOKUPS = ["Gather", "SparseLengthsSum", "SparseLengthsMean", "SparseLengthsWeightedSum"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("engines", [None, ("LLVM",)], ids=["default", "LLVM"])
 @pytest.mark.parametrize("lookup", LOOKUPS)
 def test_lookups_of_tables_are_computed_again(lookup, engines):

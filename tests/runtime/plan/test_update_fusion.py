@@ -92,6 +92,7 @@ def same(got, want):
             assert np.array_equal(np.signbit(mine[name]), np.signbit(value)), name
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("optimizer, decay, threads", pairs([1, 2]))
 def test_the_same_to_the_bit(optimizer, decay, threads):
     build, options = BUILDERS[optimizer]
@@ -103,6 +104,7 @@ def test_the_same_to_the_bit(optimizer, decay, threads):
     same(joined, one_by_one)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", BUILDERS)
 def test_what_is_not_observable_is_not_written(optimizer):
     build, options = BUILDERS[optimizer]

@@ -117,6 +117,7 @@ def test_same_to_the_bit(optimizer, decay, threads):
     assert not np.array_equal(got[0]["fc0_w"], got[1]["fc0_w"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{"transposed": True}, {}])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_other_layers_and_types(options, dtype):

@@ -16,6 +16,7 @@ from netbuilder.engines.rows import order_in_row
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 
 TYPES = [np.float32, np.float64, np.float16, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16]
 
@@ -142,7 +143,7 @@ def buckets():
 
 def buckets_in_place():
     """Values that a net makes are next to each other: the same bits as with copies, also if only one rank has these."""
-    shapes, name = [(3,), (600, 700), (), (40, 50)], "buckets_in_place"
+    shapes, name = [(3,), (600, 700), (), (40, 50)], OPTIMIZATIONS["buckets_in_place"]
     names = [f"g{n}" for n in range(len(shapes))]
     sums = make_op("AllreduceBucket", ["cw", *names], names, deterministic=size > 2)
     world, found = create(), set()

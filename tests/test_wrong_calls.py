@@ -194,7 +194,7 @@ def runtime_cases(g):
     made = g.plain_workspace
     op = g.plain.net.Proto().op[0]
     prefetched = {"data": ["cpu_0/data"], "label": ["cpu_0/label"]}
-    yield Workspace, {"engines": None, "threads": 1, "seed": 1, "without": (), "fuse": True, "parent": None}
+    yield Workspace, {"engines": None, "threads": 1, "seed": 1, "without": (), "parent": None}
     yield on(made, "feed", name="x", value=ROWS, device=None, unnamed=False)
     for method in ("fetch", "spec", "has", "remove", "make", "find", "get"):
         yield on(made, method, name="x")

@@ -15,7 +15,7 @@ from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import check_place
-from netbuilder.runtime.plan.optimizations import GROUPS, check_without
+from netbuilder.runtime.plan.optimizations import ALL, GROUPS, check_without
 from netbuilder.tools.parser import count
 
 __all__ = [
@@ -79,17 +79,17 @@ def add_trusted(parser: Any) -> None:
 
 
 def add_without(parser: Any) -> None:
-    """Add the option ``--without`` to a parser or argument group; its value is a frozenset of names."""
+    """Add the option ``--without`` to a parser or argument group; its value is a frozenset of groups."""
     parser.add_argument(
         "--without", type=_optimizations, default=frozenset(), metavar="NAME,NAME",
-        help="optimizations of the net to switch off; docs/optimizations.md lists their names; "
-        f"{' and '.join(GROUPS)} are groups",
+        help=f"groups of optimizations of the net to switch off, of {', '.join(GROUPS)}, or {ALL}; see "
+        "docs/optimizations.md",
     )  # fmt: skip
 
 
 def _optimizations(text: str) -> frozenset[str]:
     try:
-        return check_without(text, "--without")
+        return frozenset(map(str, check_without(text, "--without")))
     except NetError as error:
         raise argparse.ArgumentTypeError(
             str(error).removeprefix("--without: ")

@@ -153,7 +153,6 @@ def _parser() -> argparse.ArgumentParser:
         help="memory of a run, such as 4GiB, or the fraction of what it would take, such as 0.6: values are computed "
         "again to keep to it (default: as the net says)",
     )
-    run.add_argument("--no-fuse", action="store_true", help="do not fuse operators; the same as --without fusion")
     run.add_argument("--numpy", action="store_true", help="use only NumPy, no faster library")
     stored = parser.add_argument_group("nets in files")
     stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
@@ -225,10 +224,7 @@ def _arrays(path: str | None) -> dict[str, Any]:
 
 
 def _load(options: argparse.Namespace) -> Ready:
-    workspace = Workspace(
-        engines=() if options.numpy else None, threads=options.threads, without=options.without,
-        fuse=not options.no_fuse,
-    )  # fmt: skip
+    workspace = Workspace(engines=() if options.numpy else None, threads=options.threads, without=options.without)
     path, given = Path(options.net), {**_arrays(options.feed), **dict(options.input)}
     if path.is_dir():
         if options.observable:

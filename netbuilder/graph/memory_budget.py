@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.proto import NetDef, NetError
-from netbuilder.proto.arguments import arguments, set_argument
+from netbuilder.proto.arguments import set_argument
 from netbuilder.proto.call_checks import is_whole
 from netbuilder.proto.suggestions import did_you_mean
 
-__all__ = ["MemoryBudgetError", "clear_stored_budget", "parse_budget", "set_stored_budget", "stored_budget"]
+__all__ = [
+    "BUDGET_ARGUMENT",
+    "MemoryBudgetError",
+    "Shortfall",
+    "clear_stored_budget",
+    "parse_budget",
+    "set_stored_budget",
+]
 
-_ARGUMENT = "memory_budget"
+BUDGET_ARGUMENT = "memory_budget"
+"""The argument of a net that has its budget."""
 
 _TEXT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]*)\s*", re.IGNORECASE)
 
@@ -31,6 +41,45 @@ class MemoryBudgetError(NetError):
     def __init__(self, message: str, budget: int = 0) -> None:
         super().__init__(message)
         self.budget = budget
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A budget that a net cannot keep to, and what it needs.
+
+    Args:
+        net: its name.
+        budget: in bytes.
+        least: the bytes of a run that needs as few as possible.
+        fixed: those of them that are for parameters, inputs and blobs that can be fetched.
+        whole: the bytes of a run that computes nothing again.
+        share: a budget that was given as a fraction, and the bytes that it is of; None: it was given in bytes.
+    """
+
+    net: str
+    budget: int
+    least: int
+    fixed: int
+    whole: int
+    share: tuple[float, int] | None = None
+
+    def __str__(self) -> str:
+        what, as_fraction = f"{self.budget:,} bytes", ""
+        if self.share is not None:
+            fraction, reference = self.share
+            what = f"{fraction:.4g} ({what})"
+            as_fraction = f" (a fraction of {math.ceil(1e4 * self.least / reference) / 1e4:.4g})"
+        no_less = "; nothing in it can be computed again to need less" if self.least >= self.whole else ""
+        return (
+            f"net {self.net!r}: memory_budget={what} is too small: a run needs at least {self.least:,} bytes"
+            f"{as_fraction}, {self.fixed:,} of them for parameters, inputs and blobs that can be fetched "
+            f"({self.whole:,} with nothing computed again{no_less}); give a larger budget, or feed smaller batches"
+        )
+
+    @property
+    def error(self) -> MemoryBudgetError:
+        """The error that says so."""
+        return MemoryBudgetError(str(self), self.budget)
 
 
 def parse_budget(value: Any, where: str) -> int | float:
@@ -81,23 +130,11 @@ def set_stored_budget(net: NetDef, value: Any) -> None:
         NetError: it is no budget, see ``parse_budget``.
     """
     parse_budget(value, f"net {net.name!r}")
-    set_argument(net, _ARGUMENT, str(value))
+    set_argument(net, BUDGET_ARGUMENT, str(value))
 
 
 def clear_stored_budget(net: NetDef) -> None:
     """Remove the budget that a net stores, if any."""
-    kept = [argument for argument in net.arg if argument.name != _ARGUMENT]
+    kept = [argument for argument in net.arg if argument.name != BUDGET_ARGUMENT]
     del net.arg[:]
     net.arg.extend(kept)
-
-
-def stored_budget(net: NetDef) -> int | float | None:
-    """Return the budget that a net stores, None if it stores none.
-
-    Raises:
-        NetError: what it stores is no budget.
-    """
-    value = arguments(net).get(_ARGUMENT)
-    if value is None:
-        return None
-    return parse_budget(value.decode(errors="replace") if isinstance(value, bytes) else value, f"net {net.name!r}")

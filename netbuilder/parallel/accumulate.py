@@ -18,7 +18,7 @@ from netbuilder.proto import DeviceOption, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.execute.not_finite import FindNan
+from netbuilder.runtime.plan.options import FindNan
 
 __all__ = [
     "accumulate_gradients",

@@ -12,7 +12,7 @@ from netbuilder.proto import NetError
 from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
-from netbuilder.runtime.execute.not_finite import FindNan
+from netbuilder.runtime.plan.options import FindNan
 
 __all__ = ["RunWarmup", "block_nets_of", "count_iterations", "finish_block", "run_blocks"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,8 +59,22 @@ def _net_of(model: Any) -> NetDef:
     return net
 
 
-class _SomeFail(MemoryBudgetError):
-    """Processes cannot keep to their budgets, but another one keeps to its own, which is larger than theirs."""
+@dataclass(frozen=True)
+class _Need:
+    """What a step needs in the process that needs the most.
+
+    Args:
+        planned: its bytes.
+        budget: 0: all processes keep to theirs; else the bytes of the largest budget that one cannot keep to, or that
+            another keeps to.
+        problem: what that process says.
+        elsewhere: whether another process keeps to its own budget, which is larger.
+    """
+
+    planned: int
+    budget: int = 0
+    problem: str = ""
+    elsewhere: bool = False
 
 
 def build_within_budget(
@@ -102,20 +117,15 @@ def build_within_budget(
             does not help.
     """
     built = build(accumulate_steps, budget)
-    try:
-        _most_planned(plan, built, group(built))
+    need = _need(plan, built, group(built))
+    if need.elsewhere:  # a fraction of less than the process needs that needs the most
+        built = build(accumulate_steps, need.budget)
+        need = _need(plan, built, group(built))
+    if not need.problem:
         return built
-    except MemoryBudgetError as error:
-        first = error
-    if isinstance(first, _SomeFail):  # a fraction of less than the process needs that needs the most
-        try:
-            built = build(accumulate_steps, first.budget)
-            _most_planned(plan, built, group(built))
-            return built
-        except MemoryBudgetError as error:
-            first = error
+    limit = need.budget
     split = "into micro-batches" if accumulate_steps == 1 else f"further than into {accumulate_steps} micro-batches"
-    unsplit = f"{first}; the batch is not split {split}, since"
+    unsplit = f"{need.problem}; the batch is not split {split}, since"
     if why_not_split:
         raise NetError(f"{unsplit} {why_not_split}")
     if reason := why_micro_batches_differ(net(built)):
@@ -127,23 +137,16 @@ def build_within_budget(
     for steps in (parts * accumulate_steps for parts in _SPLITS):
         if samples % (devices * steps) == 0:
             tried.append(str(steps))
-            built = build(steps, first.budget)
-            try:
-                planned = _most_planned(plan, built, group(built))
-            except MemoryBudgetError:
-                continue
-            if planned <= first.budget:  # with the update, and the sums of gradients
+            built = build(steps, limit)
+            found = _need(plan, built, group(built))
+            if not found.problem and found.planned <= limit:  # with the update, and the sums of gradients
                 return built
     how = f"{' or '.join(tried)} micro-batches are not enough either" if tried else "it has too few samples for that"
     raise NetError(f"{unsplit} {how}")
 
 
-def _most_planned(plan: Callable[[Built], int], built: Built, group: ProcessGroup) -> int:
-    """Return the bytes of a step in the process that takes the most.
-
-    Raises:
-        MemoryBudgetError: on all processes, with the largest of their budgets: one cannot keep to its own.
-    """
+def _need(plan: Callable[[Built], int], built: Built, group: ProcessGroup) -> _Need:
+    """Return what a step needs, which is the same on all processes."""
     planned, problem = 0, None
     try:
         planned = plan(built)
@@ -153,10 +156,10 @@ def _most_planned(plan: Callable[[Built], int], built: Built, group: ProcessGrou
         group.report_failure(error)  # the others wait for this process
         raise
     everywhere = group.gather((planned, problem))
+    most = max(planned for planned, _ in everywhere)
     problems = {rank: problem for rank, (_, problem) in enumerate(everywhere) if problem is not None}
-    if problems:
-        rank, (text, budget) = max(problems.items(), key=lambda item: item[1][1])
-        most = max(planned for planned, _ in everywhere)
-        kind = _SomeFail if most > budget else MemoryBudgetError
-        raise kind(f"rank {rank}: {text}" if group.size > 1 else text, max(budget, most))
-    return max(planned for planned, _ in everywhere)
+    if not problems:
+        return _Need(most)
+    rank, (text, budget) = max(problems.items(), key=lambda item: item[1][1])
+    said = f"rank {rank}: {text}" if group.size > 1 else text
+    return _Need(most, max(budget, most), said, elsewhere=most > budget)

@@ -47,8 +47,8 @@ from netbuilder.proto.errors import counted
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import Clock
-from netbuilder.runtime.execute.not_finite import FindNan, check_find_nan
 from netbuilder.runtime.input.batches import Batch, Splitter
+from netbuilder.runtime.plan.options import FindNan, check_find_nan
 
 __all__ = ["DataParallel", "Output"]
 

@@ -20,7 +20,7 @@ from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, NetDef, Net
 from netbuilder.proto.call_checks import checked, is_whole
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
-from netbuilder.runtime.execute.not_finite import FindNan
+from netbuilder.runtime.plan.options import FindNan
 
 __all__ = [
     "CreateNet",

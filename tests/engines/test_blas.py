@@ -8,6 +8,7 @@ from netbuilder import Workspace
 from netbuilder.engines import blas, onednn
 from netbuilder.graph import Net
 from netbuilder.proto import ShapeError
+from switches import single
 
 hold = blas.limit_threads
 
@@ -63,8 +64,8 @@ def test_a_plan_with_kernels_of_the_library_leaves_numpy_one_thread(monkeypatch)
 
 @pytest.mark.usefixtures("three_threads")
 def test_a_plan_of_numpy_alone_uses_the_threads_of_the_workspace(monkeypatch):
-    assert held_by(monkeypatch, Workspace(threads=2, without=["threads_by_work"]), np.float64) == {2}
-    assert held_by(monkeypatch, Workspace(threads=2, engines=(), without=["threads_by_work"]), np.float32) == {2}
+    assert held_by(monkeypatch, Workspace(threads=2, without=single("threads_by_work")), np.float64) == {2}
+    assert held_by(monkeypatch, Workspace(threads=2, engines=(), without=single("threads_by_work")), np.float32) == {2}
     assert held_by(monkeypatch, Workspace(threads=2), np.float64) == {1}  # so small a product needs no second thread
     assert set(threads()) == {3}
 

@@ -13,6 +13,7 @@ from netbuilder.caffe2.python import core, memonger
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.profile.memory import planned_memory
+from switches import single
 
 SHARED = [
     "convnet_share_grad",
@@ -112,7 +113,7 @@ def states(golden, **options):
 def test_under_budgets(name):
     """The smallest one, and one at random, are equal to the bit to none; the smallest is what the error says."""
     golden = golden_data.net(name)
-    want = states(golden, without=["cheap_recomputation"])
+    want = states(golden, without=single("cheap_recomputation"))
     assert want
     with pytest.raises(NetError, match="is too small") as raised:
         states(golden, memory_budget=1)

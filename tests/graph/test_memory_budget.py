@@ -3,8 +3,9 @@
 import pytest
 
 from netbuilder.graph import Net
-from netbuilder.graph.memory_budget import clear_stored_budget, parse_budget, stored_budget
+from netbuilder.graph.memory_budget import clear_stored_budget, parse_budget
 from netbuilder.proto import NetDef, NetError
+from netbuilder.runtime.plan.options import PlanOptions
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,9 @@ def test_a_percentage_without_its_sign(value, meant):
 
 
 def test_a_net_stores_its_budget():
+    def stored_budget(net):
+        return PlanOptions().of_net(net).memory_budget
+
     net = Net("stores")
     assert stored_budget(net.Proto()) is None
     net.set_memory_budget("4GiB")

@@ -12,6 +12,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.runtime import Workspace
 from on_gpu import CLOSE, gpus, with_cudnn
 from parallel_models import OPTIMIZERS, distance, no_input
+from switches import single
 
 CHANNELS, SIDE = 8, 4
 COMBINED = {"combine_spatial_bn": True}
@@ -129,7 +130,7 @@ def test_channels_last_in_float32():
 def test_a_step_has_two_launches_for_a_normalization_each_way(dtype):
     """The sums, and what follows from them, with Relu and Sum; with NCCL nothing goes through the host."""
     with gpus(2) as machine, cudnn_double():
-        options = {"dtype": dtype, "use_nccl": True, "without": "cuda_graphs", **COMBINED}
+        options = {"dtype": dtype, "use_nccl": True, "without": single("cuda_graphs"), **COMBINED}
         _, model, workspace = train("gpu", 2, engines=ENGINES, **options)
         launches, moved = step(machine, model, workspace)
         launched = Counter(launch.name.rpartition("_")[0] for launch in launches)

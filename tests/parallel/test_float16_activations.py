@@ -15,6 +15,7 @@ from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 from on_gpu import ON_GPU, gpus, with_cudnn
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
+from switches import single
 
 ENGINES = ("CUDNN", "CUDA")
 
@@ -213,8 +214,8 @@ def test_a_step_waits_for_nothing_and_updates_once():
         return machine.counts - before, Counter(name.split("_")[1] for name in names.elements() if name[:3] == "nb_")
 
     with gpus(1) as machine, cudnn_double():
-        plain, _ = counted("float32", without="cuda_graphs")
-        scaled, own = counted("float16", without="cuda_graphs")
+        plain, _ = counted("float32", without=single("cuda_graphs"))
+        scaled, own = counted("float16", without=single("cuda_graphs"))
         replayed, _ = counted("float16")
     for what in ("reads", "synchronizations", "allocations", "copies", "sets"):
         assert replayed[what] == scaled[what] == plain[what] <= 2, what

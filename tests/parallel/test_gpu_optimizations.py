@@ -12,6 +12,7 @@ from netbuilder.zoo.residual import ResNetBuilder
 from netbuilder.zoo.resnet import add_scores
 from on_gpu import CLOSE, LISTED, with_cudnn
 from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
+from switches import single
 
 IMAGES = (8, 3, 8, 8)
 STEPS = 5  # a graph is captured after the second one
@@ -63,7 +64,7 @@ def same(got, want):
 @pytest.mark.parametrize("without", ["cuda_graphs", "reuse", "inplace", "joined_updates"])
 @pytest.mark.parametrize("name", NETS)
 def test_an_optimization_changes_no_bit(one_gpu, name, without):
-    assert same(trained(NETS[name], without=without), trained(NETS[name]))
+    assert same(trained(NETS[name], without=single(without)), trained(NETS[name]))
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -74,7 +75,7 @@ def test_sharing_of_gradient_memory_changes_no_bit(one_gpu, name):
 @pytest.mark.parametrize("without", ["cuda_graphs", "joined_exchanges"])
 def test_an_optimization_changes_no_bit_on_two_gpus(two_gpus, without):
     task, options = NETS["normalized"], {"count": 2, "use_nccl": True, "net_type": "dag"}
-    assert same(trained(task, without=without, **options), trained(task, **options))
+    assert same(trained(task, without=single(without), **options), trained(task, **options))
 
 
 @pytest.mark.parametrize("name", ["mlp", "convnet"])
@@ -107,7 +108,7 @@ def test_a_residual_net_trains_as_on_the_cpu(count):
     task = Task(residual, (2 * count, 3, 8, 8), steps=3)
     got, want = trained(task, count=count), trained(task, count=count, cpu=True)
     assert distance(got, want) < CLOSE
-    assert same(trained(task, count=count, without="cuda_graphs", optimize_gradient_memory=True), got)
+    assert same(trained(task, count=count, without=single("cuda_graphs"), optimize_gradient_memory=True), got)
 
 
 @pytest.mark.multi_gpu
@@ -117,5 +118,5 @@ def test_a_residual_net_in_graphs_that_hold_those_of_cudnn():
     with with_cudnn(2) as (machine, _):
         got = trained(task, count=2)
         assert not LISTED or machine.counts["replays"] >= 2
-        assert same(trained(task, count=2, without="cuda_graphs"), got)
+        assert same(trained(task, count=2, without=single("cuda_graphs")), got)
     assert distance(got, trained(task, count=2, cpu=True)) < CLOSE

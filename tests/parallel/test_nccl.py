@@ -15,6 +15,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan import joined_exchanges
 from on_gpu import gpus
 from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
+from switches import single
 
 
 def normalized(model, loss_scale):
@@ -90,7 +91,7 @@ def test_nccl_trains_as_sums_and_copies_do(four_gpus, name, count, net_type):
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("without", ["joined_exchanges", "all"])
+@pytest.mark.parametrize("without", [single("joined_exchanges"), "all"])
 def test_groups_are_fewer_than_calls(without):
     counts = []
     for options in ({}, {"without": without}):

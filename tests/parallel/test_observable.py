@@ -6,6 +6,7 @@ import pytest
 from netbuilder import ModelHelper, Parallelize_CPU, Workspace
 from netbuilder.optimizers import build_sgd
 from netbuilder.zoo.resnet_cifar import create_resnet_cifar
+from switches import single
 
 
 def trained(threads, **options):
@@ -42,8 +43,8 @@ def trained(threads, **options):
 def test_shared_memory_changes_nothing(threads):
     want, net = trained(threads)
     assert net.options.lanes == threads
-    for reuse in (False, True):
-        got, _ = trained(threads, observable="outputs", reuse=reuse)
+    for without in (single("reuse"), []):
+        got, _ = trained(threads, observable="outputs", without=without)
         for name, value in want.items():
             assert np.array_equal(got[name], value), name
 

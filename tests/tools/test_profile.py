@@ -74,7 +74,7 @@ def test_activations_in_bfloat16(tmp_path, capsys):
 
 
 def test_image_size_and_switches(tmp_path):
-    size = ["--image-size", 40, "--batch", 1, "--classes", 7, "--inference", "--numpy", "--no-fuse"]
+    size = ["--image-size", 40, "--batch", 1, "--classes", 7, "--inference", "--numpy", "--without=fusion"]
     assert run("lenet", *size, "--json", tmp_path / "f.json") == 0
     calls = json.loads((tmp_path / "f.json").read_text())["calls"]
     assert calls[0]["inputs"][0]["shape"] == [1, 1, 40, 40]

@@ -24,7 +24,7 @@ def test_the_predicted_time_is_printed_and_the_measured_one_after_the_first_epoc
     assert re.fullmatch(r"predicted \+\d+ % time", lines[0])
     assert re.fullmatch(r"predicted \+\d+ % time, measured \+\d+ %", lines[1])
     assert len(lines) == 2
-    assert imagenet_trainer.main([*arguments, "--without=cheap_recomputation"]) == 0
+    assert imagenet_trainer.main([*arguments, "--without=memory"]) == 0
     assert "computed again" not in capsys.readouterr().out
 
 

@@ -13,6 +13,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan import update_fusion
 from netbuilder.runtime.plan.values import StepKind
 from netbuilder.runtime.profile.memory import planned_memory
+from switches import single
 from zoo.test_observable_nets import model_of, with_dead_memory_filled
 
 BATCH = 12  # with fewer images, activations take less memory than the gradients of parameters
@@ -57,7 +58,7 @@ def recomputed(plan):
     ],
 )
 def test_under_budgets(name, several):
-    want, whole = trained(name, without=["cheap_recomputation"])
+    want, whole = trained(name, without=single("cheap_recomputation"))
     least, most = possible(name)
     rng = np.random.default_rng(sum(map(ord, name)))
     for budget in [least, *rng.integers(least, most, several)]:
@@ -69,7 +70,7 @@ def test_under_budgets(name, several):
 
 
 def test_under_budgets_with_updates_during_the_backward_pass(monkeypatch):
-    want, _ = trained("resnet8", without=["early_updates"])
+    want, _ = trained("resnet8", without=single("early_updates"))
     monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
     least, most = possible("resnet8")
     for budget in (least, (least + most) // 2, most):
@@ -114,7 +115,7 @@ def plan_of_step(name, **options):
 )
 def test_normalizations_are_made_again_without_a_budget(name, dtype, most):
     plan, memory = plan_of_step(name, dtype=dtype)
-    kept, whole = plan_of_step(name, dtype=dtype, without=["cheap_recomputation"])
+    kept, whole = plan_of_step(name, dtype=dtype, without=single("cheap_recomputation"))
     assert recomputed(plan) and not recomputed(kept)
     if not has_instructions("avx512"):  # there the scratch memory of a convolution's gradient is half of the arena
         most = max(most, 0.97)

@@ -19,6 +19,7 @@ from netbuilder.zoo.resnet import create_resnet
 from netbuilder.zoo.resnet_cifar import create_resnet_cifar
 from netbuilder.zoo.resnext import create_resnext
 from netbuilder.zoo.vgg import create_vgg
+from switches import single
 from zoo_models import create_small_inception, create_small_resnext
 
 # Name -> the builder, its arguments after the data, and channels and pixels of an image. The small nets have a block
@@ -79,11 +80,11 @@ def test_in_test_mode(name):
             workspace.run_net(net.name)
         return workspace.fetch(str(scores))
 
-    want = run(net, values, fuse=False)
+    want = run(net, values, without="fusion")
     folded, fewer = fold_batch_norm(net, values)
     assert not any(op.type == "SpatialBN" for op in folded.op)
     for this, its in ((net, values), (folded, fewer)):
-        apart = run(this, its, observable="outputs", reuse=False)
+        apart = run(this, its, observable="outputs", without=single("reuse"))
         assert np.array_equal(run(this, its, observable="outputs"), apart)
         # Weights known to be constant may get other kernels, which add in another order.
         constant = run(this, its, observable="outputs", constants=its)
@@ -146,7 +147,7 @@ def test_in_training(name):
     found = []
     for options in (
         {"observable": "all"},
-        {"observable": "outputs", "reuse": False},
+        {"observable": "outputs", "without": single("reuse")},
         {"observable": "outputs"},
         {"observable": "activations"},
     ):
@@ -175,7 +176,7 @@ def test_normalizations_are_computed_when_they_are_fetched(name, dtype):
     model.AddGradientOperators([loss])
     build_sgd(model, 0.01, momentum=0.9)
     found, planned, later = [], [], []
-    for without in (["cheap_recomputation"], []):
+    for without in (single("cheap_recomputation"), []):
         workspace = Workspace(threads=1, seed=1)
         workspace.feed("data", x)
         workspace.feed("label", np.int32([1, 5]))
@@ -247,7 +248,7 @@ def test_blobs_that_share_names_have_their_last_values(name):
     """Also those that a plan computes when they are fetched, and after their inputs have been overwritten."""
     net, model, x = with_shared_names(name, True)
     found, later = [], []
-    for options in ({"observable": "all", "without": ["reuse", "unread_outputs", "cheap_recomputation"]}, {}):
+    for options in ({"observable": "all", "without": single("reuse", "unread_outputs", "cheap_recomputation")}, {}):
         workspace, made = created(net, model, x, **options)
         workspace.run_net(made)
         blobs = [blob for blob in workspace.blobs() if blob != "data" and workspace.get(blob).spec is not None]

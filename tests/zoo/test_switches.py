@@ -13,7 +13,7 @@ from netbuilder.engines import onednn
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS, Optimization, Switch
 from netbuilder.zoo import (
     create_alexnet,
     create_inception_v1,
@@ -24,6 +24,7 @@ from netbuilder.zoo import (
     create_resnext,
     create_vgg,
 )
+from switches import single
 from zoo_models import create_small_inception, create_small_resnext
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
@@ -59,9 +60,9 @@ LARGE = {
 ALL = {**SMALL, **JOINED, **LARGE}
 
 # What concerns step nets, which no net of the zoo has, is switched off in tests/ops/recurrent/test_network.py.
-NAMES = [name for name in OPTIMIZATIONS if not name.startswith("step_")]
-EXACT = [name for name in NAMES if OPTIMIZATIONS[name].bound == 0]
-ROUNDED = [name for name in NAMES if OPTIMIZATIONS[name].bound > 0]
+CONCERNED = [each for each in OPTIMIZATIONS.values() if not each.name.startswith("step_")]
+EXACT = [each for each in CONCERNED if each.bound == 0]
+ROUNDED = [each for each in CONCERNED if each.bound > 0]
 # A pool after a pool whose windows overlap: positive elements of its windows are equal, see ``kept_maxima``.
 POOLS_OF_POOLS = tuple(name for name in ALL if "inception" in name)
 
@@ -74,9 +75,9 @@ class Case:
     start: dict[str, Any]
     data: Any
     label: Any
-    always: tuple[str, ...]
+    always: tuple[Optimization, ...]
 
-    def train(self, *without: str, data: Any = None, steps: int = 2, **options: Any) -> dict[str, Any]:
+    def train(self, *without: Switch, data: Any = None, steps: int = 2, **options: Any) -> dict[str, Any]:
         """Return all blobs that the init net made, after some steps."""
         workspace = Workspace(threads=1, seed=1)
         for name, value in {**self.start, "data": self.data if data is None else data, "label": self.label}.items():
@@ -110,7 +111,7 @@ def case_of(name: str) -> Case:
     workspace.run_net_once(model.param_init_net)
     start = {blob: workspace.fetch(blob) for blob in workspace.blobs()}
     data = rng.normal(size=shape).astype(np.float32)
-    always = ("kept_maxima",) if name in POOLS_OF_POOLS else ()
+    always = single("kept_maxima") if name in POOLS_OF_POOLS else ()
     return Case(model, start, data, rng.integers(0, CLASSES, shape[0]).astype(np.int32), always)
 
 
@@ -134,17 +135,16 @@ def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
     [
         pytest.param(name, each, marks=[pytest.mark.slow] * (name == "alexnet" and each in EXACT))
         for name in SMALL
-        for each in NAMES
+        for each in CONCERNED
     ],
 )
 @pytest.mark.one_in(3)
 def test_each_in_turn(name, without):
     case, (want, moved) = case_of(name), reference(name)
     got = case.train(without)
-    bound = OPTIMIZATIONS[without].bound
-    if bound == 0:
+    if without.bound == 0:
         assert_same(got, want)
-    assert case.distance(got, want) <= allowed(bound, moved)
+    assert case.distance(got, want) <= allowed(without.bound, moved)
 
 
 @pytest.mark.one_in(2)
@@ -163,13 +163,13 @@ def test_several_at_once(name):
         pytest.param(name, each, marks=[pytest.mark.slow] * (name in LARGE))
         for name in ("small_inception", "small_resnext", "inception_v1", "resnet18")
         for each in ROUNDED
-        if each != "kept_maxima"
+        if each.name != "kept_maxima"
     ],
 )
 @pytest.mark.one_in(4)
 def test_what_rounds_otherwise_in_nets_with_joins(name, without):
     case, (want, moved) = case_of(name), reference(name)
-    assert case.distance(case.train(without), want) <= allowed(OPTIMIZATIONS[without].bound, moved)
+    assert case.distance(case.train(without), want) <= allowed(without.bound, moved)
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet8"])
@@ -182,9 +182,9 @@ def test_several_in_bfloat16(name):
 @pytest.mark.parametrize("name", ["lenet", pytest.param("resnet8", marks=pytest.mark.slow)])
 def test_each_in_bfloat16(name):
     case, want = case_of(name), reference(name, "bfloat16")[0]
-    for without in NAMES:
+    for without in CONCERNED:
         got = case.train(without, dtype="bfloat16")
-        if OPTIMIZATIONS[without].bound == 0:
+        if without.bound == 0:
             assert_same(got, want)
         assert case.distance(got, want) <= BFLOAT16, without
 

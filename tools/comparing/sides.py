@@ -78,7 +78,7 @@ class StoredNet:
 
     Args:
         net, init: files of the net and of its init net; None: there is none.
-        without: names of optimizations that are off.
+        without: groups of optimizations that are off.
         dtype: how activations are stored; None: as the net says.
         memory_budget: of a run; None: as the net says.
         numpy: only NumPy's kernels.

@@ -63,7 +63,7 @@ class Options:
         every_steps, every_epochs: steps and epochs between checkpoints; None: not by steps, or not by epochs.
         keep: how many of the latest checkpoints are kept, in addition to the best.
         resume: a checkpoint, a folder of them, or "auto"; None: start from the beginning.
-        without: optimizations of plans that are switched off.
+        without: groups of optimizations of plans that are switched off.
         find_nan: raise an error at the first operator whose result is NaN or infinite.
         step_limit, first_step_limit: longest time of a step in seconds; None: no limit, ten times the former.
         input: options for images that are decoded on demand.

@@ -16,7 +16,7 @@ FUSED, APART = ["toy:softsign_relu"], ["toy:softsign", "plain"]
     [
         ({"observable": ["y"]}, FUSED),
         ({}, APART),  # a user may fetch the value between them
-        ({"observable": ["y"], "without": ["engine_fusions"]}, APART),
+        ({"observable": ["y"], "without": "fusion"}, APART),
     ],
 )
 def test_kernels_and_values(options, kernels):

@@ -46,7 +46,8 @@ def benchmark_net(
         alone = NetDef(name=f"{net.name}, operator {index}")
         alone.device_option.CopyFrom(net.proto.device_option)
         alone.op.add().CopyFrom(op)
-        times.append(_mean(RuntimeNet(alone, workspace, fuse=False), min(warmup_runs, 1), main_runs))
+        options = workspace.options.of_net(alone, without="fusion")
+        times.append(_mean(RuntimeNet(alone, workspace, options), min(warmup_runs, 1), main_runs))
     return times
 
 

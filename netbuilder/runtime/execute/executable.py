@@ -18,6 +18,7 @@ from netbuilder.engines.arrays import trim_heap
 from netbuilder.engines.engine import find_engine, library_engines
 from netbuilder.engines.layouts import HOST, Location, new_bytes, on_location
 from netbuilder.engines.open_choice import OpenChoice
+from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator
@@ -388,11 +389,15 @@ def make_plan(
     options: PlanOptions,
     make_blob: Callable[[str], Blob],
     arena: Arena,
-) -> Plan | None:
-    """Compile the longest static segment of operators from ``start``; None if the first operator is dynamic."""
+) -> Plan | Shortfall | None:
+    """Compile the longest static segment of operators from ``start``.
+
+    Returns:
+        The plan; or by how much it exceeds its memory budget; or None if the first operator is dynamic.
+    """
     with loading, collection_paused():
         made = _make_plan(net, generation, start, options, make_blob, arena)
-    if made is not None and made.memory.nbytes >= _LARGE_PLAN:
+    if isinstance(made, Plan) and made.memory.nbytes >= _LARGE_PLAN:
         trim_heap()
     return made
 
@@ -416,7 +421,7 @@ def _make_plan(
     options: PlanOptions,
     make_blob: Callable[[str], Blob],
     arena: Arena,
-) -> Plan | None:
+) -> Plan | Shortfall | None:
     inferred = infer_segment(net, start, options)
     if inferred is None:
         return None
@@ -435,6 +440,8 @@ def _make_plan(
             )
         except MemoryError as error:
             raise _too_large(net, compilation, error) from error
+        if memory.shortfall is not None:
+            return memory.shortfall
         if not layouts:
             _pin_blobs(compilation, outputs)
             plan = Plan(net, generation, compilation, outputs, compilation.graph.options, make_blob, memory, arena)

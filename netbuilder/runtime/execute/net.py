@@ -22,36 +22,27 @@ from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST
 from netbuilder.engines.random import stream_key
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget, stored_budget
-from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
+from netbuilder.graph.memory_budget import Shortfall
+from netbuilder.graph.observability import ALL, set_stored
 from netbuilder.graph.replicas import Replicas, has_record
 from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
 from netbuilder.ops.core.operator import STRING, Exchange
 from netbuilder.ops.core.operator_event import OnOperator, OperatorEvent, ReadValue
-from netbuilder.ops.core.precision import (
-    DETERMINISTIC_ARGUMENT,
-    TF32_ARGUMENT,
-    check_precision,
-    check_switch,
-    precision_of,
-)
 from netbuilder.ops.core.random_streams import stream_of
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.renaming import all_operators
 from netbuilder.ops.core.replication import Replication
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
-from netbuilder.proto.arguments import arguments
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
 from netbuilder.runtime.execute.executable import Plan, make_plan
 from netbuilder.runtime.execute.measuring import MeasuringBetweenRuns
-from netbuilder.runtime.execute.not_finite import UNFUSED, FindNan, NotFiniteFinder, check_find_nan
+from netbuilder.runtime.execute.not_finite import NotFiniteFinder
 from netbuilder.runtime.execute.parts import Part, PartsRun, parts_of
 from netbuilder.runtime.execute.stored_precision import check_stored_precision
-from netbuilder.runtime.plan.observable import Observable, check_constants
-from netbuilder.runtime.plan.optimizations import FUSIONS, VARYING, check_without, from_environment
-from netbuilder.runtime.plan.options import PlanOptions
+from netbuilder.runtime.plan.observable import Observable
+from netbuilder.runtime.plan.options import FindNan, PlanOptions
 from netbuilder.runtime.plan.program import read_program
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.static_segment import missing
@@ -111,60 +102,28 @@ class RuntimeNet:
     Args:
         net: the net; it is copied, so later edits have no effect.
         workspace: where its blobs are.
-        engines: see ``PlanOptions``; None: the workspace's.
+        options: see ``PlanOptions.of_net``; None: those of the workspace and what the net stores.
         inner: the net is a subgraph of an operator: its inputs are not checked before it runs.
-        without: names of the optimizations that are off, see ``runtime.plan.optimizations``; None: the workspace's.
-            Those in the environment variable ``NETBUILDER_WITHOUT`` are added.
-        fuse: False also switches off all optimizations that fuse operators, True switches them on.
-        observable: which blobs can be fetched after a run, see ``Workspace.create_net``; None: those that the net
-            stores, or ``observable_default``.
-        observable_default: which they are if the net stores nothing.
-        reuse: False also switches off the optimization ``reuse``.
-        constants: external inputs that seldom change, such as the parameters of a predictor: they are converted to the
-            layouts that kernels read once, and again when the blob gets another value. Blobs that the net writes are
-            not treated as constant.
-        memory_budget: the memory that a run may take, in bytes, as text such as "4GiB", or as a fraction of what it
-            would take; values are computed again to keep to it. None: what the net stores
-            (``Net.set_memory_budget``), or no limit. With a budget, ``observable_default`` is "outputs".
-        find_nan: raise an error at the first operator whose result is NaN or infinite ("nan": only NaN). Every operator
-            is looked at by itself, those of step nets and other subgraphs too, so that nothing is fused and the lanes
-            run one after the other: a run takes several times as long.
+        clock: of the net that this one belongs to; None: one of its own.
         on_operator: called after each operator, in the order of the net, with what it has read and written.
-        dtype: how activations are stored between operators, "float32", "bfloat16" or "float16"; None: the
-            net's argument ``activation_dtype``, or float32.
-        allow_tf32: whether products of float32 values on GPUs may use TF32; None: the net's argument ``allow_tf32``, or
-            not.
-        deterministic: whether two runs must be equal to the bit, see ``Net.set_deterministic``; None: the net's
-            argument ``deterministic``, or not.
 
     Raises:
-        NetError: the net is wrong (see ``read_program``), its type, ``dtype`` or a name in ``without`` is unknown,
-            ``memory_budget`` is no budget, a net on the CPU asks for float16, or the net must be deterministic, and an
-            operator is not.
-        BlobError: the net has no blob of a name in ``observable`` or ``constants``.
+        NetError: the net is wrong (see ``read_program``), its type is unknown, it asks for float16 on the CPU, or it
+            must be deterministic, and an operator is not.
+        BlobError: the net has no blob of a name in ``options.observable``.
     """
 
     def __init__(
         self,
         net: NetDef,
         workspace: Any,
+        options: PlanOptions | None = None,
         *,
-        engines: tuple[str, ...] | None = None,
         inner: bool = False,
-        without: str | Iterable[str] | None = None,
-        fuse: bool | None = None,
-        observable: str | Iterable[Any] | None = None,
-        observable_default: str = ACTIVATIONS,
-        reuse: bool = True,
-        constants: Iterable[Any] = (),
-        memory_budget: Any = None,
-        dtype: str | None = None,
-        allow_tf32: bool | None = None,
-        deterministic: bool | None = None,
         clock: Clock | None = None,
-        find_nan: FindNan = False,
         on_operator: OnOperator | None = None,
     ) -> None:
+        options = options or workspace.options.of_net(net)
         if net.type not in ONE_LANE + MANY_LANES:
             raise NetError(f"net {net.name!r}: unknown type {net.type!r}; the types are {', '.join(NET_TYPES)}")
         self.proto = NetDef()
@@ -174,49 +133,22 @@ class RuntimeNet:
         self._workspace = weakref.ref(workspace)  # weak: a reference cycle would keep the memory for long
         self.program = read_program(self.proto, None if inner else workspace.has)
         self.clock = clock or Clock(workspace.count_draws(self._streams()))
-        self._finder = NotFiniteFinder(find_nan, self.clock) if check_find_nan(find_nan, f"net {net.name!r}") else None
+        self._finder = NotFiniteFinder(options.find_nan, self.clock) if options.find_nan else None
         self._on_operator = on_operator if self._finder is None else self._finder.on_operator
         self._observed: dict[int, tuple[Plan, Plan]] = {}  # by the id of the plan: the plan, and the observed one
         self._finding: dict[FindNan, RuntimeNet] = {}  # this net, with the finder of each kind
         self._replicas = Replicas.load(self.proto) if has_record(self.proto) else None
-        threads = workspace.threads
         devices = {instruction.device for instruction in self.program}
         self.gpus = tuple(sorted(number for kind, number in devices if kind == PROTO_CUDA))
-        lanes, exchange_lane = self._count_lanes(threads, len(devices)) if net.type in MANY_LANES else (1, False)
-        where = f"net {net.name!r}"
-        precision = precision_of(net, where) if dtype is None else check_precision(dtype, where)
-        allowed = arguments(net).get(TF32_ARGUMENT, 0) if allow_tf32 is None else allow_tf32
-        budget = stored_budget(net) if memory_budget is None else parse_budget(memory_budget, f"net {net.name!r}")
-        if budget is not None:
-            observable_default = OUTPUTS
-        self._observable = Observable(self.proto, self.program, observable, observable_default)
-        off = self._without(without, fuse, reuse)
-        repeatable = arguments(net).get(DETERMINISTIC_ARGUMENT, 0) if deterministic is None else deterministic
-        self._deterministic = check_switch(repeatable, DETERMINISTIC_ARGUMENT, f"net {net.name!r}")
-        if self._deterministic:
+        many = net.type in MANY_LANES
+        lanes, exchange_lane = self._count_lanes(options.threads, len(devices)) if many else (1, False)
+        self.options = dataclasses.replace(options, lanes=lanes, exchange_lane=exchange_lane)
+        self._observable = Observable(self.proto, self.program, options.observable, options.observable_default)
+        if options.deterministic:
             self._require_deterministic()
-            off |= VARYING
-        if self._finder is not None:
-            off |= FUSIONS | UNFUSED
-        if budget is not None and "reuse" in off:
-            raise NetError(
-                f"net {net.name!r}: a memory_budget needs the optimization 'reuse', which is off; switch it on, or "
-                "omit the budget"
-            )
-        self.options = PlanOptions(
-            engines if engines is not None else workspace.engines,
-            lanes,
-            exchange_lane,
-            threads,
-            off,
-            precision,
-            constants=check_constants(self.proto, constants),
-            memory_budget=budget,
-            allow_tf32=check_switch(allowed, TF32_ARGUMENT, f"net {net.name!r}"),
-        )
         if clock is None:  # a net of its own, not one that belongs to another
             check_stored_precision(self.proto, self.options, on_gpus=bool(self.gpus))
-        concurrent = net.type in MANY_LANES and self.proto.num_workers != 1
+        concurrent = many and self.proto.num_workers != 1
         self._parts = parts_of(self.proto, self.program) if concurrent else ()
         loops = any(instruction.op.dynamic for instruction in self.program)  # operators that run subgraphs are dynamic
         self._depth = nesting(self.proto) if loops and not inner else 0
@@ -274,16 +206,6 @@ class RuntimeNet:
         lanes = max(1, min(devices, workers or devices, threads))
         exchanges = any(instruction.role is Role.EXCHANGE for instruction in self.program)
         return lanes, exchanges and lanes > 1 and not self.gpus and not 0 < workers <= lanes
-
-    def _without(self, names: str | Iterable[str] | None, fuse: bool | None, reuse: bool) -> frozenset[str]:
-        """Return the optimizations that are off for this net."""
-        where = f"net {self.name!r}"
-        found = self.workspace.without if names is None else check_without(names, where)
-        if fuse is not None:
-            found = found - FUSIONS if fuse else found | FUSIONS
-        if not reuse:  # all that is kept has memory of its own
-            found |= {"reuse"}
-        return frozenset(found | from_environment())
 
     # The compiler's interface (see ``runtime.plan.runner.Runner``).
 
@@ -357,19 +279,8 @@ class RuntimeNet:
         if replication is not None:
             net = replicated_net(net, replication)
             set_stored(net, self._observable.kind, self._observable.names)
-        inner = RuntimeNet(
-            net,
-            self.workspace,
-            engines=self.options.engines,
-            inner=True,
-            observable=ALL if replication is None else None,
-            without=self.options.without,
-            dtype=self.options.precision,
-            allow_tf32=self.options.allow_tf32,
-            deterministic=self._deterministic,
-            clock=self.clock,
-            on_operator=self._on_operator,
-        )
+        options = self.options.of_subgraph(ALL if replication is None else None)
+        inner = RuntimeNet(net, self.workspace, options, inner=True, clock=self.clock, on_operator=self._on_operator)
 
         def run() -> None:
             check_run()
@@ -432,20 +343,8 @@ class RuntimeNet:
         """Return this net with a finder of NaN: over the same blobs and with the same counter of runs."""
         found = self._finding.get(kinds)
         if found is None:
-            options = self.options
-            found = RuntimeNet(
-                self.proto,
-                self.workspace,
-                engines=options.engines,
-                without=options.without,
-                constants=options.constants,
-                memory_budget=options.memory_budget,
-                dtype=options.precision,
-                allow_tf32=options.allow_tf32,
-                deterministic=self._deterministic,
-                clock=self.clock,
-                find_nan=kinds,
-            )
+            options = dataclasses.replace(self.options, find_nan=kinds, observable=None)
+            found = RuntimeNet(self.proto, self.workspace, options, clock=self.clock)
             found._observable, found.observers, found._runs = self._observable, self.observers, self._runs
             self._finding[kinds] = found
         return found
@@ -688,17 +587,16 @@ class RuntimeNet:
         options, largest = self.options, self._largest_plans.get(start, 0)
         fetched = bool(self._observable.fetched)
         if isinstance(options.memory_budget, float) and largest and fetched:  # the fraction is of a run without them
-            options = dataclasses.replace(options, memory_budget=int(options.memory_budget * largest))
+            options = dataclasses.replace(options, memory_budget=f"{max(1, int(options.memory_budget * largest))} B")
         elif options.memory_budget is not None:
             options = dataclasses.replace(options, largest_plan=largest)
-        make = self.workspace.make
-        try:
-            made = make_plan(self, self.workspace.generation, start, options, make, self._arenas[arena])
-        except MemoryBudgetError as error:
+        generation, make = self.workspace.generation, self.workspace.make
+        made = make_plan(self, generation, start, options, make, self._arenas[arena])
+        if isinstance(made, Shortfall):
             name = self._observable.forget_fetched()
             if not name:
-                raise
-            _log.warning("net %r: blob %r is not kept, although it was fetched: %s", self.name, name, error)
+                raise made.error
+            _log.warning("net %r: blob %r is not kept, although it was fetched: %s", self.name, name, made)
             return self._make_plan(start, arena)
         if made is not None and not fetched:
             self._largest_plans[start] = max(made.memory.whole, largest)

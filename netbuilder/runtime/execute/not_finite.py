@@ -4,38 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.instructions import describe
 from netbuilder.ops.core.operator import STRING
 from netbuilder.ops.core.operator_event import OperatorEvent, ReadValue
-from netbuilder.proto import NetError, OperatorError
-from netbuilder.proto.call_checks import is_flag
+from netbuilder.proto import OperatorError
 from netbuilder.proto.errors import counted
+from netbuilder.runtime.plan.options import FindNan
 
-__all__ = ["UNFUSED", "FindNan", "NotFinite", "NotFiniteError", "NotFiniteFinder", "check_find_nan"]
-
-FindNan = bool | Literal["nan"]
-"""True: find NaN and infinities; "nan": only NaN; False: nothing."""
-
-UNFUSED = frozenset({"unread_outputs"})
-"""Optimizations besides the fusions that are off while NaN are searched: they leave values out that an error is in."""
+__all__ = ["NotFinite", "NotFiniteError", "NotFiniteFinder"]
 
 _INPUTS = 4  # of which the message gives the range
-
-
-def check_find_nan(value: Any, where: str) -> FindNan:
-    """Return ``value``.
-
-    Raises:
-        NetError: it is not one of the values of ``FindNan``.
-    """
-    if not (is_flag(value) or isinstance(value, str) and value == "nan"):
-        raise NetError(f"{where}: find_nan must be True, False or 'nan' (for NaN only), got {value!r}")
-    found: FindNan = value
-    return found
 
 
 @dataclass(frozen=True)

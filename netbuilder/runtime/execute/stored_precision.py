@@ -25,7 +25,7 @@ def check_stored_precision(net: NetDef, options: PlanOptions, *, on_gpus: bool) 
         NetError: nothing of the net is on GPUs, and there is no engine for CPUs that has the precision, not even one
             that is not installed.
     """
-    precision, kind = options.precision, PROTO_CUDA if on_gpus else PROTO_CPU
+    precision, kind = options.dtype, PROTO_CUDA if on_gpus else PROTO_CPU
     if precision == PRECISIONS[0]:
         return
     engines = [each for each in map(find_engine, engine_names()) if kind in each.device_types]

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,34 +15,30 @@ from netbuilder.data.blob_values import as_tensor, is_blob_object, is_numeric
 from netbuilder.data.gc_paused import collection_paused
 from netbuilder.engines.adopted import adopt
 from netbuilder.engines.arrays import trim_heap
-from netbuilder.engines.engine import engine_names, release_kernels
+from netbuilder.engines.engine import release_kernels
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.checks import check_net, require_sound
 from netbuilder.graph.message import message_of
-from netbuilder.graph.observability import ACTIVATIONS, ALL
+from netbuilder.graph.observability import ALL
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.proto.call_checks import checked, is_number, is_whole
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
-from netbuilder.proto.numbers import check_flags
 from netbuilder.proto.suggestions import did_you_mean, suggests_arguments
 from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
-from netbuilder.runtime.execute.net import RuntimeNet
-from netbuilder.runtime.execute.not_finite import FindNan, check_find_nan
+from netbuilder.runtime.execute.net import Clock, RuntimeNet
 from netbuilder.runtime.execute.steps import run_plan
-from netbuilder.runtime.plan.optimizations import FUSIONS, check_without
-from netbuilder.runtime.plan.options import default_threads
+from netbuilder.runtime.plan.optimizations import Switch
+from netbuilder.runtime.plan.options import NET_OPTIONS, FindNan, PlanOptions, check_find_nan, default_threads
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
 from netbuilder.runtime.values.uses import FEED, FETCH, RUN, Uses, this_plan, this_thread, together, using
 
 __all__ = ["Workspace"]
-
-_NET_OPTIONS = frozenset(inspect.signature(RuntimeNet).parameters) - {"net", "workspace", "inner"}
 
 
 class _Unseeded:
@@ -60,9 +57,8 @@ class Workspace:
         engines: the library engines that operators may use ("ONEDNN"); None: all that are available, (): NumPy alone.
         threads: number of threads that a net may use; None: OMP_NUM_THREADS, or the number of cores.
         seed: of all random operators; the same seed gives the same numbers. None: 0, or the parent's.
-        without: names of the optimizations that are off (see ``runtime.plan.optimizations``), unless a net is created
-            with others; a list, or one string of names separated by commas.
-        fuse: False is short for ``without="fusion"``: operators are not fused.
+        without: groups of optimizations that are off (see ``runtime.plan.optimizations``), unless a net is created with
+            others; a list, or one string of names separated by commas.
         parent: a workspace whose blobs can be read and written here. A name stands for the parent's blob if the parent
             has one when the name is first used; other blobs, and nets, are this workspace's own. The default for
             engines, threads, seed and ``without`` is the parent's value.
@@ -89,28 +85,19 @@ class Workspace:
         engines: tuple[str, ...] | None = None,
         threads: int | None = None,
         seed: int | None = None,
-        without: str | Iterable[str] = (),
-        fuse: bool = True,
+        without: str | Iterable[Switch] | None = None,
         parent: Workspace | None = None,
     ) -> None:
-        known = engine_names()
-        if engines is not None and not (isinstance(engines, (tuple, list, set)) and all(e in known for e in engines)):
-            raise NetError(f"Workspace: engines must be a tuple of names among {', '.join(known)}, got {engines!r}")
-        if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise NetError(f"Workspace: threads must be a whole number, 1 or more, got {threads!r}")
         if parent is not None and not isinstance(parent, Workspace):
             raise NetError(f"Workspace: parent must be a Workspace, got {parent!r}")
-        check_flags("Workspace", fuse=fuse)
-        if parent is not None:
-            engines, threads = parent.engines if engines is None else engines, threads or parent.threads
-            without = without or parent.without
         if seed is not None and not hasattr(seed, "__index__"):
             raise NetError(f"Workspace: seed must be a whole number, got {seed!r}")
-        self.engines: tuple[str, ...] | None = engines
-        self.threads: int = threads or default_threads()
+        given = {"engines": engines, "threads": threads, "without": without}
+        base = PlanOptions(threads=default_threads(), owner="Workspace") if parent is None else parent.options
+        self.options: PlanOptions = replace(base, **{name: value for name, value in given.items() if value is not None})
+        """The options of the nets that are created without others, see ``PlanOptions.of_net``."""
         self._seed: int | None = seed
         self._unseeded: _Unseeded | None = None
-        self.without: frozenset[str] = check_without(without, "Workspace") | (frozenset() if fuse else FUSIONS)
         self.parent = parent
         # The folder that relative paths of operators start from.
         self.root_folder: str = "." if parent is None else parent.root_folder
@@ -120,6 +107,21 @@ class Workspace:
         self.arena = Arena()
         self._nets: dict[str, RuntimeNet] = {}
         self._init_nets: dict[str, Any] = {}  # of those, the init nets of models: the Net objects
+
+    @property
+    def engines(self) -> tuple[str, ...] | None:
+        """The library engines that operators may use; None: all that are available."""
+        return self.options.engines
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that a net may use."""
+        return self.options.threads
+
+    @property
+    def without(self) -> frozenset[Switch]:
+        """What is switched off of the optimizations."""
+        return self.options.without
 
     @property
     def seed(self) -> int:
@@ -346,10 +348,9 @@ class Workspace:
         net: Any,
         overwrite: bool = False,
         *,
-        observable: str | Iterable[Any] | None = None,
-        observable_default: str | None = None,
         shares_counter: bool = False,
         check: bool | Literal["warn"] = False,
+        clock: Clock | None = None,
         **options: Any,
     ) -> str:
         """Take a snapshot of a net and make it ready to run; return its name.
@@ -357,17 +358,12 @@ class Workspace:
         Args:
             net: a Net or NetDef.
             overwrite: replace a net of that name.
-            observable: the blobs that can be fetched after a run: "all"; "activations", all but the gradients that
-                only operators of the backward pass read; "outputs", external inputs (parameters, moments, statistics)
-                and outputs, losses, metrics and learning rates; or a list of names, for "outputs" and these. None:
-                what the net stores (``Net.set_observable``), or "activations". Other blobs may be fused away or share
-                memory; the first fetch of one is an error, and from the next run on it is kept.
-            observable_default: the kind in place of "activations".
             shares_counter: allow an iteration counter that a created net with other parameters counts up too.
             check: check the net first (see ``netbuilder.graph.checks.check_net``), with the shapes of the blobs that
                 have values: raise an error for findings, or, with "warn", give a warning for each.
-            options: see ``RuntimeNet`` (engines, without, fuse, dtype, reuse, constants, memory_budget, find_nan,
-                on_operator).
+            clock: of another net, for one that counts its runs together with it.
+            options: by name, see ``PlanOptions`` (dtype, engines, memory_budget, observable, without, ...); None stands
+                for the default: what the net stores, or the workspace's.
 
         Raises:
             NetError: a net of that name exists, the net is wrong, it counts the iterations of another model, or
@@ -375,8 +371,8 @@ class Workspace:
             BlobError: the net has no blob of a name in ``observable`` or ``constants``.
         """
         for name in options:
-            if name not in _NET_OPTIONS:
-                hint = did_you_mean(name, [*inspect.signature(self.create_net).parameters, *_NET_OPTIONS])
+            if name not in NET_OPTIONS:
+                hint = did_you_mean(name, [*inspect.signature(self.create_net).parameters, *NET_OPTIONS])
                 raise TypeError(f"Workspace.create_net: got an unexpected keyword argument {name!r}{hint}")
         proto = message_of(net)
         if proto.name in self._nets and not overwrite:
@@ -385,8 +381,9 @@ class Workspace:
             require_own_counters(proto, [made.proto for name, made in self._nets.items() if name != proto.name])
         self.check_net(proto, check)
         with collection_paused(), deep_nets():
-            default: str = getattr(net, "observes", ACTIVATIONS) if observable_default is None else observable_default
-            made = RuntimeNet(proto, self, observable=observable, observable_default=default, **options)
+            if options.get("observable_default") is None:
+                options["observable_default"] = getattr(net, "observes", None)
+            made = RuntimeNet(proto, self, self.options.of_net(proto, **options), clock=clock)
         for op in proto.op:
             for name in op.output:
                 self.make(name)
@@ -491,7 +488,7 @@ class Workspace:
         if not overwrite:
             self._refuse_overwriting(net)
         with deep_nets():
-            made = RuntimeNet(proto, self, observable_default=ALL, find_nan=find_nan)
+            made = RuntimeNet(proto, self, self.options.of_net(proto, observable_default=ALL, find_nan=find_nan))
         use, now = (this_thread(), this_plan(), RUN, made), self.uses.now
         now.append(use)
         try:

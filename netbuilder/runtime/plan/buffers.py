@@ -53,7 +53,7 @@ def assign_buffers(
 
     Returns:
         The blobs written; the layouts requested, by blob name (if there are any, no buffer is set); and where the
-        values that are not in blobs are.
+        values that are not in blobs are, or that the memory budget is too small for them.
     """
     versions = versions_of(plan)
     requested: dict[str, Any] = {}
@@ -102,6 +102,8 @@ def assign_buffers(
         again = drop_cheap(plan.steps, own, read_later)
     if plan.graph.options.memory_budget is not None:
         again = _keep_to_budget(plan, own, read_later, again)
+        if again.shortfall is not None:
+            return [], {}, MemoryPlan(shortfall=again.shortfall)
     if again is not None:
         _compute_again(plan, own, again)
         own = again.values

@@ -123,7 +123,7 @@ def infer_segment(net: Runner, start: int, options: PlanOptions) -> Inferred | N
             engine = find_engine(name)
             engine.register_kernels()
             if not kinds.isdisjoint(engine.device_types):
-                engine.check_precision(options.precision)
+                engine.check_precision(options.dtype)
     inferred = static_segment(net, start, options)
     return None if inferred[1] == start else inferred
 

@@ -32,7 +32,7 @@ from netbuilder.engines.layouts import on_location
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.runtime.plan.graph import PlanGraph
-from netbuilder.runtime.plan.optimizations import check_optimization
+from netbuilder.runtime.plan.optimizations import optimization
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node, Value
 
@@ -47,7 +47,7 @@ def fuse(graph: PlanGraph) -> None:
     """
     fusions = {kind: [each for engine in found for each in engine.fusions()] for kind, found in graph.engines.items()}
     for fusion in (each for found in fusions.values() for each in found):
-        check_optimization(fusion.optimization, f"fusion of {', '.join((*fusion.first, fusion.second))}")
+        optimization(fusion.optimization, f"fusion of {', '.join((*fusion.first, fusion.second))}")
     matcher = _Matcher(graph, fusions)
     for node in graph.nodes:
         matcher.visit(node)

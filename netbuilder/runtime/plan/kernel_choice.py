@@ -34,7 +34,7 @@ def choose_image_order(nodes: Sequence[Node], options: PlanOptions) -> str:
         for node, plain in zip(convs, specs)
         if None not in plain
     ]
-    orders = (engine.best_image_order(known, options.lane_threads, options.precision) for engine in engines)
+    orders = (engine.best_image_order(known, options.lane_threads, options.dtype) for engine in engines)
     return next((order for order in orders if order is not None), ANY_ORDER)
 
 

@@ -20,6 +20,7 @@ from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.layouts import HOST, Location, alignment_of, new_buffer, new_bytes
 from netbuilder.engines.rows import row_starts
 from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
+from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.ops.core.contexts import KeptMemory
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.runtime.plan.binding import buffer_of
@@ -68,6 +69,7 @@ class MemoryPlan:
         alone: bytes of the values that have memory of their own.
         work, work_again: the estimated work of the steps, and of those besides that compute values again.
         whole: with a memory budget, the bytes that a run would need if nothing were computed again.
+        shortfall: the budget that no plan keeps to; then nothing has been assigned.
         scratch: the scratch memory of each step.
         cleared: for a step, the buffers with padding that it fills with zeros before its kernel runs.
     """
@@ -78,6 +80,7 @@ class MemoryPlan:
     work: float = 0.0
     work_again: float = 0.0
     whole: int = 0
+    shortfall: Shortfall | None = None
     scratch: dict[Step, Array] = field(default_factory=dict)
     cleared: dict[Step, list[Array]] = field(default_factory=dict)
 

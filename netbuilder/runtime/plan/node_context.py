@@ -45,7 +45,7 @@ class NodeContext:
         self.op_def = node.first.op_def
         self.run = run
         self.threads = threads
-        self.precision = options.precision
+        self.precision = options.dtype
         self.allow_tf32 = options.allow_tf32
         self.device_id = node.first.device[1]
         self.image_order = image_order

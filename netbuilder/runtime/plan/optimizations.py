@@ -1,14 +1,15 @@
-"""The optimizations of plans, by name: what each one does, and how much it can change results.
+"""The optimizations of plans, in six groups: what each one does, and how much it can change results.
 
-Each can be switched off, by its name or that of a group: ``create_net(net, without=[...])``,
-``Workspace(without=[...])``, or ``NETBUILDER_WITHOUT=name,name`` in the environment.
+A group can be switched off: ``create_net(net, without=["fusion"])``, ``Workspace(without=["fusion"])``, or
+``NETBUILDER_WITHOUT=fusion,memory`` in the environment. Single ones are private: they come and go with the compiler.
+What measures or tests one of them switches it off by its object, ``without=[OPTIMIZATIONS["reuse"]]``.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from netbuilder.proto import NetError
@@ -16,22 +17,42 @@ from netbuilder.proto.numbers import listed
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [
-    "FUSIONS",
+    "ALL",
     "GROUPS",
     "OPTIMIZATIONS",
     "VARIABLE",
-    "VARYING",
     "Optimization",
-    "check_optimization",
+    "Switch",
     "check_without",
     "from_environment",
+    "members",
+    "optimization",
 ]
 
 VARIABLE = "NETBUILDER_WITHOUT"
-"""The environment variable that names the optimizations which are off for all nets of the process."""
+"""The environment variable that names the groups which are off for all nets of the process."""
 
 ROUNDING = 1e-3
 """``Optimization.bound`` where terms of a sum may be added in another order."""
+
+ALL = "all"
+"""Stands for all groups."""
+
+GROUPS: Mapping[str, str] = MappingProxyType({
+    "fusion": "neighboring operators, and the updates of many parameters, run as one kernel; operators that change "
+    "nothing are removed",
+    "memory": "values are kept only for as long as something reads them, share memory, or are computed again; what "
+    "nobody reads is computed when it is fetched",
+    "layouts": "values stay in the layout in which a library's kernels read and write them; a copy in another is made "
+    "once for all readers",
+    "threads": "a plan of small operators runs on one thread per lane, its kernels bound to their memory in advance; "
+    "shapes that operators pass on as values are known when the plan is compiled",
+    "gpu": "consecutive calls on a GPU become a CUDA graph; sums there are added in any order, so that two runs may "
+    "differ",
+    "measured": "of several suitable kernels, Winograd's filtering and products in a wider type among them, the one "
+    "that was fastest when timed on this machine is used; without it, the one that is fastest on most machines",
+})  # fmt: skip
+"""What can be switched off, by name: what the plan does."""
 
 
 @dataclass(frozen=True)
@@ -39,203 +60,292 @@ class Optimization:
     """One optimization.
 
     Args:
+        name: by which the compiler and kernels ask whether it is on (``PlanOptions.enabled``).
+        group: of ``GROUPS``.
         what: what it does, in one line.
         bound: how far results can be from those without it, with the same number of threads. 0: bit-identical. Else
             the distance between all parameters of a net in float32 after a few steps, relative to how far they have
             moved, for nets that do not amplify rounding (as deep nets do that normalize over few values).
-        joins: whether it fuses or removes operators.
     """
 
-    what: str
-    bound: float = 0.0
-    joins: bool = False
+    name: str
+    group: str = field(compare=False)
+    what: str = field(compare=False, repr=False)
+    bound: float = field(default=0.0, compare=False, repr=False)
 
 
-OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({
-    "bn_relu": Optimization(
-        "SpatialBN, or on a GPU SpatialBN with a Sum, and the Relu after it run as one kernel", joins=True
+_ALL = (
+    Optimization(
+        "bn_relu", "fusion",
+        "SpatialBN, or on a GPU SpatialBN with a Sum, and the Relu after it run as one kernel",
     ),
-    "bn_relu_gradient": Optimization(
-        "ReluGradient and the SpatialBNGradient after it run as one kernel, on a GPU with the Sum before them; the "
-        "gradient between them, if it can be fetched, is computed then", joins=True,
+    Optimization(
+        "bn_relu_gradient", "fusion",
+        "ReluGradient and the SpatialBNGradient after it run as one kernel, on a GPU with the Sum before them; "
+        "the gradient between them, if it can be fetched, is computed then",
     ),
-    "relu_gradient_stats": Optimization(
-        "ReluGradient and the ChannelBackpropStats after it, of a SpatialBN over several devices, run as one kernel",
-        ROUNDING, joins=True,
-    ),
-    "early_relu_gradients": Optimization(
-        "ReluGradient after the gradient of MaxPool, or of Concat, runs before it, on what was pooled or joined, so "
-        "that the output of the Relu need not be kept"
-    ),
-    "sum_relu": Optimization("a Sum of two values and the Relu after it run as one kernel", joins=True),
-    "fc_relu": Optimization("FC and the Relu after it run as one kernel", joins=True),
-    "conv_relu": Optimization(
-        "Conv, or Conv with a Sum, and the Relu after it run as one kernel", ROUNDING, joins=True
-    ),
-    "conv_sum": Optimization(
-        "Conv adds its result to a value computed earlier, which replaces the Sum after it", ROUNDING, joins=True
-    ),
-    "engine_fusions": Optimization(
-        "adjacent operators for which an engine of another package has one kernel are fused", ROUNDING, joins=True
-    ),
-    "dropout_in_test_mode": Optimization("a Dropout in test mode is removed", joins=True),
-    "joined_updates": Optimization(
-        "the operators that update parameters, and the weight decay before them, run as few calls, each over many "
-        "parameters, on all threads of the lane", joins=True,
-    ),
-    "elementwise_chains": Optimization(
-        "elementwise operators that read one another's results run as one kernel", ROUNDING, joins=True
-    ),
-    "joined_small_kernels": Optimization(
-        "on a GPU, the copies of parameters to the layouts in which kernels read them are one kernel, before the first "
-        "of them is read, and the running averages of all SpatialBN are one kernel, at the end", joins=True,
-    ),
-    "atomic_sums": Optimization(
-        "on a GPU, rows with the same index are added in any order, and cuDNN and NCCL may add in any order; without "
-        "it, the order is fixed, so that two runs are equal to the bit", ROUNDING,
-    ),
-    "early_updates": Optimization(
-        "large parameters are updated during the backward pass, each group as soon as its gradients are there, if "
-        "these are not observable"
-    ),
-    "updates_in_parts": Optimization(
-        "the gradient of an FC's weights, if these are large and it is not observable, is computed some rows at a "
-        "time, each time followed by the update of these rows"
-    ),
-    "joined_exchanges": Optimization(
-        "the collectives that NCCL makes over the GPUs of a process, one per gradient, are started in groups of some "
-        "megabytes, in the order in which gradients become ready", ROUNDING, joins=True,
-    ),
-    "buckets_in_place": Optimization(
-        "the gradients of a bucket that processes exchange are stored next to each other, so that one call sums them "
-        "where they are, if that takes hardly any more memory; sums over two processes, and deterministic ones, are "
-        "equal to the bit", ROUNDING,
-    ),
-    "unread_outputs": Optimization(
-        "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, and "
-        "not at all if it is not observable", ROUNDING,
-    ),
-    "blocked_layouts": Optimization(
-        "values stay in the layout in which the library's kernels write them; without it they are row-major, and in "
-        "float32, between operators", ROUNDING,
-    ),
-    "owned_layouts": Optimization(
-        "a blob that is read and written in each run, such as a parameter, keeps the layout in which it is written; "
-        "without it, it is copied back"
-    ),
-    "shared_copies": Optimization(
-        "a copy of a value in another layout or on another device is made once for all readers"
-    ),
-    "constants": Optimization("copies of blobs that are declared constant are made once, not in each run"),
-    "inplace": Optimization("a kernel overwrites its input where it can and the input is not needed any more"),
-    "reuse": Optimization("values that nobody can fetch share memory when they are not needed at the same time"),
-    "cheap_recomputation": Optimization(
-        "outputs of normalizations, and copies in other layouts, are not kept for the backward pass but made again "
-        "before it reads them, where that lowers the peak of memory, for at most 0.75 % of the plan's estimated work"
-    ),
-    "kept_for_gradients": Optimization(
-        "intermediate results of a kernel (a variance, a scale) are kept for the kernel of its gradient", ROUNDING
-    ),
-    "kept_maxima": Optimization(
-        "MaxPool after a Relu stores the position of each maximum in its window, and only that element gets the "
-        "gradient; without it, every element equal to the maximum does, so results differ where positive elements of "
-        "a window are equal", ROUNDING,
-    ),
-    "known_extents": Optimization(
-        "shapes and extents that operators pass on as values are known when the plan is compiled; without it such an "
-        "operator runs by itself, between two plans", ROUNDING,
-    ),
-    "bound_kernels": Optimization(
-        "small operators run NumPy kernels that are bound to their memory in advance; without it, the plain ones",
+    Optimization(
+        "relu_gradient_stats", "fusion",
+        "ReluGradient and the ChannelBackpropStats after it, of a SpatialBN over several devices, run as one "
+        "kernel",
         ROUNDING,
     ),
-    "wide_products": Optimization(
-        "in bfloat16, convolutions convert their inputs to float32 and multiply those where that is measured to be "
-        "faster", ROUNDING,
+    Optimization(
+        "sum_relu", "fusion",
+        "a Sum of two values and the Relu after it run as one kernel",
     ),
-    "winograd": Optimization(
-        "convolutions of 3x3 with strides of 1 are computed by Winograd's minimal filtering where that is measured to "
-        "be faster", ROUNDING,
+    Optimization(
+        "fc_relu", "fusion",
+        "FC and the Relu after it run as one kernel",
     ),
-    "measured_choices": Optimization(
-        "of several suitable kernels, the one that was fastest when timed on this machine is used; without it, the "
-        "one that is fastest on most machines", ROUNDING,
+    Optimization(
+        "conv_relu", "fusion",
+        "Conv, or Conv with a Sum, and the Relu after it run as one kernel",
+        ROUNDING,
     ),
-    "step_products": Optimization(
-        "the gradient of a weight that a step net uses once is one matrix product over all steps of a recurrent net, "
-        "not a sum of one product per step", ROUNDING,
+    Optimization(
+        "conv_sum", "fusion",
+        "Conv adds its result to a value computed earlier, which replaces the Sum after it",
+        ROUNDING,
     ),
-    "step_projections": Optimization(
-        "matrix products of a sequence's rows with weights, in a step net, are one product over all steps, computed "
-        "before the steps", ROUNDING,
+    Optimization(
+        "engine_fusions", "fusion",
+        "adjacent operators for which an engine of another package has one kernel are fused",
+        ROUNDING,
     ),
-    "step_copies": Optimization(
+    Optimization(
+        "dropout_in_test_mode", "fusion",
+        "a Dropout in test mode is removed",
+    ),
+    Optimization(
+        "joined_updates", "fusion",
+        "the operators that update parameters, and the weight decay before them, run as few calls, each over "
+        "many parameters, on all threads of the lane",
+    ),
+    Optimization(
+        "elementwise_chains", "fusion",
+        "elementwise operators that read one another's results run as one kernel",
+        ROUNDING,
+    ),
+    Optimization(
+        "joined_small_kernels", "fusion",
+        "on a GPU, the copies of parameters to the layouts in which kernels read them are one kernel, before the "
+        "first of them is read, and the running averages of all SpatialBN are one kernel, at the end",
+    ),
+    Optimization(
+        "joined_exchanges", "fusion",
+        "the collectives that NCCL makes over the GPUs of a process, one per gradient, are started in groups of "
+        "some megabytes, in the order in which gradients become ready",
+        ROUNDING,
+    ),
+    Optimization(
+        "step_products", "fusion",
+        "the gradient of a weight that a step net uses once is one matrix product over all steps of a recurrent "
+        "net, not a sum of one product per step",
+        ROUNDING,
+    ),
+    Optimization(
+        "step_projections", "fusion",
+        "matrix products of a sequence's rows with weights, in a step net, are one product over all steps, "
+        "computed before the steps",
+        ROUNDING,
+    ),
+    Optimization(
+        "early_relu_gradients", "memory",
+        "ReluGradient after the gradient of MaxPool, or of Concat, runs before it, on what was pooled or joined, "
+        "so that the output of the Relu need not be kept",
+    ),
+    Optimization(
+        "early_updates", "memory",
+        "large parameters are updated during the backward pass, each group as soon as its gradients are there, "
+        "if these are not observable",
+    ),
+    Optimization(
+        "updates_in_parts", "memory",
+        "the gradient of an FC's weights, if these are large and it is not observable, is computed some rows at "
+        "a time, each time followed by the update of these rows",
+    ),
+    Optimization(
+        "buckets_in_place", "memory",
+        "the gradients of a bucket that processes exchange are stored next to each other, so that one call sums "
+        "them where they are, if that takes hardly any more memory; sums over two processes, and deterministic "
+        "ones, are equal to the bit",
+        ROUNDING,
+    ),
+    Optimization(
+        "unread_outputs", "memory",
+        "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, "
+        "and not at all if it is not observable",
+        ROUNDING,
+    ),
+    Optimization(
+        "inplace", "memory",
+        "a kernel overwrites its input where it can and the input is not needed any more",
+    ),
+    Optimization(
+        "reuse", "memory",
+        "values that nobody can fetch share memory when they are not needed at the same time",
+    ),
+    Optimization(
+        "cheap_recomputation", "memory",
+        "outputs of normalizations, and copies in other layouts, are not kept for the backward pass but made "
+        "again before it reads them, where that lowers the peak of memory, for at most 0.75 % of the plan's "
+        "estimated work",
+    ),
+    Optimization(
+        "kept_for_gradients", "memory",
+        "intermediate results of a kernel (a variance, a scale) are kept for the kernel of its gradient",
+        ROUNDING,
+    ),
+    Optimization(
+        "kept_maxima", "memory",
+        "MaxPool after a Relu stores the position of each maximum in its window, and only that element gets the "
+        "gradient; without it, every element equal to the maximum does, so results differ where positive "
+        "elements of a window are equal",
+        ROUNDING,
+    ),
+    Optimization(
+        "kept_plans", "memory",
+        "plans for earlier input shapes are kept; without it, only the last plan is",
+    ),
+    Optimization(
+        "blocked_layouts", "layouts",
+        "values stay in the layout in which the library's kernels write them; without it they are row-major, and "
+        "in float32, between operators",
+        ROUNDING,
+    ),
+    Optimization(
+        "owned_layouts", "layouts",
+        "a blob that is read and written in each run, such as a parameter, keeps the layout in which it is "
+        "written; without it, it is copied back",
+    ),
+    Optimization(
+        "shared_copies", "layouts",
+        "a copy of a value in another layout or on another device is made once for all readers",
+    ),
+    Optimization(
+        "constants", "layouts",
+        "copies of blobs that are declared constant are made once, not in each run",
+    ),
+    Optimization(
+        "step_copies", "layouts",
         "the weights of a step net are copied, once per run, into the layout that is fastest for matrix products",
         ROUNDING,
     ),
-    "threads_by_work": Optimization(
-        "a plan whose operators take microseconds each runs on one thread per lane, however many it may use", ROUNDING,
+    Optimization(
+        "known_extents", "threads",
+        "shapes and extents that operators pass on as values are known when the plan is compiled; without it "
+        "such an operator runs by itself, between two plans",
+        ROUNDING,
     ),
-    "cuda_graphs": Optimization(
-        "consecutive calls on a GPU that can be captured become a CUDA graph after two runs, which one launch repeats"
+    Optimization(
+        "bound_kernels", "threads",
+        "small operators run NumPy kernels that are bound to their memory in advance; without it, the plain ones",
+        ROUNDING,
     ),
-    "kept_plans": Optimization("plans for earlier input shapes are kept; without it, only the last plan is"),
-})  # fmt: skip
-"""The optimizations by name, in the order of docs/optimizations.md."""
+    Optimization(
+        "threads_by_work", "threads",
+        "a plan whose operators take microseconds each runs on one thread per lane, however many it may use",
+        ROUNDING,
+    ),
+    Optimization(
+        "atomic_sums", "gpu",
+        "on a GPU, rows with the same index are added in any order, and cuDNN and NCCL may add in any order; "
+        "without it, the order is fixed, so that two runs are equal to the bit",
+        ROUNDING,
+    ),
+    Optimization(
+        "cuda_graphs", "gpu",
+        "consecutive calls on a GPU that can be captured become a CUDA graph after two runs, which one launch "
+        "repeats",
+    ),
+    Optimization(
+        "wide_products", "measured",
+        "in bfloat16, convolutions convert their inputs to float32 and multiply those where that is measured to "
+        "be faster",
+        ROUNDING,
+    ),
+    Optimization(
+        "winograd", "measured",
+        "convolutions of 3x3 with strides of 1 are computed by Winograd's minimal filtering where that is "
+        "measured to be faster",
+        ROUNDING,
+    ),
+    Optimization(
+        "measured_choices", "measured",
+        "of several suitable kernels, the one that was fastest when timed on this machine is used; without it, "
+        "the one that is fastest on most machines",
+        ROUNDING,
+    ),
+)  # fmt: skip
 
-FUSIONS = frozenset(name for name, each in OPTIMIZATIONS.items() if each.joins)
-"""The names of the optimizations that ``fuse=False`` switches off."""
+OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({each.name: each for each in _ALL})
+"""The optimizations by name."""
 
-VARYING = frozenset({"atomic_sums", "measured_choices"})
-"""The names of the optimizations with which two runs may differ; they are off in a net that must be deterministic."""
-
-GROUPS: Mapping[str, frozenset[str]] = MappingProxyType({"all": frozenset(OPTIMIZATIONS), "fusion": FUSIONS})
-"""Names that stand for several optimizations."""
+Switch = str | Optimization
+"""What is switched off: a group by its name, or one optimization."""
 
 
-def check_without(names: str | Iterable[str], where: str) -> frozenset[str]:
-    """Return the names of optimizations, with groups replaced by their members.
+def members(switches: Iterable[Switch]) -> frozenset[Optimization]:
+    """Return the optimizations that switches, as ``check_without`` returns them, stand for."""
+    wanted = set(switches)
+    return frozenset(each for each in _ALL if each in wanted or each.group in wanted)
+
+
+def check_without(switches: str | Iterable[Switch], where: str) -> frozenset[Switch]:
+    """Return what is switched off, with "all" replaced by the groups.
 
     Args:
-        names: an iterable of names, or one string of names separated by commas.
+        switches: an iterable of groups, or one string of groups separated by commas.
         where: who gives them, for messages.
 
     Raises:
-        NetError: a name is neither an optimization nor a group.
+        NetError: a name is that of no group.
 
-    >>> sorted(check_without("inplace, sum_relu", "here"))
-    ['inplace', 'sum_relu']
+    >>> sorted(check_without("memory, fusion", "here"))
+    ['fusion', 'memory']
     """
-    found: set[str] = set()
-    for name in _split(names) if isinstance(names, str) else listed(f"{where}: without", "optimizations", names):
-        if name in GROUPS:
-            found |= GROUPS[name]
+    found: set[Switch] = set()
+    given = _split(switches) if isinstance(switches, str) else listed(f"{where}: without", "optimizations", switches)
+    for switch in given:
+        if switch == ALL:
+            found.update(GROUPS)
+        elif switch in GROUPS if isinstance(switch, str) else isinstance(switch, Optimization):
+            found.add(switch)
         else:
-            check_optimization(name, where)
-            found.add(name)
+            raise NetError(
+                f"{where}: no group of optimizations is called {switch!r}; the groups are {', '.join(GROUPS)}, and "
+                f"{ALL} for all of them{_hint(switch)}"
+            )
     return frozenset(found)
 
 
-def check_optimization(name: object, where: str) -> None:
-    """Raise NetError unless ``name`` is the name of an optimization.
+def _hint(name: object) -> str:
+    single = OPTIMIZATIONS.get(name) if isinstance(name, str) else None
+    return f"; {name} belongs to {single.group}" if single is not None else did_you_mean(str(name), [*GROUPS, ALL])
+
+
+def optimization(name: str, where: str) -> Optimization:
+    """Return the optimization of a name.
 
     Args:
         name: the name.
-        where: who gives it, for the message.
-    """
-    if name not in OPTIMIZATIONS:
-        known = [*OPTIMIZATIONS, *GROUPS]
-        raise NetError(
-            f"{where}: no optimization is called {name!r}; the names are {', '.join(known)}"
-            f"{did_you_mean(str(name), known)}"
-        )
-
-
-def from_environment() -> frozenset[str]:
-    """Return the optimizations that ``NETBUILDER_WITHOUT`` switches off at present.
+        where: who asks for it, for the message.
 
     Raises:
-        NetError: a name in it is neither an optimization nor a group.
+        NetError: there is none.
+    """
+    found = OPTIMIZATIONS.get(name)
+    if found is None:
+        raise NetError(f"{where}: no optimization is called {name!r}{did_you_mean(name, OPTIMIZATIONS)}")
+    return found
+
+
+def from_environment() -> frozenset[Switch]:
+    """Return what ``NETBUILDER_WITHOUT`` switches off at present.
+
+    Raises:
+        NetError: a name in it is that of no group.
     """
     return check_without(os.environ.get(VARIABLE, ""), VARIABLE)
 

@@ -15,6 +15,7 @@ to do so (``Prepared.again``: a normalization, whose statistics are kept), and c
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 from collections.abc import Collection, Sequence
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.layouts import HOST
-from netbuilder.graph.memory_budget import MemoryBudgetError
+from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
 from netbuilder.runtime.plan.checkpoints import CheckpointedPair, checkpointed_pairs, with_checkpoints
@@ -55,6 +56,7 @@ class Recomputed:
         work: of the additional steps, as a fraction of that of all others; an estimate from their operations and bytes.
         total: the estimated work of all other steps.
         whole: the bytes that the plan would need if nothing were computed again; 0 without a budget.
+        shortfall: the budget that even this plan, the smallest, does not keep to; None: it does, or there is none.
     """
 
     steps: list[Step]
@@ -63,6 +65,7 @@ class Recomputed:
     work: float = 0.0
     total: float = 0.0
     whole: int = 0
+    shortfall: Shortfall | None = None
 
 
 def fit_into(
@@ -75,7 +78,7 @@ def fit_into(
     cheap: Recomputed | None = None,
     largest: int = 0,
 ) -> Recomputed:
-    """Return the plan with enough values dropped for the budget.
+    """Return the plan with enough values dropped for the budget; with a shortfall, if none is small enough.
 
     Args:
         net_name: for messages.
@@ -88,9 +91,6 @@ def fit_into(
         cheap: the plan without a budget, see ``drop_cheap``; it is returned if it fits.
         largest: the most bytes that a plan of the net for other shapes would need: a fraction is one for all shapes, or
             the last batch of an epoch, which is smaller, could not keep to its own.
-
-    Raises:
-        MemoryBudgetError: the budget is too small whatever is computed again; the message names the smallest possible.
     """
     whole = arena_bytes(values, steps, apart) + fixed
     pairs = checkpointed_pairs(steps, values, apart)
@@ -105,21 +105,12 @@ def fit_into(
         return Recomputed(steps, values, whole=whole)
     limit = budget - fixed
     found = _cheapest(steps, values, apart, limit, pairs)
-    if found.nbytes > limit:
-        least = found.nbytes + fixed
-        what, as_fraction = f"{budget:,} bytes", ""
-        if fraction is not None:
-            what = f"{fraction:.4g} ({what})"
-            as_fraction = f" (a fraction of {math.ceil(1e4 * least / reference) / 1e4:.4g})"
-        no_less = "; nothing in it can be computed again to need less" if least >= whole else ""
-        raise MemoryBudgetError(
-            f"net {net_name!r}: memory_budget={what} is too small: a run needs at least {least:,} bytes{as_fraction}, "
-            f"{fixed:,} of them for parameters, inputs and blobs that can be fetched ({whole:,} with nothing computed "
-            f"again{no_less}); give a larger budget, or feed smaller batches",
-            budget,
-        )
     total = sum(_costs(steps).values())
     result = Recomputed(found.sequence.steps, found.sequence.values, found.count, found.work, total, whole)
+    if found.nbytes > limit:
+        share = None if fraction is None else (fraction, reference)
+        result.shortfall = Shortfall(net_name, budget, found.nbytes + fixed, fixed, whole, share)
+        return result
     _log.info(
         "net %r: %d values are computed again, some %.0f %% more work, so that a run needs %s bytes, not %s",
         net_name, result.count, 100 * result.work, f"{found.nbytes + fixed:,}", f"{whole:,}",
@@ -223,8 +214,12 @@ def _fitted(steps: list[Step], values: list[Value], apart: Collection[Value], li
     return least, arena_bytes(least.values, least.steps, apart)
 
 
-class _Infeasible(Exception):
-    """A value cannot be computed again: an input of it is not there any more."""
+class _Input(enum.Enum):
+    """Where a step that computes a value again gets an input from."""
+
+    THERE = enum.auto()  #: it is in its buffer, or may stay there
+    AGAIN = enum.auto()  #: it has to be computed again, too
+    GONE = enum.auto()  #: from nowhere: another value is in its buffer
 
 
 @dataclass(slots=True)
@@ -315,7 +310,7 @@ class _Search:
         self._patience = _PATIENCE
         self._kept: set[Value] = set()  # values that were dropped once and are not to be dropped again
         self._simulations = max(_LEAST_SIMULATIONS, _SIMULATED // max(len(steps), 1))  # that are left
-        self.sequence = self._measured(self._build(self.dropped))
+        self.sequence = self._measured(_Sequence([*steps], [*values], [*range(len(steps))]))
         self._least = self.sequence
 
     def _find_gaps(self) -> dict[Value, _Gap]:
@@ -375,10 +370,10 @@ class _Search:
         best: tuple[_Sequence, Value] | None = None
         dropped = [key for key in reversed(self._gaps) if key in self.dropped]  # of equal sizes, the last comes first
         for key in sorted(dropped, key=lambda key: -self._gaps[key].nbytes)[: self._simulations]:
-            try:
-                found = self._measured(self._build(self.dropped - {key}))
-            except _Infeasible:
+            built = self._build(self.dropped - {key})
+            if built is None:
                 continue
+            found = self._measured(built)
             if best is not None and found.height >= best[0].height:
                 found.release()
                 continue
@@ -411,15 +406,13 @@ class _Search:
     def _drop(self, chosen: list[Value]) -> None:
         """Drop values, or fewer of them, if that lowers the peak; else refuse the first of them from now on."""
         while True:
-            try:
-                found = self._measured(self._build(self.dropped.union(chosen)))
-            except _Infeasible:
-                found = None
-            if found is not None and found.height < self.sequence.height:
-                self.dropped.update(chosen)
-                self._accept(found)
-                return
-            if found is not None:
+            built = self._build(self.dropped.union(chosen))
+            if built is not None:
+                found = self._measured(built)
+                if found.height < self.sequence.height:
+                    self.dropped.update(chosen)
+                    self._accept(found)
+                    return
                 found.release()
             if len(chosen) == 1:
                 self._refused.update(chosen)
@@ -449,66 +442,59 @@ class _Search:
             if key in self.dropped or key in self._refused or not gap.last < index < gap.resume:
                 continue
             if gap.value.producer is not None and place == (gap.value.location, gap.value.producer.lane):
-                try:
-                    work = self._work(gap.value, gap.resume, set())
-                except _Infeasible:
-                    continue
-                found.append((gap.nbytes / max(work, 1.0), gap))
+                work = self._work(gap.value, gap.resume, set())
+                if work < math.inf:
+                    found.append((gap.nbytes / max(work, 1.0), gap))
         found.sort(key=lambda pair: -pair[0])
         return [gap for _, gap in found]
 
     def _work(self, value: Value, index: int, seen: set[Value]) -> float:
-        """Return the cost of computing a value again before a step, with the inputs that are not there then."""
+        """Return the cost of computing a value again before a step, with the inputs that are not there then.
+
+        It is infinite if that is impossible.
+        """
         if value in seen or value not in self._own:
             return 0.0
         seen.add(value)
-        prepared, inputs = self._recipe(value)
+        recipe = self._recipe(value)
+        if recipe is None:
+            return math.inf
+        prepared, inputs = recipe
         assert value.producer is not None
         work = self._costs[value.producer] if prepared is value.producer.prepared else _cost_again(value, inputs)
         for each in inputs:
-            if each is not None and not self._is_there(each, index, value):
+            source = _Input.THERE if each is None else self._source(each, index, value)
+            if source is _Input.GONE:
+                return math.inf
+            if each is not None and source is _Input.AGAIN:
                 work += self._work(each, index, seen)
         return work
 
-    def _recipe(self, value: Value) -> tuple[Prepared, list[Value | None]]:
-        """Return the kernel that computes a value again, and its inputs.
-
-        Raises:
-            _Infeasible: there is none.
-        """
+    def _recipe(self, value: Value) -> tuple[Prepared, list[Value | None]] | None:
+        """Return the kernel that computes a value again, and its inputs; None if there is none."""
         prepared, step = _kernel(value), value.producer
         if prepared is None or step is None:
-            raise _Infeasible
+            return None
         inputs = [*step.inputs] if prepared is step.prepared else [*step.inputs, *step.outputs]
         return prepared, [x if spec is not None else None for x, spec in zip(inputs, prepared.inputs)]
 
-    def _is_there(self, value: Value, index: int, wanted: Value) -> bool:
-        """Whether a value, from which ``wanted`` is computed, is in its buffer before a step, or may stay there.
-
-        Raises:
-            _Infeasible: it is not, and cannot be computed again.
-        """
+    def _source(self, value: Value, index: int, wanted: Value) -> _Input:
+        """Return where a value comes from before a step, if ``wanted`` is computed from it there."""
         own = value in self._own
         if own and value not in self.dropped:
             if self._uses[value][-1] >= index:
-                return True
+                return _Input.THERE
             small = _SMALL * _nbytes([value]) <= _nbytes([wanted])
             if not small and _kernel(value) is not None:
-                return False
+                return _Input.AGAIN
         elif own:
-            return False
+            return _Input.AGAIN
         if not own and self._written.get((value.name, value.version + 1), index) < index:
-            raise _Infeasible  # the next version of the blob is in the same buffer
-        if self._overwritten.get(value, index) < index:
-            raise _Infeasible
-        return True
+            return _Input.GONE  # the next version of the blob is in the same buffer
+        return _Input.GONE if self._overwritten.get(value, index) < index else _Input.THERE
 
-    def _build(self, dropped: Collection[Value]) -> _Sequence:
-        """Return the steps in which these values are computed again.
-
-        Raises:
-            _Infeasible: one of them cannot be.
-        """
+    def _build(self, dropped: Collection[Value]) -> _Sequence | None:
+        """Return the steps in which these values are computed again; None if one of them cannot be."""
         kept, self.dropped = self.dropped, set(dropped)
         try:
             return _Builder(self).build()
@@ -530,11 +516,16 @@ class _Builder:
         self._replaced: dict[Step, Step] = {}  # steps that read other values, by the original ones
         self._result = _Sequence(values=[*search._values])
         self._work = 0.0
+        self._possible = True
 
-    def build(self) -> _Sequence:
+    def build(self) -> _Sequence | None:
+        """Return the sequence; None if a value cannot be computed again where it is read."""
         search, result = self._search, self._result
         for index, step in enumerate(search._steps):
             inputs = [value if value is None else self._current(value, index) for value in step.inputs]
+            if not self._possible:
+                result.release()
+                return None
             waits_for = step.waits_for and self._replaced.get(step.waits_for, step.waits_for)
             if inputs != step.inputs or waits_for is not step.waits_for:
                 made = Step(step.node, step.prepared, inputs, step.outputs, step.lane, step.kind, waits_for, step.at)
@@ -549,16 +540,26 @@ class _Builder:
         gap = self._search._gaps.get(value) if value in self._search.dropped else None
         return value if gap is None or index <= gap.last else self._again(value, index)
 
+    def _input(self, value: Value | None, index: int, wanted: Value) -> Value | None:
+        """Return what ``wanted`` is computed from before step ``index``, in place of ``value``."""
+        source = _Input.THERE if value is None else self._search._source(value, index, wanted)
+        self._possible &= source is not _Input.GONE
+        return self._again(value, index) if value is not None and source is _Input.AGAIN else value
+
     def _again(self, value: Value, index: int) -> Value:
         """Return the value that takes the place of a dropped one; it is computed before step ``index``."""
         found = self._made.get(value)
         if found is not None:
             return found
-        search = self._search
-        prepared, wanted = search._recipe(value)
-        inputs = [x if x is None or search._is_there(x, index, value) else self._again(x, index) for x in wanted]
-        step = value.producer
-        assert step is not None
+        search, step = self._search, value.producer
+        recipe = search._recipe(value)
+        if recipe is None or step is None:
+            self._possible = False
+            return value
+        prepared, wanted = recipe
+        inputs = [self._input(x, index, value) for x in wanted]
+        if not self._possible:
+            return value
         outputs: list[Value | None] = []
         for old in step.outputs if prepared is step.prepared else [value]:
             if old is None:

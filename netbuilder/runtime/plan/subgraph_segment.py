@@ -23,6 +23,7 @@ from netbuilder.runtime.plan.kernel_choice import choose_kernel
 from netbuilder.runtime.plan.memory_plan import assign
 from netbuilder.runtime.plan.node_context import NodeContext
 from netbuilder.runtime.plan.observed_calls import observed_call
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node, Step, Value
@@ -33,7 +34,7 @@ __all__ = ["compile_subgraph"]
 Array = Any
 BufferOf = Callable[[str], Array]
 
-_NOT_IN_SEGMENTS = frozenset(["bn_relu_gradient"])
+_NOT_IN_SEGMENTS = (OPTIMIZATIONS["bn_relu_gradient"],)
 """Optimizations that defer a value until it is fetched: values of a segment cannot be fetched."""
 
 
@@ -53,8 +54,8 @@ def compile_subgraph(segment: Segment, run: KernelContext, options: PlanOptions)
         lanes=1,
         exchange_lane=False,
         threads=options.lane_threads,
-        without=(options.without | _NOT_IN_SEGMENTS) - {"constants"},
-        precision="float32",
+        without=options.off.union(_NOT_IN_SEGMENTS) - {OPTIMIZATIONS["constants"]},
+        dtype="float32",
         constants=segment.fixed if options.enabled("step_copies") else frozenset(),
     )
     return SubgraphSegment(segment, run, own)

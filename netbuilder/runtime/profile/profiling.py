@@ -88,7 +88,7 @@ def profile(
 
 
 def _measured(net: RuntimeNet) -> dict[str, Limits]:
-    precision = net.options.precision
+    precision = net.options.dtype
     limits = {"CPU": measure_limits(net.options.threads, bfloat16=precision == "bfloat16")}
     if net.gpus:
         allowed = net.options.allow_tf32

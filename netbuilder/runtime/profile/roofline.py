@@ -19,6 +19,7 @@ from netbuilder.engines.tf32 import has_tf32, tf32
 from netbuilder.proto import PROTO_CPU, NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.execute.workspace import Workspace
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 from netbuilder.runtime.profile.timing import Recorder
 
 __all__ = ["Limits", "measure_gpu_limits", "measure_limits"]
@@ -143,7 +144,7 @@ def _kernel_rate(threads: int, dtype: str = "float32") -> tuple[float, str]:
         make_op("Conv", ["images", "point"], ["convolution 1x1"], kernel=1),
     ])  # fmt: skip
     # Winograd's algorithm does fewer operations than the formula counts, so it would not measure the rate.
-    workspace.create_net(net, dtype=dtype, without=["winograd"])
+    workspace.create_net(net, dtype=dtype, without=[OPTIMIZATIONS["winograd"]])
     recorder = Recorder(workspace.net(net.name))
     recorder.run(keep=False)
     end = time.perf_counter() + _SECONDS

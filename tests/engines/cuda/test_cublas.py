@@ -19,6 +19,7 @@ from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.capturable import why_not_captured
 from on_gpu import ON_GPU, gpus, graphs, launched, run_net
+from switches import single
 
 RNG = np.random.default_rng(9)
 PAIRS = [("float32", "float32"), ("float64", "float64"), ("float16", "float16"), ("float16", "float32"),
@@ -343,7 +344,7 @@ def trained(dtype="float32", **options):
 def test_a_step_without_cudnn_is_one_graph(one_gpu, dtype):
     """Equal to the bit to the steps without a graph; and near to plain kernels."""
     replayed, why = trained(dtype, engines=("CUDA",))
-    eager, _ = trained(dtype, engines=("CUDA",), without=["cuda_graphs"])
+    eager, _ = trained(dtype, engines=("CUDA",), without=single("cuda_graphs"))
     plain, _ = trained(dtype, engines=())
     assert why <= {"it runs on the host"}
     for a, b, c in zip(replayed, eager, plain, strict=True):
@@ -368,7 +369,7 @@ def test_nothing_divides_a_step_of_dense_layers(engines, dtype):
         assert {launch.name for launch in machine.launches} == {"graph"}
         assert len(machine.launches) == 3
         replayed, _ = trained(dtype, engines=engines)
-        eager, _ = trained(dtype, engines=engines, without=["cuda_graphs"])
+        eager, _ = trained(dtype, engines=engines, without=single("cuda_graphs"))
         products = {launch.name.split()[6] for launch in machine.launches if launch.name.startswith("cublas")}
     first = alone.index(False)
     assert not any(alone[first:]) and len(alone) - first > 5

@@ -15,6 +15,7 @@ from netbuilder.ops.core.registry import find
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 from on_gpu import bound, launched, run_net
+from switches import single
 
 RNG = np.random.default_rng(7)
 FLOATS = ("float32", "float16", "float64")
@@ -223,7 +224,7 @@ def test_a_chain_is_one_kernel_and_changes_no_bit():
     with launched() as launches:
         together = run_net(CHAIN, given, names)
     assert len(launches) == 1
-    apart = run_net(CHAIN, given, names, without=["elementwise_chains"])
+    apart = run_net(CHAIN, given, names, without=single("elementwise_chains"))
     for name in names:
         np.testing.assert_array_equal(together[name], apart[name], err_msg=name)
 

@@ -10,6 +10,7 @@ from netbuilder.proto import NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from on_gpu import ON_GPU, graphs, launched, run_net
+from switches import single
 
 pytestmark = pytest.mark.gpu
 
@@ -32,7 +33,7 @@ def compare(ops, feeds, dtype, count):
     wanted = interpret(ops, {n: x.astype(np.float64) if x.dtype.kind == "f" else x for n, x in feeds.items()})
     names = [name for op in ops for name in op.output]
     with launched() as launches:
-        found = run_net(ops, feeds, names, without=["elementwise_chains"])
+        found = run_net(ops, feeds, names, without=single("elementwise_chains"))
     assert len(launches) == count, launches
     for name in names:
         assert found[name].dtype == dtype and found[name].shape == wanted[name].shape

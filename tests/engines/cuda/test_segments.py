@@ -7,6 +7,7 @@ from netbuilder.proto import NetDef, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from on_gpu import ON_GPU, graphs, launched, run_net
+from switches import single
 
 pytestmark = pytest.mark.gpu
 
@@ -130,7 +131,7 @@ def test_rows_are_added_in_order_on_request():
     wanted = np.zeros((7, 5), np.float32)
     for index, row in zip(indices, rows):
         wanted[index] += row
-    found = run_net(ops, feeds, ["y", "z", "sums"], without=["atomic_sums"])
+    found = run_net(ops, feeds, ["y", "z", "sums"], without=single("atomic_sums"))
     atomic = run_net(ops, feeds, ["y"])
     for name, value in found.items():
         np.testing.assert_array_equal(value, wanted, err_msg=name)

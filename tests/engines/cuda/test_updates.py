@@ -9,6 +9,7 @@ from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.proto.arguments import make_op
 from on_gpu import launched, run_net
+from switches import single
 
 RNG = np.random.default_rng(3)
 SHAPES = [(1,), (3, 5), (CHUNK - 1,), (CHUNK + 1,), (2, 3 * CHUNK // 4), (1, 1, 7)]
@@ -223,7 +224,7 @@ def test_joined_updates_change_no_bit():
     fetched = [f"{name}{k}" for name in "pmg" for k in range(len(SHAPES))]
     ops = operators("nesterov", len(SHAPES), True)
     joined = run_net(ops, feeds, fetched, runs=2)
-    alone = run_net(ops, feeds, fetched, runs=2, without=["joined_updates"])
+    alone = run_net(ops, feeds, fetched, runs=2, without=single("joined_updates"))
     for name in fetched:
         np.testing.assert_array_equal(joined[name], alone[name], err_msg=name)
 

@@ -17,6 +17,7 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from on_gpu import LISTED, assert_same, with_cudnn
 from parallel_models import Task, no_input
+from switches import single
 
 pytestmark = pytest.mark.gpu
 
@@ -35,7 +36,7 @@ def computed(ops, arrays, wanted):
     net = NetDef(name="net")
     net.op.extend(ops)
     net.device_option.CopyFrom(GPU)
-    workspace = Workspace(engines=("CUDNN", "CUDA"), without=["cuda_graphs"])
+    workspace = Workspace(engines=("CUDNN", "CUDA"), without=single("cuda_graphs"))
     for name, array in arrays.items():
         workspace.feed(name, array)
     workspace.create_net(net, observable=wanted)
@@ -155,7 +156,7 @@ def losses_of_a_script(machine, cudnn, **options):
 def test_a_net_of_a_script():
     """Each operator has its kernel, with channels last; masters, too, so that no filter is transposed in a step."""
     with with_cudnn() as (machine, cudnn):
-        losses = losses_of_a_script(machine, cudnn, without=["cuda_graphs"])
+        losses = losses_of_a_script(machine, cudnn, without=single("cuda_graphs"))
     assert losses[-1] < 0.7 * losses[0]
     ran = Counter(kinds[0] for kinds in cudnn.ran_graphs) if LISTED else {}
     assert not LISTED or ran == {
@@ -174,5 +175,5 @@ def test_graphs_of_a_script_compute_the_same_bits():
     with with_cudnn() as (machine, cudnn):
         replayed = losses_of_a_script(machine, cudnn)
         assert not LISTED or [launch.name for launch in machine.launches] == ["graph"]
-        eager = losses_of_a_script(machine, cudnn, without=["cuda_graphs"])
+        eager = losses_of_a_script(machine, cudnn, without=single("cuda_graphs"))
     assert_same(replayed, eager, 0.02)

@@ -17,6 +17,7 @@ from netbuilder.runtime.plan import kernel_choice
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.zoo import alexnet, resnet, shufflenet, shufflenet_v2, squeezenet, vgg
 from on_gpu import LISTED, assert_same, gpus, with_cudnn
+from switches import single
 from zoo_models import create_small_inception
 
 pytestmark = pytest.mark.gpu
@@ -103,7 +104,7 @@ def test_steps(name, dtype):
     """After one step, parameters are those of the CPU. A graph, which nothing divides, computes the same bits."""
     model, feeds, parameters, loss = training(*NETS[name])
     blobs, net = started(model, feeds), model.net.Proto().name
-    cpu = workspace_with(blobs, on_host(model.net), without=["kept_maxima"])
+    cpu = workspace_with(blobs, on_host(model.net), without=single("kept_maxima"))
     cpu.run_net(net)
     with with_cudnn() as (machine, _):
         workspace = workspace_with(blobs, model.net, dtype=dtype, **ON_GPU)
@@ -134,7 +135,7 @@ def test_kernels_of_a_step_of_resnet50(dtype):
     model, feeds, *_ = training(create, arguments, extent, [narrow])
     blobs = started(model, feeds)
     with gpus(1) as machine, cudnn_double() as cudnn:
-        workspace = workspace_with(blobs, model.net, dtype=dtype, without=["cuda_graphs"], **ON_GPU)
+        workspace = workspace_with(blobs, model.net, dtype=dtype, without=single("cuda_graphs"), **ON_GPU)
         for _ in range(3):  # then parameters have their layouts
             cudnn.ran_graphs.clear()
             machine.launches.clear()
@@ -178,7 +179,7 @@ def run_searching(net, without):
     return workspace.fetch("y"), blobs
 
 
-@pytest.mark.parametrize("without", [(), ("atomic_sums",)])
+@pytest.mark.parametrize("without", [(), single("atomic_sums")])
 def test_a_search_stays_with_cudnn(without, monkeypatch, tmp_path):
     """Though some plans are refused, in exact float32 most of them."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))

@@ -17,6 +17,7 @@ from netbuilder.runtime.input.prefetch import Prefetch
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import Limits
 from on_gpu import LISTED, assert_same, with_cudnn
+from switches import single
 
 pytestmark = pytest.mark.gpu
 
@@ -83,7 +84,7 @@ def test_running_statistics(name, joined):
     arrays = {**normalization((4, 8, 5, 3), 8), "rm2": random(8, seed=5), "rv2": np.abs(random(8, seed=6))}
     want = interpret(ops, {n: x.astype(np.float64) for n, x in arrays.items()})
     with with_cudnn() as (machine, _):
-        workspace = Workspace(without=[] if joined else ["joined_small_kernels"])
+        workspace = Workspace(without=[] if joined else single("joined_small_kernels"))
         for blob, array in arrays.items():
             workspace.feed(blob, array, GPU)
         workspace.create_net(net_of(ops))
@@ -134,7 +135,7 @@ def test_kernels_of_a_step(dtype, observable):
     options = {"dtype": dtype, "observable": observable}
     with with_cudnn() as (machine, _):
         _, few = trained(machine, **options)
-        _, many = trained(machine, **options, without=["joined_small_kernels"])
+        _, many = trained(machine, **options, without=single("joined_small_kernels"))
     assert not LISTED or few == [3, 1, 1]  # of the input with all parameters; before and after the dense layer
     assert not LISTED or many == [6 if dtype == "bfloat16" else 3, 2, 1]
 
@@ -144,7 +145,7 @@ def test_training(dtype):
     """Also in CUDA graphs, which replace the calls after two steps."""
     with with_cudnn() as (machine, _):
         joined, launched = trained(machine, steps=5, dtype=dtype)
-        alone, _ = trained(steps=5, dtype=dtype, without=["joined_small_kernels", "cuda_graphs"])
+        alone, _ = trained(steps=5, dtype=dtype, without=single("joined_small_kernels", "cuda_graphs"))
         exact, _ = trained(steps=5)
     assert not LISTED or launched == [0, 0, 0]
     for name in joined:
@@ -181,7 +182,7 @@ def test_copies_have_the_present_values():
     ]
     other = net_of([make_op("Scale", ["v"], ["v"], scale=0.5)], name="other")
     with with_cudnn() as (machine, _):
-        workspace = Workspace(without=["cuda_graphs"])  # whose launches are not noted
+        workspace = Workspace(without=single("cuda_graphs"))  # whose launches are not noted
         for name, array in arrays.items():
             workspace.feed(name, array, GPU)
         workspace.create_net(net_of(ops, "bfloat16"), observable=["z", "u"])

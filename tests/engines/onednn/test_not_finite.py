@@ -359,10 +359,10 @@ def trained_net(dtype):
     return model
 
 
-def step(model, poison, bad, *, training, fuse, engines=None):
+def step(model, poison, bad, *, training, without, engines=None):
     if training:
         model.AddGradientOperators(["loss"])
-    workspace = Workspace(threads=1, fuse=fuse, engines=engines)
+    workspace = Workspace(threads=1, without=without, engines=engines)
     workspace.run_net_once(model.param_init_net)
     workspace.feed("data", random(8, 3, 8, 8))
     workspace.feed("label", np.arange(8, dtype=np.int32))
@@ -388,11 +388,13 @@ def step(model, poison, bad, *, training, fuse, engines=None):
     ],
 )
 def test_a_step_with_nan_reports_no_finite_loss(dtype, training, fuse):
-    assert np.isfinite(step(trained_net(dtype), "", 0, training=training, fuse=fuse).fetch("loss"))
+    assert np.isfinite(
+        step(trained_net(dtype), "", 0, training=training, without=() if fuse else "fusion").fetch("loss")
+    )
     for poison in ("data", *map(str, trained_net(dtype).params)):
         for bad in (0, slice(None)):
             model = trained_net(dtype)
-            workspace = step(model, poison, bad, training=training, fuse=fuse)
+            workspace = step(model, poison, bad, training=training, without=() if fuse else "fusion")
             assert np.isnan(workspace.fetch("loss")), f"{poison} {bad}"
             assert np.isnan(workspace.fetch("softmax")).any()
             if training and poison == "data":

@@ -8,6 +8,7 @@ from netbuilder.engines.onednn.library import available
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
+from switches import single
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs oneDNN")
 
@@ -85,4 +86,4 @@ def test_float32_and_small_operators_are_as_before(monkeypatch):
     assert not trained(net_of(), "NCHW", "bfloat16")[1]
     monkeypatch.setattr(widened, "_LARGE_FLOPS", 0)
     assert not trained(net_of(), "NCHW", "float32")[1]
-    assert not trained(net_of(), "NCHW", "bfloat16", without=["wide_products"])[1]
+    assert not trained(net_of(), "NCHW", "bfloat16", without=single("wide_products"))[1]

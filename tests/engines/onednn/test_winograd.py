@@ -18,6 +18,7 @@ from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.runtime.profile.table import profile_table
 from prepared import Value, bind
+from switches import single
 
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
@@ -226,7 +227,7 @@ def test_the_profile_states_the_limit_both_ways(chosen, monkeypatch):
     net.op.append(make_op("Conv", ["x", "w", "b"], ["y"], kernel=3, pad=1))
     arrays, limits = arrays_of((6, 128, 7, 7), (64, 128, 3, 3)), {"CPU": Limits(1e6, "a slow machine", 1e15, 1)}
     fractions = []
-    for without in ([], ["winograd"]):
+    for without in ([], single("winograd")):
         workspace = Workspace(threads=1, without=without)
         for name, array in arrays.items():
             workspace.feed(name, array)

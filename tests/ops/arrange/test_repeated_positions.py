@@ -7,6 +7,7 @@ from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.indexing import with_rows
 from netbuilder.proto.arguments import make_op
 from on_gpu import gpus, run_net
+from switches import single
 
 RNG = np.random.default_rng(5)
 
@@ -28,7 +29,9 @@ def test_each_row_gets_its_last_value(count):
 def test_scatter_assign_uses_the_last_row():
     indices, rows = np.int64([2, 0, 2, 2, 0]), RNG.random((5, 3)).astype(np.float32)
     op = make_op("ScatterAssign", ["x", "i", "r"], ["x"])
-    found = run_net([op], {"x": np.ones((4, 3), np.float32), "i": indices, "r": rows}, ["x"], without=["atomic_sums"])
+    found = run_net(
+        [op], {"x": np.ones((4, 3), np.float32), "i": indices, "r": rows}, ["x"], without=single("atomic_sums")
+    )
     np.testing.assert_array_equal(found["x"], np.float32([rows[4], [1, 1, 1], rows[3], [1, 1, 1]]))
 
 
@@ -66,7 +69,7 @@ def sums(op_type):
 def test_sums_in_order_are_those_of_the_cpu(op_type):
     op, feeds = sums(op_type)
     wanted = run_net([op], feeds, ["dx"], gpu=False)["dx"]
-    for without in ([], ["atomic_sums"]):
+    for without in ([], single("atomic_sums")):
         np.testing.assert_allclose(run_net([op], feeds, ["dx"], without=without)["dx"], wanted, rtol=1e-5)
 
 
@@ -75,7 +78,7 @@ def test_sums_in_order_are_those_of_the_cpu(op_type):
 def test_sums_are_not_atomic(op_type):
     op, feeds = sums(op_type)
     launched = {}
-    for without in ([], ["atomic_sums"]):
+    for without in ([], single("atomic_sums")):
         with gpus(1) as machine:
             run_net([op], feeds, [], without=without)
             launched[bool(without)] = [launch.name for launch in machine.launches]

@@ -26,6 +26,7 @@ from netbuilder.proto import PROTO_CPU, ArgumentError, NetDef, NetError, Operato
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.runtime.plan.run_context import KernelContext
 from parallel_models import no_input
+from switches import single
 
 DRAWING = [name for name in operator_types() if find(name).draws]
 
@@ -216,7 +217,7 @@ def test_what_a_builder_wrote_for_all_is_a_replicas_then():
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("without", [(), ("bound_kernels",)])
+@pytest.mark.parametrize("without", [(), single("bound_kernels")])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_replicas_of_different_sizes_draw_what_one_draws(axis, without, steps):
     """Masks of 3, 2 and 2 of 7 samples."""

@@ -12,6 +12,7 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from on_gpu import gpus
 from recurrent_steps import SAMPLES, STEPS, WIDTH, recurrent, reference, run, tanh_step, values, with_gradient
+from switches import single
 
 ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]
 
@@ -58,7 +59,7 @@ def test_plain_kernels_and_bound_ones_agree():
     v = values(dtype=np.float32)
     ops, gradients = with_gradient(recurrent(tanh_step()), {"all": "d_all"})
     feeds = {**v, "d_all": np.ones((STEPS, SAMPLES, WIDTH), np.float32)}
-    bound, plain = run(ops, feeds), run(ops, feeds, (), without="bound_kernels")
+    bound, plain = run(ops, feeds), run(ops, feeds, (), without=single("bound_kernels"))
     for name in ("all", "last", *gradients.values()):
         np.testing.assert_allclose(bound.fetch(name), plain.fetch(name), rtol=1e-5, atol=1e-6)
 
@@ -300,7 +301,7 @@ def lstm_with_gradient(fresh):
 def test_kernels_agree(fresh):
     """Plain and bound kernels, oneDNN and NumPy, gates stored or recomputed: one result."""
     ops, feeds, names = lstm_with_gradient(fresh)
-    want = run(ops, feeds, (), without="bound_kernels")
+    want = run(ops, feeds, (), without=single("bound_kernels"))
     kept = size_without_table(want) - 2 * 128  # in addition to the two states, (5, 3, 2) each
     assert kept == (384 if fresh else 0)  # the gates, (4, 1, 3, 8)
     for other in (run(ops, feeds), run(ops, feeds, ())):
@@ -356,11 +357,11 @@ def test_unread_values_are_not_kept():
     assert plan.steps[0].outputs[-1] is None
 
 
-@pytest.mark.parametrize("without", ["step_products", "step_copies", "step_products,step_copies"])
+@pytest.mark.parametrize("without", ["step_products", "step_copies", "step_products step_copies"])
 def test_without_optimizations(without):
     op, feeds = lstm()
     ops, gradients = with_gradient(op, {"all": "d_all", "cells": "d_cells"})
-    one, other = run(ops, feeds), run(ops, feeds, without=without)
+    one, other = run(ops, feeds), run(ops, feeds, without=single(*without.split()))
     for name in ("all", "cells", *gradients.values()):
         np.testing.assert_allclose(one.fetch(name), other.fetch(name), rtol=1e-4, atol=1e-5, err_msg=name)
 
@@ -405,7 +406,7 @@ def test_a_loop_of_capturable_kernels_is_captured():
     net = NetDef(name="outer", op=ops, external_input=list(feeds))
     place_operators(net, make_device_option(1, 0))
     found = []
-    for without in ([], ["cuda_graphs"]):
+    for without in ([], single("cuda_graphs")):
         with gpus(1) as machine:
             workspace = Workspace(engines=("CUDA",))
             for name, value in feeds.items():

@@ -14,6 +14,7 @@ from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.subgraph_segment import SubgraphSegment
+from switches import single
 
 STEPS, SAMPLES, WIDTH = 5, 3, 4
 
@@ -93,10 +94,10 @@ def test_the_numbers_of_one_a_step(way, forward_only):
     model, names = model_of(way, forward_only=forward_only)
     if not forward_only:
         assert {"seq_grad", "h0_grad", "w_grad"} < set(names)
-    want = run(model, names, without=["step_projections", "step_products"], engines=())
+    want = run(model, names, without=single("step_projections", "step_products"), engines=())
     agree(run(model, names), want)
     agree(run(model, names, engines=()), want)
-    agree(run(model, names, without="bound_kernels", engines=()), want)
+    agree(run(model, names, without=single("bound_kernels"), engines=()), want)
 
 
 @pytest.mark.gpu

@@ -27,6 +27,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.input.prefetch import Prefetch
 from on_gpu import gpus
 from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
+from switches import single
 
 
 def normalized(model, loss_scale):
@@ -91,7 +92,7 @@ def trained(task, count, *, without=(), net_type="dag", use_nccl=False, threads=
 def test_replayed_steps_equal_eager_ones(name, count, net_type):
     """To the bit, for all blobs that can be fetched: graphs wait for what they need, over one GPU and several."""
     with gpus(count) as machine, cudnn_double():
-        eager, _ = trained(TASKS[name], count, without=["cuda_graphs"], net_type=net_type)
+        eager, _ = trained(TASKS[name], count, without=single("cuda_graphs"), net_type=net_type)
         assert not machine.counts["replays"]
     with gpus(count) as machine, cudnn_double():
         replayed, captured = trained(TASKS[name], count, net_type=net_type)
@@ -134,11 +135,11 @@ def test_replayed_steps_equal_eager_ones_with_our_kernels():
         on(0, "MomentumSGDUpdate", ["g", "m", "rate", "w"], ["g", "m", "w"], momentum=0.9),
     ]
     found = []
-    for without in ([], ["cuda_graphs"]):
+    for without in ([], single("cuda_graphs")):
         workspace = Workspace(threads=1)
         for name, value in {"x": X, "w": np.zeros_like(X), "m": np.zeros_like(X), "rate": np.float32([0.1])}.items():
             workspace.feed(name, value, make_device_option(PROTO_CUDA, 0))
-        workspace.create_net(net(*ops), without=[*without, "joined_updates", "fusion"])
+        workspace.create_net(net(*ops), without=[*without, "fusion"])
         workspace.run_net("net", 8)
         found.append([workspace.fetch(name) for name in "wmg"])
         assert [graph for _, graph in captured(workspace)] == [-1 if without else 0] * 3
@@ -154,7 +155,7 @@ def test_batches_in_turns_with_our_kernels():
     with Prefetch(workspace, batches, blobs={"x": ["x"]}, devices=device, dtypes={"x": X.dtype}) as input:
         for k, _ in enumerate(input):
             if k == 0:
-                workspace.create_net(net(*ops), fuse=False)
+                workspace.create_net(net(*ops), without="fusion")
             workspace.run_net("net")
             np.testing.assert_array_equal(workspace.fetch("y"), np.maximum(2 * (X + k), 0) + X + k)
     assert [graph for _, graph in captured(workspace)] == [0, 0, 0]
@@ -193,10 +194,11 @@ def steps_with_adam(count, **options):
     return np.array(masks), values, [graph for _, graph in captured(workspace)]
 
 
-def equal_with_and_without_graphs(**options):
-    eager_masks, eager, without = steps_with_adam(9, without=["cuda_graphs"], **options)
-    masks, values, graphs = steps_with_adam(9, **options)
-    assert set(without) == {-1} and graphs == [-1] + [0] * (len(graphs) - 1), "the counter is the host's"
+def equal_with_and_without_graphs(type="simple", without=()):
+    off = [*without, *single("cuda_graphs")]
+    eager_masks, eager, none = steps_with_adam(9, type=type, without=off)
+    masks, values, graphs = steps_with_adam(9, type=type, without=without)
+    assert set(none) == {-1} and graphs == [-1] + [0] * (len(graphs) - 1), "the counter is the host's"
     np.testing.assert_array_equal(masks, eager_masks)
     assert len({mask.tobytes() for mask in masks}) == 9, "each run draws other numbers"
     for name, value in eager.items():
@@ -205,9 +207,9 @@ def equal_with_and_without_graphs(**options):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("type", ["simple", "dag"])
-@pytest.mark.parametrize("fuse", [True, False])
-def test_replayed_dropout_and_adam_equal_eager_ones(type, fuse):
-    equal_with_and_without_graphs(type=type, fuse=fuse)
+@pytest.mark.parametrize("apart", [[], ["fusion"]], ids=["fused", "apart"])
+def test_replayed_dropout_and_adam_equal_eager_ones(type, apart):
+    equal_with_and_without_graphs(type=type, without=apart)
 
 
 @pytest.mark.emulated
@@ -247,7 +249,7 @@ def test_each_turn_of_a_ring_draws_other_numbers():
     with Prefetch(workspace, batches, blobs={"x": ["x"]}, devices=device, dtypes={"x": X.dtype}) as input:
         for k, _ in enumerate(input):
             if k == 0:
-                workspace.create_net(net(*ops), fuse=False)
+                workspace.create_net(net(*ops), without="fusion")
             workspace.run_net("net")
             found.append(workspace.fetch("m"))
             np.testing.assert_array_equal(workspace.fetch("y"), found[-1] * np.float32(k + 1))
@@ -311,7 +313,7 @@ def machine():
 
 def new_workspace(threads=None):
     """Return one whose operators on GPUs are a launch each."""
-    return Workspace(threads=threads, engines=("CUDA",), without=["elementwise_chains"])
+    return Workspace(threads=threads, engines=("CUDA",), without=single("elementwise_chains"))
 
 
 def fed(*ops, type="simple", **options):
@@ -377,7 +379,7 @@ def test_a_segment_is_captured_after_two_runs_and_then_launched(machine):
 
 @pytest.mark.emulated
 def test_it_can_be_switched_off(machine):
-    workspace = fed(*CHAIN, without=["cuda_graphs"])
+    workspace = fed(*CHAIN, without=single("cuda_graphs"))
     assert run(machine, workspace, 5)["replays"] == 0
     assert set(why(workspace)) == {"the optimization 'cuda_graphs' is off"}
 

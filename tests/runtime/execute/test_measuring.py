@@ -185,7 +185,7 @@ def test_while_there_is_time_choices_are_measured_before_the_first_run(chosen):
 @needs_onednn
 @pytest.mark.parametrize("off", ["NETBUILDER_MEASURE", "NETBUILDER_WITHOUT"])
 def test_where_measuring_is_off_nothing_is_open(off, chosen, monkeypatch):
-    monkeypatch.setenv(off, "0" if off == "NETBUILDER_MEASURE" else "measured_choices")
+    monkeypatch.setenv(off, "0" if off == "NETBUILDER_MEASURE" else "measured")
     workspace, net = training()
     for _ in range(3):
         net.run()

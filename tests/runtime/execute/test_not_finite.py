@@ -11,6 +11,7 @@ from netbuilder.parallel import CreateNet, DataParallel, ParallelDo, Parallelize
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.execute.not_finite import NotFiniteError
+from switches import single
 from thread_ranks import on_ranks, thread_worlds
 
 
@@ -150,7 +151,7 @@ def test_in_the_backward_pass():
 def test_training_with_the_finder_gives_the_same_parameters():
     """As without fusions: it runs the same kernels."""
     results = []
-    for options, find in (({"without": ["fusion", "unread_outputs"]}, False), ({}, True)):
+    for options, find in (({"without": ["fusion", *single("unread_outputs")]}, False), ({}, True)):
         workspace, name, model = trained(**options)
         workspace.run_net(name, 3, find_nan=find)
         results.append({str(param): workspace.fetch(str(param)) for param in model.GetParams()})

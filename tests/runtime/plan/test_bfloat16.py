@@ -22,6 +22,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.values.blob import EdgeContext
 from netbuilder.zoo import create_resnet_cifar
+from switches import single
 
 if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
@@ -112,7 +113,7 @@ def differences(step, call, workspace):
 @pytest.mark.parametrize("name", NETS)
 def test_every_step_is_right_for_what_it_is_given(name):
     # Else the output of a Relu is not there any more for the reference of its gradient; the kernel reads a mask.
-    workspace, golden = golden_workspace(name, dtype="bfloat16", without=["cheap_recomputation"])
+    workspace, golden = golden_workspace(name, dtype="bfloat16", without=single("cheap_recomputation"))
     workspace.run_net(golden.protos["net"].name)
     rounds, checked = Counter(), 0
     for step, call in steps_of(workspace, golden.protos["net"].name):

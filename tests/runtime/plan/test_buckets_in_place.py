@@ -12,9 +12,10 @@ from netbuilder.ops.collectives.allreduce_bucket import AllreduceBucket
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.runtime.plan.values import StepKind
 from parallel_models import OPTIMIZERS, no_input
+from switches import single
 from thread_ranks import on_ranks, use_thread_worlds
 
-NAME = "buckets_in_place"
+WITHOUT = single("buckets_in_place")
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ GRADIENTS = {"conv1_w_grad", "conv1_b_grad", "bn_s_grad", "bn_b_grad", "conv2_w_
 @pytest.mark.parametrize("observable", [None, [()]], ids=["blobs", "arena"])
 def test_same_to_the_bit(observable, deterministic, monkeypatch):
     options = {"observable": observable, "deterministic": deterministic}
-    got, want = trained(monkeypatch, **options), trained(monkeypatch, **options, without=[[NAME]])
+    got, want = trained(monkeypatch, **options), trained(monkeypatch, **options, without=[WITHOUT])
     same(got, want)
     for (_, now), (_, before) in zip(got, want):
         assert all(now.buckets) and len(now.buckets) > 1 and not all(before.buckets)
@@ -127,7 +128,7 @@ def test_same_to_the_bit(observable, deterministic, monkeypatch):
 @pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_ranks(size, monkeypatch):
     options = {"size": size, "observable": [()], "deterministic": True}
-    same(trained(monkeypatch, **options), trained(monkeypatch, **options, without=[[NAME]]))
+    same(trained(monkeypatch, **options), trained(monkeypatch, **options, without=[WITHOUT]))
 
 
 @pytest.mark.parametrize(
@@ -143,19 +144,19 @@ def test_several_ranks(size, monkeypatch):
 def test_devices_and_optimizers(devices, optimizer, monkeypatch):
     options = {"observable": [()], "devices": devices, "optimizer": optimizer}
     got = trained(monkeypatch, **options)
-    same(got, trained(monkeypatch, **options, without=[[NAME]]))
+    same(got, trained(monkeypatch, **options, without=[WITHOUT]))
     assert all(all(found.buckets) for _, found in got)
 
 
 def test_what_was_in_the_arena_before_does_not_matter(monkeypatch):
     got = trained(monkeypatch, observable=[()], fill=True)
-    same(got, trained(monkeypatch, observable=[()], without=[[NAME]]))
+    same(got, trained(monkeypatch, observable=[()], without=[WITHOUT]))
     assert all(all(found.buckets) for _, found in got)
 
 
 @pytest.mark.parametrize(
     "differs",
-    [{"without": [(), [NAME]]}, {"observable": [(), ["cpu_0/fc1_w_grad"]]}],
+    [{"without": [(), WITHOUT]}, {"observable": [(), ["cpu_0/fc1_w_grad"]]}],
     ids=["switched off", "kept for a fetch"],
 )
 def test_one_rank_that_stores_them_apart(differs, monkeypatch):
@@ -165,8 +166,10 @@ def test_one_rank_that_stores_them_apart(differs, monkeypatch):
 
 
 def test_one_rank_with_plain_layouts(monkeypatch):
-    want = trained(monkeypatch, observable=[()], without=[["blocked_layouts"]])
-    for (found, _), (others, _) in zip(trained(monkeypatch, observable=[()], without=[(), ["blocked_layouts"]]), want):
+    want = trained(monkeypatch, observable=[()], without=[single("blocked_layouts")])
+    for (found, _), (others, _) in zip(
+        trained(monkeypatch, observable=[()], without=[(), single("blocked_layouts")]), want
+    ):
         for name, value in others[-1].items():
             np.testing.assert_allclose(found[-1][name], value, rtol=1e-3, atol=1e-4, err_msg=name)
 
@@ -180,4 +183,4 @@ def test_with_a_memory_budget_the_arena_has_no_rows(budget, monkeypatch):
 
 def test_accumulated_gradients(monkeypatch):
     options = {"observable": [()], "accumulate_steps": 2, "steps": 4}
-    same(trained(monkeypatch, **options), trained(monkeypatch, **options, without=[[NAME]]))
+    same(trained(monkeypatch, **options), trained(monkeypatch, **options, without=[WITHOUT]))

@@ -8,6 +8,7 @@ from netbuilder.graph import Net
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
+from switches import single
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 
@@ -59,7 +60,7 @@ def distance(got, want):
 def test_computed_when_fetched(first, blob, order, dtype):
     model = training(first, order)
     one = created(model, order, dtype=dtype)
-    other = created(model, order, dtype=dtype, without=["unread_outputs"])
+    other = created(model, order, dtype=dtype, without=single("unread_outputs"))
     for _ in range(3):
         one.run_net(model.net)
         other.run_net(model.net)
@@ -104,7 +105,7 @@ def test_computed_before_another_net_overwrites_what_it_reads():
 
 def test_another_net_reads_it():
     model = training("Conv")
-    workspace, plain = created(model), created(model, without=["unread_outputs"])
+    workspace, plain = created(model), created(model, without=single("unread_outputs"))
     reader = Net("reader")
     reader.Scale("data_grad", "scaled", scale=2.0)
     for each in (workspace, plain):
@@ -126,7 +127,7 @@ def test_not_computed_where_it_is_not_observable():
     (plan,) = workspace.net(model.net.Name())._plans[0]
     gradient = next(step for step in plan.steps if step.node.first.op_def.type == "ConvGradient")
     assert gradient.outputs[-1] is None and "backward_data" not in gradient.prepared.name
-    whole = created(model, without=["unread_outputs"])
+    whole = created(model, without=single("unread_outputs"))
     whole.run_net(model.net)
     assert np.allclose(workspace.fetch("loss"), whole.fetch("loss"))
     assert np.allclose(workspace.fetch("c_w"), whole.fetch("c_w"), rtol=1e-4, atol=1e-6)

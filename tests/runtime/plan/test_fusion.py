@@ -129,7 +129,7 @@ def test_what_is_joined(case):
     steps, got = run(net, observable="outputs")
     assert steps == want
     _, reference = run(net, engines=())
-    _, apart = run(net, fuse=False, observable="outputs")
+    _, apart = run(net, without="fusion", observable="outputs")
     for name, value in reference.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(apart[name], value, rtol=1e-4, atol=1e-4)

@@ -28,6 +28,7 @@ from netbuilder.tools.profiling.memory_table import memory_table
 from netbuilder.tools.profiling.net_memory import net_memory
 from netbuilder.tools.profiling.ready import Ready
 from on_gpu import gpus, noted
+from switches import single
 
 pytestmark = pytest.mark.emulated
 
@@ -162,7 +163,7 @@ def test_no_step_reads_dead_memory(monkeypatch):
     with gpus(1), installed(monkeypatch, PaddedEngine):
         workspace = Workspace(engines=("PADDED",))
         workspace.feed("x0", MATRIX, make_device_option(PROTO_CUDA, 0))
-        workspace.create_net(net(*ops), observable=["y"], without=["inplace", "cuda_graphs"])
+        workspace.create_net(net(*ops), observable=["y"], without=single("inplace", "cuda_graphs"))
         workspace.run_net("net")
         plan = plan_of(workspace)
         memory = plan.arena.memory(plan.memory.nbytes, (PROTO_CUDA, 0))
@@ -273,7 +274,7 @@ def test_a_budget_holds_on_a_gpu():
     ops = [on(0, "Scale", ["x"], ["x0"], scale=1.5)]
     ops += [on(0, "Scale", [f"x{i}"], [f"x{i + 1}"], scale=1.5) for i in range(6)]
     ops += [on(0, "Sum", [f"x{6 - i}" if i == 0 else f"z{i - 1}", f"x{5 - i}"], [f"z{i}"]) for i in range(6)]
-    x, found, without = RNG.standard_normal((64, 64)).astype(np.float32), {}, ["elementwise_chains"]
+    x, found, without = RNG.standard_normal((64, 64)).astype(np.float32), {}, single("elementwise_chains")
     with gpus(1):
         for budget in (None, 0.8):
             workspace = fed(x=x, engines=("CUDA",))

@@ -9,6 +9,7 @@ from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from on_gpu import gpus
+from switches import single
 
 pytestmark = pytest.mark.emulated
 
@@ -53,7 +54,7 @@ def test_a_fusion_is_for_the_devices_of_its_engine(engine, device, kernels):
 
 @pytest.mark.parametrize(("engines", "without", "kernels"), [
     (("CUDA",), [], 1),
-    (("CUDA",), ["joined_updates", "elementwise_chains"], 3),
+    (("CUDA",), single("joined_updates", "elementwise_chains"), 3),
     ((), [], 3),
 ])  # fmt: skip
 @pytest.mark.parametrize("observable", ["all", "outputs"])

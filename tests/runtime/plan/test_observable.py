@@ -12,6 +12,7 @@ from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import LossReader, Workspace
 from netbuilder.zoo.resnet import create_resnet_32x32
+from switches import single
 
 X = np.float32([[-1.0, 2.0]])
 
@@ -265,7 +266,7 @@ def test_other_shapes_and_back():
         np.testing.assert_allclose(workspace.fetch("y"), np.exp(1 / (1 + np.exp(-np.exp(x)))), rtol=1e-5)
 
 
-def training(observable, reuse=True, net_type="", devices=1):
+def training(observable, without=(), net_type="", devices=1):
     """Train a small residual net; return its parameters."""
     model = ModelHelper("small", arg_scope={"order": "NCHW"})
     softmax = create_resnet_32x32(model, "data", 3, 1, 5)
@@ -278,7 +279,7 @@ def training(observable, reuse=True, net_type="", devices=1):
     workspace.feed("data", rng.normal(size=(4, 3, 32, 32)).astype(np.float32))
     workspace.feed("label", rng.integers(0, 5, 4).astype(np.int32))
     workspace.run_net_once(model.param_init_net)
-    workspace.create_net(model.net, observable=observable, reuse=reuse)
+    workspace.create_net(model.net, observable=observable, without=without)
     workspace.run_net(model.net.Name(), 3)
     return {str(p): workspace.fetch(p) for p in model.params}
 
@@ -286,8 +287,8 @@ def training(observable, reuse=True, net_type="", devices=1):
 @pytest.mark.parametrize("net_type", ["", "dag"])
 def test_training_gives_the_same_parameters(net_type):
     want = training(None, net_type=net_type)
-    for reuse in (False, True):
-        got = training("outputs", reuse, net_type)
+    for without in (single("reuse"), ()):
+        got = training("outputs", without, net_type)
         for name, value in want.items():
             assert np.array_equal(got[name], value), name
 
@@ -314,7 +315,7 @@ def test_a_model_in_test_mode_makes_the_same_scores_from_less_memory():
     create_resnet_32x32(model, "data", 3, 1, 5, is_test=True)
     model.net.AddExternalOutput("last_out")
     results, sizes = [], []
-    for options in ({}, {"observable": "outputs", "reuse": False}, {"observable": "outputs"}):
+    for options in ({}, {"observable": "outputs", "without": single("reuse")}, {"observable": "outputs"}):
         workspace = Workspace(threads=1, seed=1)
         workspace.feed("data", np.random.default_rng(0).normal(size=(4, 3, 32, 32)).astype(np.float32))
         workspace.run_net_once(model.param_init_net)

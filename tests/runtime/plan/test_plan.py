@@ -95,7 +95,7 @@ def train(steps, sizes=(4,), observable="all", **options):
 def test_engines_and_fusion_agree_with_plain_kernels():
     reference, net, parameters = train(4, engines=())
     names = {y for op in net.op for y in op.output}
-    for options in ({"engines": None}, {"engines": None, "fuse": False}):
+    for options in ({"engines": None}, {"engines": None, "without": "fusion"}):
         ws, _, _ = train(4, **options)
         for name in sorted(names):
             want = reference.fetch(name)
@@ -197,7 +197,7 @@ def test_a_fused_value_is_computed_when_fetched():
     """The gradient after the Relu is never written, yet it can be fetched, and another net can read it."""
     ws, _, _ = train(2)
     assert ws.get("n1_grad").lazy is not None, "the Relu's gradient was not joined with that of the normalization"
-    plain, _, _ = train(2, fuse=False)
+    plain, _, _ = train(2, without="fusion")
     np.testing.assert_allclose(ws.fetch("n1_grad"), plain.fetch("n1_grad"), rtol=1e-3, atol=1e-6)
     ws.run_net_once(net_of(make_op("Copy", ["n1_grad"], ["copied"]), name="reader", inputs=["n1_grad"]))
     np.testing.assert_array_equal(ws.fetch("copied"), ws.fetch("n1_grad"))

@@ -14,6 +14,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan import recompute
 from netbuilder.runtime.plan.values import StepKind
 from netbuilder.runtime.profile.memory import planned_memory
+from switches import single
 
 ROWS = 512
 
@@ -227,8 +228,10 @@ def test_the_net_stores_its_budget():
 
 
 def test_a_budget_needs_reuse():
-    with pytest.raises(NetError, match="a memory_budget needs the optimization 'reuse', which is off; switch it on"):
-        train(dense, memory_budget=0.5, without=["reuse"])
+    with pytest.raises(
+        NetError, match="a memory_budget needs values that share memory, and .* are off; switch them on"
+    ):
+        train(dense, memory_budget=0.5, without=single("reuse"))
     with pytest.raises(NetError, match="net 'trained.*': memory_budget must be a number of bytes"):
         train(dense, memory_budget="half")
 

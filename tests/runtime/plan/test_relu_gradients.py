@@ -8,9 +8,10 @@ import pytest
 from netbuilder.engines import onednn
 from netbuilder.model import ModelHelper, brew
 from netbuilder.runtime import Workspace
+from switches import single
 
 RNG = np.random.default_rng(0)
-NAME = "early_relu_gradients"
+WITHOUT = single("early_relu_gradients")
 X = RNG.normal(size=(2, 16, 14, 14)).astype(np.float32)
 LABEL = RNG.integers(0, 5, 2).astype(np.int32)
 
@@ -73,7 +74,7 @@ def run(build, *blobs, **options):
     workspace.feed("x", X)
     workspace.feed("label", LABEL)
     options.setdefault("observable", gradients)
-    options["without"] = [*options.get("without", ()), "elementwise_chains"]
+    options["without"] = [*options.get("without", ()), *single("elementwise_chains")]
     net = workspace.create_net(model.net, **options)
     workspace.run_net(net, 2)
     (plan,) = workspace.net(net)._plans[0]
@@ -95,7 +96,7 @@ def test_same_to_the_bit(name, engines):
         pytest.skip("needs oneDNN")
     build = {**MOVED, **KEPT}[name]
     on, got = run(build, engines=engines)
-    off, want = run(build, engines=engines, without=[NAME])
+    off, want = run(build, engines=engines, without=WITHOUT)
     assert order(off)[-1] == "ReluGradient"
     assert (order(on) != order(off)) == (name in MOVED)
     if name in MOVED:
@@ -109,7 +110,7 @@ def test_every_blob_can_be_fetched(name):
     """The gradient of what was pooled or joined is that before the Relu's: it is not overwritten."""
     blob = "joined_grad" if name == "Concat" else "pool_grad"
     steps, got = run(MOVED[name], blob, observable="all")
-    _, want = run(MOVED[name], blob, observable="all", without=[NAME])
+    _, want = run(MOVED[name], blob, observable="all", without=WITHOUT)
     assert order(steps)[0] == "ReluGradient"
     assert (want[blob] != 0).mean() > 0.9
     for each, value in want.items():
@@ -118,7 +119,7 @@ def test_every_blob_can_be_fetched(name):
 
 def test_a_gradient_that_can_be_fetched_stays():
     steps, got = run(MOVED["Relu not in place"], "relu_grad", observable="all")
-    _, want = run(MOVED["Relu not in place"], "relu_grad", observable="all", without=[NAME])
+    _, want = run(MOVED["Relu not in place"], "relu_grad", observable="all", without=WITHOUT)
     assert order(steps) == ["MaxPoolGradient", "ReluGradient"]
     np.testing.assert_array_equal(got["relu_grad"], want["relu_grad"])
 
@@ -128,6 +129,6 @@ def test_a_gradient_that_can_be_fetched_stays():
 @pytest.mark.parametrize("name", MOVED)
 def test_what_the_relu_wrote_is_not_kept(name):
     names = {"conv0", "conv1"} if name == "Concat" else {"relu"} if name == "Relu not in place" else {"conv"}
-    for without, kept in (((), set()), ((NAME,), names)):
+    for without, kept in (((), set()), (WITHOUT, names)):
         backward = [step for step in run(MOVED[name], without=without)[0] if step.node.first.op_def.is_gradient_op]
         assert {value.name for step in backward for value in step.inputs if value is not None} & names == kept

@@ -13,6 +13,7 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime.plan.program import read_program
+from switches import single
 from waiting import HANG
 
 EXTENT = 300  # of gradients that take long enough to reduce for a lane of their own
@@ -103,7 +104,7 @@ def test_a_reduction_comes_after_whatever_reads_or_writes_what_it_overwrites():
         on(0, "Scale", ["cpu_0/g1"], ["cpu_0/g1"], scale=3.0),  # writes what the sum reads
         on(1, "Relu", ["cpu_1/x"], ["cpu_1/other"]),
     ]
-    found = written(created(backward_pass(2, 2, middle), without=["elementwise_chains"]))
+    found = written(created(backward_pass(2, 2, middle), without=single("elementwise_chains")))
     order = {name: found.index(name) for name in found}
     assert order["Copy cpu_1/g0"] == order["Relu cpu_1/seen"] + 1
     assert order["Sum cpu_0/g0"] < order["Relu cpu_1/seen"]

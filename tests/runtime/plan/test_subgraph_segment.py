@@ -19,6 +19,7 @@ from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
 from on_gpu import gpus
+from switches import single
 
 ENGINES = [pytest.param(None, id="engines"), pytest.param((), id="numpy")]
 
@@ -96,12 +97,12 @@ def test_neighbors_fuse_and_fixed_inputs_are_copied_once():
     ops, arrays = dense()
     buffers = {**arrays, "y": np.zeros((3, 5), np.float32), "s": np.zeros((3, 5), np.float32)}
     assert run(compiled(ops, arrays, ["y"]), buffers) == 2  # FC with Relu, and Tanh
-    assert run(compiled(ops, arrays, ["y"], without=frozenset(["fc_relu"])), buffers) == 2  # FC, and Relu with Tanh
+    assert run(compiled(ops, arrays, ["y"], without=single("fc_relu")), buffers) == 2  # FC, and Relu with Tanh
     alone = [ops[0]]
     segment = compiled(alone, arrays, ["s"], fixed=["w", "b"])
     assert run(segment, buffers) == 2 and run(segment, buffers, copies=False) == 1  # weights into the product's order
     np.testing.assert_allclose(buffers["s"], arrays["x"] @ arrays["w"].T + arrays["b"], rtol=1e-5, atol=1e-6)
-    assert run(compiled(alone, arrays, ["s"], fixed=["w"], without=frozenset(["step_copies"])), buffers) == 1
+    assert run(compiled(alone, arrays, ["s"], fixed=["w"], without=single("step_copies")), buffers) == 1
 
 
 @pytest.mark.parametrize("engines", ENGINES)

@@ -11,6 +11,7 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan import update_fusion
 from netbuilder.runtime.profile.profiling import profile
+from switches import single
 
 SHAPES = {"a": (3,), "b": (300, 500), "c": (40, 5, 3), "d": (1,)}
 DECAYED = ("b", "c")
@@ -99,7 +100,7 @@ def test_the_same_to_the_bit(optimizer, decay, threads):
     model = make_model(build, decay, **options)
     workspace, joined = trained(model, fetch_at=(0, 1, 3), threads=threads)
     assert len(updates_of(workspace, model.net.Name())) == 1
-    apart, one_by_one = trained(model, fetch_at=(0, 1, 3), threads=threads, without=["joined_updates"])
+    apart, one_by_one = trained(model, fetch_at=(0, 1, 3), threads=threads, without=single("joined_updates"))
     assert len(updates_of(apart, model.net.Name())) >= 4
     same(joined, one_by_one)
 
@@ -110,7 +111,7 @@ def test_what_is_not_observable_is_not_written(optimizer):
     build, options = BUILDERS[optimizer]
     model = make_model(build, True, **options)
     hidden, got = trained(model, fetch_at=(3,), observable="outputs")
-    _, want = trained(model, fetch_at=(3,), without=["joined_updates"], observable="outputs")
+    _, want = trained(model, fetch_at=(3,), without=single("joined_updates"), observable="outputs")
     same(got, want)
     (plan,) = hidden.net(model.net.Name())._plans[0]
     (joined,) = [
@@ -128,7 +129,7 @@ def test_a_step_that_is_the_moment_is_copied_when_fetched():
     workspace.feed("fc2_w_momentum", np.zeros_like(want))  # what reads it is computed before
     np.testing.assert_array_equal(workspace.fetch("fc2_w_grad"), want)
     changed = {"fetch_at": (1, 3), "refeed": ["fc2_w_momentum", "fc2_w"]}
-    same(trained(model, **changed)[1], trained(model, without=["joined_updates"], **changed)[1])
+    same(trained(model, **changed)[1], trained(model, without=single("joined_updates"), **changed)[1])
 
 
 def values(names=SHAPES, seed=1):
@@ -162,7 +163,7 @@ def both(ops, fed=None, runs=2, between=lambda ws: None, net_type="", threads=2,
     fed = fed or values()
     net = NetDef(name="net", type=net_type, num_workers=4, external_input=fed)
     net.op.extend(ops)
-    for without in (["elementwise_chains"], ["elementwise_chains", "joined_updates"]):
+    for without in (single("elementwise_chains"), single("elementwise_chains", "joined_updates")):
         workspace = Workspace(threads=threads)
         for name, value in fed.items():
             workspace.feed(name, value)
@@ -279,7 +280,7 @@ def test_profile():
     build, options = BUILDERS["Nesterov"]
     model = make_model(build, True, **options)
     rows = {}
-    for without in ([], ["joined_updates"]):
+    for without in ([], single("joined_updates")):
         workspace, _ = trained(model, steps=1, without=without, observable="outputs")
         found = profile(workspace, model.net.Name(), runs=2)
         rows[not without] = [call for call in found.calls if "MomentumSGDUpdate" in call.kind or D in call.kind]
@@ -331,7 +332,7 @@ def test_many_small_parameters_are_one_call(optimizer, decay, observed):
     build, options = BUILDERS[optimizer]
     model = deep_model(build, decay, **options)
     workspace, joined = train_deep(model, observable=observed)
-    _, apart = train_deep(model, observable=observed, without=["joined_updates"])
+    _, apart = train_deep(model, observable=observed, without=single("joined_updates"))
     same(joined, apart)
     assert len(updates_of(workspace, model.net.Name())) == 1
 
@@ -342,7 +343,7 @@ def test_gradients_that_are_fed(early):
     build, options = BUILDERS["momentum"]
     model = deep_model(build, **options)
     fetched = {}
-    for without in ((), ("joined_updates",)):
+    for without in ((), single("joined_updates")):
         workspace = Workspace(seed=3)
         workspace.run_net_once(model.param_init_net)
         workspace.feed("x", np.ones((2, LAYERS[0]), np.float32))
@@ -371,7 +372,7 @@ def test_several_plans_update_the_same_parameters():
             workspace.feed("x", np.ones((2, LAYERS[0]), np.float32))  # another plan
 
     workspace, rows = train_deep(model, between=between)
-    same(rows, train_deep(model, between=between, without=["joined_updates"])[1])
+    same(rows, train_deep(model, between=between, without=single("joined_updates"))[1])
     assert len(workspace.net(model.net)._plans[0]) == 2
 
 
@@ -400,7 +401,7 @@ def test_nets_that_write_parameters_are_planned_again_once():
     between.plans = []
     _, rows = train_deep(model, between=between)
     assert len(set(between.plans)) == 1  # no run makes the plans of the other net invalid
-    same(rows, train_deep(model, between=between, without=["joined_updates"])[1])
+    same(rows, train_deep(model, between=between, without=single("joined_updates"))[1])
 
     workspace = Workspace(seed=3)
     workspace.run_net_once(model.param_init_net)
@@ -433,7 +434,7 @@ def test_blobs_that_share_memory_are_updated_there():
     other = Workspace(seed=3)
     other.run_net_once(model.param_init_net)
     other.feed("x", np.ones((2, LAYERS[0]), np.float32))
-    other.create_net(model.net, observable="outputs", without=["joined_updates"])
+    other.create_net(model.net, observable="outputs", without=single("joined_updates"))
     for _ in range(3):
         workspace.run_net(model.net)
         other.run_net(model.net)
@@ -488,7 +489,7 @@ def test_early_updates_compute_the_same_to_the_bit(every_layer, optimizer, decay
     build, chosen = BUILDERS[optimizer]
     model = early_model(build, decay, **chosen)
     early, plan = train_early(model, **options)
-    late, whole = train_early(model, without=["early_updates"], **options)
+    late, whole = train_early(model, without=single("early_updates"), **options)
     same(early, late)
     assert plan.memory.nbytes <= whole.memory.nbytes
     order = written(plan)
@@ -505,13 +506,13 @@ def test_early_updates_compute_the_same_to_the_bit(every_layer, optimizer, decay
 
 def test_early_updates_need_less_memory(every_layer):
     model = early_model(BUILDERS["momentum"][0], False, **BUILDERS["momentum"][1])
-    (_, plan), (_, whole) = train_early(model), train_early(model, without=["early_updates"])
+    (_, plan), (_, whole) = train_early(model), train_early(model, without=single("early_updates"))
     assert plan.memory.live < 0.8 * whole.memory.live
 
 
 def test_small_updates_are_not_divided():
     model = early_model(BUILDERS["SGD"][0], False, **BUILDERS["SGD"][1])
-    (found, plan), (want, whole) = train_early(model), train_early(model, without=["early_updates"])
+    (found, plan), (want, whole) = train_early(model), train_early(model, without=single("early_updates"))
     same(found, want)
     assert written(plan) == written(whole)
 
@@ -531,7 +532,7 @@ def test_updates_with_observable_gradients_come_last(every_layer, kept):
 def test_updates_that_need_all_gradients_come_last(every_layer):
     build, chosen = BUILDERS["SGD"]
     model = early_model(build, False, clipped=True, **chosen)
-    (found, plan), (want, _) = train_early(model), train_early(model, without=["early_updates"])
+    (found, plan), (want, _) = train_early(model), train_early(model, without=single("early_updates"))
     same(found, want)
     order = written(plan)
     last_gradient = max(i for i, names in enumerate(order) if "fc0_w_grad" in names)

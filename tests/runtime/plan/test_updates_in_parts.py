@@ -10,10 +10,11 @@ from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.ops.core import contexts
 from netbuilder.optimizers import add_weight_decay, build_adagrad, build_adam, build_rms_prop, build_sgd
 from netbuilder.runtime import Workspace
+from switches import single
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 
-NAME = "updates_in_parts"
+WITHOUT = single("updates_in_parts")
 LR = {"policy": "inv", "gamma": 0.5, "power": 1.0}
 BUILDERS = {
     "momentum": (build_sgd, {"base_learning_rate": 0.1, "momentum": 0.9, "nesterov": False, **LR}),
@@ -109,10 +110,10 @@ ALL = {"fc0_w", "fc1_w", "fc2_w"}
 )
 def test_same_to_the_bit(optimizer, decay, threads):
     model = model_of(optimizer, decay=decay)
-    (got, plan), (want, whole) = train(model, threads=threads), train(model, threads=threads, without=[NAME])
+    (got, plan), (want, whole) = train(model, threads=threads), train(model, threads=threads, without=WITHOUT)
     assert in_parts(plan) == ALL and not in_parts(whole)
     same(got, want)
-    apart, _ = train(model, threads=threads, without=["joined_updates"])
+    apart, _ = train(model, threads=threads, without=single("joined_updates"))
     same(got, apart)
     assert not np.array_equal(got[0]["fc0_w"], got[1]["fc0_w"])
 
@@ -122,7 +123,7 @@ def test_same_to_the_bit(optimizer, decay, threads):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_other_layers_and_types(options, dtype):
     model = model_of(**options)
-    (got, plan), (want, _) = train(model, dtype=dtype), train(model, dtype=dtype, without=[NAME])
+    (got, plan), (want, _) = train(model, dtype=dtype), train(model, dtype=dtype, without=WITHOUT)
     assert dtype == "bfloat16" or in_parts(plan) == ALL
     same(got, want)
 
@@ -157,7 +158,7 @@ def test_nothing_is_read_before_it_is_written():
 
 def test_less_memory():
     model = model_of()
-    plan, whole = train(model)[1], train(model, without=[NAME])[1]
+    plan, whole = train(model)[1], train(model, without=WITHOUT)[1]
     assert plan.memory.live < 0.6 * whole.memory.live
 
 
@@ -165,7 +166,7 @@ def test_what_others_need_is_computed_as_a_whole():
     assert in_parts(train(model_of(twice=True))[1]) == ALL - {"fc2_w"}
     assert not in_parts(train(model_of(clipped=True))[1])
     assert not in_parts(train(model_of(), observable="activations")[1])
-    assert not in_parts(train(model_of(), without=["early_updates"])[1])
+    assert not in_parts(train(model_of(), without=single("early_updates"))[1])
     assert in_parts(train(model_of(), observable=["fc0_w_grad"])[1]) == ALL - {"fc0_w"}
 
 

@@ -12,6 +12,7 @@ from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.runtime.profile.table import profile_table
 from on_gpu import gpus
+from switches import single
 
 GPU = make_device_option(PROTO_CUDA, 0)
 LIMITS = {"CPU": Limits(1e12, "a guess", 1e11, 1), "GPU": Limits(1e15, "a guess", 1e12, 0)}
@@ -22,7 +23,7 @@ def profiled(*ops, without=()):
     workspace = Workspace(threads=1, engines=("CUDA",))
     workspace.feed("x", np.ones((4, 3), np.float32), GPU)
     workspace.feed("i", np.int32([3, 1, 3]), GPU)
-    workspace.create_net(net, without=["elementwise_chains", *without])
+    workspace.create_net(net, without=[*single("elementwise_chains"), *without])
     return profile(workspace, "net", runs=4, limits=LIMITS)
 
 
@@ -97,6 +98,6 @@ def test_a_net_without_gpus_says_nothing_of_graphs():
 @pytest.mark.emulated
 def test_graphs_that_are_switched_off():
     with gpus(1):
-        found = profiled(on_gpu("Relu", ["x"], ["a"]), on_gpu("Scale", ["x"], ["b"]), without=["cuda_graphs"])
+        found = profiled(on_gpu("Relu", ["x"], ["a"]), on_gpu("Scale", ["x"], ["b"]), without=single("cuda_graphs"))
     assert found.graphs == 0
     assert [call.why_no_graph for call in found.calls] == ["the optimization 'cuda_graphs' is off"] * 2

@@ -112,7 +112,7 @@ def check_tracks(trace):
         assert any(s["ts"] <= begins and ends <= s["ts"] + s["dur"] + 1e-6 for s in steps)
 
 
-@pytest.mark.parametrize("options", [{}, {"fuse": False}, {"engines": ()}], ids=["all", "not fused", "numpy"])
+@pytest.mark.parametrize("options", [{}, {"without": "fusion"}, {"engines": ()}], ids=["all", "not fused", "numpy"])
 def test_every_operator_is_in_one_call_and_seconds_add_up(options):
     workspace, model = block(**options)
     found = profile(workspace, model.net.Name(), runs=4, limits=LIMITS)
@@ -123,7 +123,7 @@ def test_every_operator_is_in_one_call_and_seconds_add_up(options):
     assert len(found.runs) == 4 and 2 <= len(found.kept) <= 4
     kinds = {kind.kind: kind.calls for kind in found.kinds()}
     assert kinds["ConvGradient"] == 2
-    joined = "engines" not in options and "fuse" not in options and onednn.available()
+    joined = "engines" not in options and "without" not in options and onednn.available()
     assert kinds.get("SpatialBN+Relu", 0) == kinds.get("ReluGradient+SpatialBNGradient", 0) == joined
     lines = {call.line for call in found.calls}
     assert any("test_profiling.py" in line for line in lines)
@@ -131,7 +131,7 @@ def test_every_operator_is_in_one_call_and_seconds_add_up(options):
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_joined_operators_count_as_much_as_single_ones(fuse):
-    workspace, model = block(fuse=fuse)
+    workspace, model = block(without=() if fuse else "fusion")
     found = profile(workspace, model.net.Name(), runs=1, limits=LIMITS)
     x = 4 * 16 * 12 * 12
     flops = {call.name: call.flops for call in found.calls}

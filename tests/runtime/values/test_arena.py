@@ -14,6 +14,7 @@ from netbuilder.ops.core import given_numbers
 from netbuilder.proto import ShapeError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.values.arena import Arena
+from switches import single
 from waiting import HANG
 
 
@@ -88,7 +89,7 @@ def test_nets_and_shapes_share_an_arena():
     workspace = workspace_with()
     for name in "ab":
         net, _ = chain(name)
-        workspace.create_net(net, observable="outputs", without=["elementwise_chains"])
+        workspace.create_net(net, observable="outputs", without=single("elementwise_chains"))
         workspace.run_net(net)
     assert workspace.arena.nbytes == 64 * 8 * 4
     workspace.feed("x", np.zeros((640, 8), np.float32))
@@ -153,7 +154,7 @@ def test_values_beyond_the_memory_of_the_machine(monkeypatch):
     workspace = workspace_with()
     monkeypatch.setattr("netbuilder.runtime.values.arena.machine_memory", lambda: 1024)
     net, _ = chain("large")
-    workspace.create_net(net, observable="outputs", without=["elementwise_chains"])
+    workspace.create_net(net, observable="outputs", without=single("elementwise_chains"))
     with pytest.raises(
         ShapeError, match=r"net 'large(_\d+)?', operator 0: .*do not fit into memory .*1,024.*takes 2,048 bytes"
     ):

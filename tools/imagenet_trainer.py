@@ -122,7 +122,7 @@ def _metrics(options: Options, group: ProcessGroup) -> Metrics:
     if not group.is_first:
         return Metrics()
     title = f"{options.model} on {Path(options.data).name}"
-    return Metrics(options.metrics, options.tensorboard, options.plot, title)
+    return Metrics(options.metrics_file, options.tensorboard, options.plot, title)
 
 
 def _export(options: Options, run: Run) -> int:
@@ -166,8 +166,8 @@ def _check_folders(options: Options) -> None:
     for name in ("export", "checkpoint", "out", "tensorboard"):
         if folder := getattr(options, name):
             _make_writable(f"--{name}", folder)
-    for name in ("metrics", "plot"):
-        if file := getattr(options, name):
+    for name, file in (("metrics", options.metrics_file), ("plot", options.plot)):
+        if file:
             _make_writable(f"--{name}", str(Path(file).parent))
 
 

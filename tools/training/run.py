@@ -492,8 +492,8 @@ class Run:
         policy, arguments = policy_of(options, self.steps)
         return {"--learning-rate": options.scaled_rate, "--policy": policy, "its arguments": arguments,
                 "--label-smoothing": options.label_smoothing, "--accumulate-steps": options.accumulate_steps,
-                "decay of normalizations": options.norm_decay, "--momentum": options.momentum,
-                "--nesterov": options.nesterov, "--optimizer-arg": dict(options.optimizer_args),
+                "decay of normalizations": options.norm_decay, "--momentum": options.momentum or 0.0,
+                "--nesterov": options.nesterov is not False, "--optimizer-arg": dict(options.optimizer_args),
                 "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
                 "--rand-augment": list(options.input.rand_augment or ()),
                 "--weight-decay": options.weight_decay, "--dtype": options.dtype, "--allow-tf32": options.allow_tf32,
@@ -505,7 +505,7 @@ class Run:
         if (block := self.options.block) is None:
             return {}
         return {"--block-learning-rate": block.learning_rate, "--block-momentum": block.momentum,
-                "--block-nesterov": block.nesterov, "--block-reset-momentum": block.resets_momentum}  # fmt: skip
+                "--block-nesterov": block.nesterov, "--block-reset-momentum": block.reset_momentum}  # fmt: skip
 
     def evaluate(self) -> float:
         """Return the accuracy in test mode on all held-out samples, each counted once; 0 if evaluation was stopped."""

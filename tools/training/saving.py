@@ -54,7 +54,7 @@ class Saving:
 
     def after_step(self) -> None:
         """Write a checkpoint if one is due after this step."""
-        every, run = self._options.every_steps, self._run
+        every, run = self._options.checkpoint_every_steps, self._run
         # At the end of an epoch, after_epoch writes the checkpoint, with the accuracy.
         ends_epoch = run.step == run.steps and self._due(run.steps_done // run.steps)
         if every and not ends_epoch and run.steps_done % every == 0:

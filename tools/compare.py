@@ -108,6 +108,8 @@ def _compare_trainers(
         if len(first.devices) < 2:
             parser.error("give several --devices to compare with the first of them, or --against OPTION=VALUE")
         first = dataclasses.replace(first, devices=first.devices[:1])
+    if first.callback or second.callback:
+        parser.error("--callback: netbuilder-compare runs no callbacks; omit it")
     if second.batch != first.batch or second.seed != first.seed or second.data != first.data:
         parser.error("--against: batch, data and seed must be the same in both runs")
     train, test = load_images(first.data, first.input)

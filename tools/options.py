@@ -272,7 +272,7 @@ def _value(text: str) -> Any:
 
 
 def values_of(options: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the value of each option by its name on the command line, but for those that are None or empty."""
+    """Return the value of each option by its name on the command line; None and empty defaults are left out."""
     found: dict[str, Any] = {}
     for each in _options_of(type(options), prefix):
         value = getattr(options, each.name)
@@ -283,6 +283,7 @@ def values_of(options: Any, prefix: str = "") -> dict[str, Any]:
             value = ",".join(sorted(value)) or None
         if each.kind is bool and each.default:
             value = not value  # the option switches it off
-        if value not in (None, {}) and (value or not each.about.repeated):
+        empty = value == each.default and value in ((), {})
+        if value is not None and not empty:
             found[each.flag.removeprefix("--")] = value
     return found

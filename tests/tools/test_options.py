@@ -75,7 +75,7 @@ def test_values_lead_back_to_the_same_options():
     values = values_of(found)
     assert values["devices"] == (7,) and values["ignore-orientation"] is True and values["block-rate"] == 2.0
     assert "share" not in values and "found" not in values
-    del values["net"], values["more"]
+    del values["net"]
     assert parser().parse(["a.pb", *config_arguments(values)]) == found
 
 

@@ -179,6 +179,11 @@ class Options:
     first_step_limit: float | None = option(
         "the same for the first step (default: ten times --step-limit)", metavar="SECONDS"
     )
+    callback: tuple[str, ...] = option(
+        "call what these functions, or classes, of modules make of the options at the events of the run; "
+        "docs/training.md has an example",
+        default=(), metavar="MODULE:FUNCTION",
+    )  # fmt: skip
     seed: int = option("seed of initial values and of the order of samples (default: 0)", default=0)
 
     block: BlockOptions | None = nested(BlockOptions, prefix="block-", optional=True)

@@ -8,6 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
+from command_parsers import parser_of
 from cudnn_double import cudnn_double
 from house import ROOT
 from kernel_checks import needs_bfloat16
@@ -332,7 +333,7 @@ def test_commands_of_the_page():
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in re.findall(r"^    (netbuilder-prove.*)", page, re.M)]
     every = len(MODELS)
-    assert [len(prove._parser().parse_args(line[1:]).models) for line in lines] == [
+    assert [len(parser_of(prove).parse(line[1:]).models) for line in lines] == [
         every,
         2,
         every,

@@ -101,7 +101,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             block_learning_rate=block.learning_rate,
             block_momentum=block.momentum,
             nesterov=block.nesterov,
-            reset_momentum_sgd=block.resets_momentum,
+            reset_momentum_sgd=block.reset_momentum,
             warmup_iterations=block.warmup_steps or None,
             block_iterations=block.steps,
             **common,

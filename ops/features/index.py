@@ -150,11 +150,6 @@ class _OnIndex(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        for spec in inputs[:1]:
-            require(spec.dtype == STRING, self, f"input 0 must be an index, got a tensor of type {spec.dtype}")
-        return (_HANDLE,)
-
     def index(self, value: Any) -> Index:
         return shared_object(self, value, Index, "IntIndexCreate, LongIndexCreate or StringIndexCreate")
 
@@ -219,10 +214,6 @@ class IndexGet(_OnIndex):
 
     signature = "handle: object, keys (*S): int32|int64|string -> indices (*S): int64"
     effects = ""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        super().infer(*inputs)
-        return (inputs[1].plain.with_dtype(np.int64),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable
@@ -291,10 +282,6 @@ class IndexSize(_OnIndex):
 
     signature = "handle: object -> items (): int64"
     effects = ""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        super().infer(*inputs)
-        return (TensorSpec((), np.dtype(np.int64)),)
 
 
 @kernel(IndexSize)

@@ -110,7 +110,7 @@ def test_gradients_are_as_the_forward_operator_says():
         Blob("dY", (("*S",),), (), "Y", ""),
         Blob("W?", (("D",),), (), "Y", ""),
     )
-    assert stated.outputs == (Blob("dX", (("*S",),), (), "Y", ""), Blob("dW", (("D",),), (), "Y", ""))
+    assert stated.outputs == (Blob("dX", (("*S",),), (), "Y", ""), Blob("dW", (), (), "W", ""))
     assert of_gradient("dloss -> dX", "X (*S): float -> loss (): as X").inputs[0].shapes == (("{1}",),)
 
 

@@ -281,8 +281,8 @@ class Operator(Declared):
         for name, spec in zip(forward.outputs, op.infer(*[given[name] for name in needed])):
             for each in (name.rstrip("?*+"), f"d{name.rstrip('?*+')}"):
                 if each in given and given[each].shape != spec.shape:
-                    text = f"{each} must have the shape of {name}, {spec.shape}, got {given[each].shape}"
-                    raise ShapeError(f"{self.type}: {text}")
+                    shape = f"the shape of {name}, {spec.shape}" if each[0] == "d" else f"shape {spec.shape}"
+                    raise ShapeError(f"{self.type}: {each} must have {shape}, got {given[each].shape}")
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         """Return where the plain kernel reads an input.
@@ -296,6 +296,13 @@ class Operator(Declared):
     def shape_rules(cls) -> ShapeRules:
         """Return what the signature says of shapes and types."""
         return shape_rules(cls.signature, cls.gradient_of.signature if cls.gradient_of else None)
+
+    def check_specs(self, *inputs: Any) -> None:
+        """Raise ShapeError unless inputs, or their specs, are as the signature states and pass ``check_inputs``.
+
+        For kernels of ``dynamic`` operators, whose inputs nothing else checks.
+        """
+        self.shape_rules().check(self, inputs)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the plain specs of the ``n_out`` outputs; as the signature states, unless a class computes them.

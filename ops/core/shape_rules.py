@@ -24,7 +24,10 @@ Bound = dict[str, Any]
 """Extents by symbol, tuples of them for runs of axes; arguments of the operator are added when they are first read."""
 
 _FUNCTIONS: dict[str, Any] = {"prod": math.prod, "len": len, "min": min, "max": max, "sum": sum}
-_NODES = (ast.Expression, ast.Name, ast.Load, ast.Constant, ast.Call, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+_NODES = (
+    *(ast.Expression, ast.Name, ast.Load, ast.Constant, ast.Call, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop),
+    *(ast.Subscript, ast.Slice),
+)
 
 
 @functools.cache
@@ -77,13 +80,12 @@ class ShapeRules:
             if all(spec.shape == first.shape and spec.dtype == first.dtype for spec in given):
                 op.check_inputs(*given)
                 return (first.plain,) * op.n_out  # all rules hold: no need to look at them one by one
-        bound, specs = self._match(op, given)
-        op.check_inputs(*given)
+        bound, specs = self.check(op, given)
         if not op.n_out:
             return ()
         if not op.static_for(*given):
-            names = " and ".join(rule.name for rule in self._outputs)
-            raise NotImplementedError(f"{op.type}: the shape of {names} is known only when the net runs")
+            name = self._outputs[0].name
+            raise NotImplementedError(f"{op.type}: the shape of {name} is known only when the net runs")
         if not self.determines_outputs:
             raise NotImplementedError(f"{op.type}: shapes cannot be inferred")
         made = []
@@ -100,6 +102,8 @@ class ShapeRules:
             shape = () if rule.is_object else stated[0].extents(op, bound) if stated else None
             if dtype is None or shape is None:
                 raise NotImplementedError(f"{op.type}: the shape of {rule.name} cannot be inferred")
+            if rule.blob.wide and dtype == np.float16:
+                dtype = np.dtype(np.float32)
             spec = TensorSpec(shape, dtype)
             specs.setdefault(rule.name, spec)
             made.append(spec)
@@ -117,8 +121,12 @@ class ShapeRules:
             one_each = f"one {self._outputs[-1].name} for each {last}"
             raise ShapeError(f"{op.type}: makes {one_each}, here {most}; got {counted(op.n_out, 'output')}")
 
-    def _match(self, op: Any, given: Sequence[TensorSpec]) -> tuple[Bound, dict[str, TensorSpec]]:
-        """Return the extents by symbol, and the inputs by name."""
+    def check(self, op: Any, given: Sequence[TensorSpec]) -> tuple[Bound, dict[str, TensorSpec]]:
+        """Return the extents by symbol, and the inputs by name.
+
+        Raises:
+            ShapeError: the inputs are not as the signature states, or the operator's ``check_inputs`` refuses them.
+        """
         rules = self._inputs
         last = len(rules) - 1
         specs: dict[str, TensorSpec] = {}
@@ -138,6 +146,7 @@ class ShapeRules:
             if rule.shapes and not rule.holds(op, spec.shape, bound, specs):
                 raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}")
         self._check_types(op, given, specs)
+        op.check_inputs(*given)
         return bound, specs
 
     def _check_types(self, op: Any, given: Sequence[TensorSpec], specs: Mapping[str, TensorSpec]) -> None:
@@ -146,7 +155,7 @@ class ShapeRules:
             rule = self._inputs[min(index, last)]
             like = rule.blob.like or (rule.name if rule.blob.one_type and index >= last else "")
             if (not rule.types or spec.dtype in rule.types) and (
-                not like or like not in specs or spec.dtype == specs[like].dtype
+                not like or like not in specs or spec.dtype == specs[like].dtype or rule.is_wide(spec, specs[like])
             ):
                 continue
             root = rule.blob.like or rule.name
@@ -162,7 +171,8 @@ class ShapeRules:
                 name = rule.title(index)
                 text = f"{name} must have the type of {like}, {specs[like].dtype}, got {spec.dtype}"
             elif rule.blob.types == ("object",):
-                text = f"input {index} must be a {rule.name}, got a tensor of type {spec.dtype}"
+                article = "an" if rule.name[0] in "aeiou" else "a"
+                text = f"input {index} must be {article} {rule.name}, got a tensor of type {spec.dtype}"
             else:
                 types = _either(type_names(rule.blob.types))
                 text = f"{rule.title(index)} must have elements of type {types}, got {spec.dtype}"
@@ -188,6 +198,10 @@ class _Rule:
         """Return the name of an input in messages."""
         name = f"{self.name} ({comment})" if comment else self.name
         return f"input {index}, {name}," if self.any_number else name
+
+    def is_wide(self, spec: TensorSpec, like: TensorSpec) -> bool:
+        """Whether a value is of float32 where a float16 one would do as well."""
+        return self.blob.wide and spec.dtype == np.float32 and like.dtype == np.float16
 
     def has_one_type(self, known: Mapping[str, _Rule]) -> bool:
         return self.blob.like in known if self.blob.like else len(self.types) == 1
@@ -227,12 +241,14 @@ class _Rule:
         name = self.title(index, self.blob.text)
         if not self.shapes:
             return f"{name} must have the shape of {self.blob.like}, {specs[self.blob.like].shape}, got {shape}"
+        for stated in self.shapes_for(op, specs):
+            if text := stated.axis_error(op, len(shape)):
+                if not shape:
+                    return f"{name} must have an axis, got a scalar; reshape it to (1,)"
+                return f"{text} for {name} of shape {shape}, got {getattr(op, stated.axis)}"
         if alike := self._alike(index, specs):
             return f"{name} must have the shape of {alike}, {specs[alike].shape}, got {shape}"
         texts = {str(stated): stated.in_numbers(op, bound) for stated in self.shapes_for(op, specs)}
-        for stated in self.shapes_for(op, specs):
-            if text := stated.axis_error(op, len(shape)):
-                return f"{text} for {name} of shape {shape}, got {getattr(op, stated.axis)}"
         numbers, symbols = " or ".join(texts.values()), " or ".join(texts)
         stated = numbers if numbers == symbols else f"{numbers} = {symbols}"
         if self.shapes[0].elements is not None:
@@ -241,7 +257,7 @@ class _Rule:
 
     def _alike(self, index: int, specs: Mapping[str, TensorSpec]) -> str:
         """Return the name of an earlier input for which the signature states the same one shape, or ""."""
-        if not self.is_known or self.shapes[0].axis:
+        if not self.is_known:
             return ""
         if self.any_number and index > self.others.index(self):
             return self.name

@@ -13,15 +13,16 @@ or a line for each input, and after an arrow for each output::
 A name with ``?`` is optional (if it is missing, so are those after it); as the last name, ``X*`` stands for any number
 of tensors, ``X+`` for at least one. An extent is a number, a symbol (the same extent wherever the operator has this
 symbol; the name of an argument or of a property stands for its value) or an expression of these, where ``prod`` and
-``len`` take several axes; ``*S`` stands for any number of axes, ``...`` for axes without a name, ``{1}`` for any shape
-of one element. With ``(*A, N @ axis, *B)`` the argument ``axis`` is the axis of N, counted from the end if negative;
-with ``(*A, *B @ axis)`` it is the first axis of B, or the number of axes. ``(N, C, *S) if NCHW else (N, *S, C)``: the
-first shape holds if the argument or property of this name is true, or the argument ``order`` is this text, or the
-optional input of this name is given.
+``len`` take several axes, all of a run S or, as ``S[1:]``, some; ``*S`` stands for any number of axes, ``...`` for axes
+without a name, ``{1}`` for any shape of one element. With ``(*A, N @ axis, *B)`` the argument ``axis`` is the axis of
+N, counted from the end if negative; with ``(*A, *B @ axis)`` it is the first axis of B, or the number of axes. ``(N, C,
+*S) if NCHW else (N, *S, C)``: the first shape holds if the argument or property of this name is true, or the argument
+``order`` is this text, or the optional input of this name is given.
 
 Types are NumPy's names, ``string``, ``object`` (a blob that is not a tensor, and so has no shape), ``float`` (float16,
 float32 or float64), ``int`` (any integer type), ``any``, or ``as X``: the type of X and, without a shape, its shape,
-too. ``one float`` is for several tensors of one type. Text after a comma is a comment, which a signature of several
+too; ``wide X``: of an input, this or, if X is float16, float32; of an output, float32 if X is float16. ``one float`` is
+for several tensors of one type. Text after a comma is a comment, which a signature of several
 lines may have.
 
 A gradient operator, ``<type>Gradient`` or ``<type>Grad``, gives names alone, ``X, dY -> dX``: a blob of the forward
@@ -68,7 +69,7 @@ TYPE_GROUPS: dict[str, tuple[str, ...]] = {
 
 _SHAPE = r"(?:\((?:[^()]|\([^()]*\))*\)|\{[^{}]*\})"
 _SHAPES = rf"{_SHAPE}(?: if \w+ else {_SHAPE}|(?: or {_SHAPE})*)"
-_LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPES}))?: (as \w+|(?:one )?[\w|]+)(?:, (.+))?")
+_LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPES}))?: ((?:as|wide) \w+|(?:one )?[\w|]+)(?:, (.+))?")
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Blob:
         text: the comment, or "".
         one_type: whether all tensors of this name have one type.
         condition: what decides between two shapes, true for the first; "": it may have each.
+        wide: whether the type is that of ``like``, but float32 in place of float16, at least as an output.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Blob:
     text: str
     one_type: bool = False
     condition: str = ""
+    wide: bool = False
 
     @property
     def plain_name(self) -> str:
@@ -147,7 +150,7 @@ class Signature:
             dtypes.setdefault(name, form.dtype)
             if form.dtype is not None and not blob.like and not blob.has_type(form.dtype):
                 return f"{name} has elements of type {form.dtype}, must have one of {', '.join(blob.types)}"
-            if None not in (form.dtype, expected) and blob.like and form.dtype != expected:
+            if None not in (form.dtype, expected) and blob.like and form.dtype != expected and not blob.wide:
                 return f"{name} has elements of type {form.dtype}, must have those of {blob.like}, {expected}"
             if form.rank is not None and not blob.has_rank(form.rank):
                 return f"{name} has {form.rank} axes, must have the shape {blob.shapes_text}"
@@ -162,6 +165,8 @@ class Signature:
             blob = self.outputs[min(index, len(self.outputs) - 1)]
             only = blob.types[0] if len(blob.types) == 1 and blob.types[0] != "object" else None
             dtype = dtypes.get(blob.like) if blob.like else None if only is None else dtype_of(only)
+            if blob.wide and dtype == np.float16:
+                dtype = np.dtype(np.float32)
             dtypes.setdefault(blob.plain_name, dtype)
             made.append(Form(dtype))
         return made
@@ -213,7 +218,7 @@ def of_gradient(text: str, forward: str) -> Signature:
         shapes = (("{1}",),) if is_number else shaped.shapes
         root = roots.setdefault(base.plain_name, name)
         if root != name:
-            return Blob(blob.name, shapes, (), root, "", condition=shaped.condition)
+            return Blob(blob.name, shapes, (), root, "", False, shaped.condition, stated.wide)
         return Blob(blob.name, shapes, base.types, "", "", base.one_type, shaped.condition)
 
     def made(blob: Blob) -> Blob:
@@ -269,7 +274,7 @@ def _blob(text: str) -> Blob:
         return Blob(text, (), (), "", "")
     match = _LINE.fullmatch(text)
     types = match[3].removeprefix("one ") if match else ""
-    like = types[3:] if types.startswith("as ") else ""
+    like = types.rpartition(" ")[2] if types.startswith(("as ", "wide ")) else ""
     unknown = [] if like else [name for name in types.split("|") if name not in TYPE_GROUPS]
     if match is None or unknown or (match[2] is None) != (types == "object" or (bool(like) and match[2] is None)):
         raise NetError(
@@ -280,7 +285,14 @@ def _blob(text: str) -> Blob:
     expanded = () if like else tuple(dict.fromkeys(t for name in types.split("|") for t in TYPE_GROUPS[name]))
     condition = re.search(r" if (\w+) else ", match[2] or "")
     return Blob(
-        match[1], shapes, expanded, like, match[4] or "", match[3].startswith("one "), condition[1] if condition else ""
+        match[1],
+        shapes,
+        expanded,
+        like,
+        match[4] or "",
+        match[3].startswith("one "),
+        condition[1] if condition else "",
+        match[3].startswith("wide "),
     )
 
 

@@ -90,7 +90,7 @@ def arg_refusals(cls):
     return (
         refusal(cls(axis=2), [f32(2, 3)], r"axis must lie in \[-2, 2\)"),
         refusal(cls(), [f32(2, 0)], "no elements to choose from"),
-        refusal(cls(), [f32(2).with_dtype(bool)], "must hold numbers"),
+        refusal(cls(), [f32(2).with_dtype(bool)], "X must have elements of type float or int, got bool"),
     )
 
 

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, export and generate as the command line says; return the exit status."""
     options = _parser().parse(arguments)
     if options.text is not None:
-        _train(options)
+        _train(options.text, options)
     if options.write:
         writer = Writer(options.export, trusted=options.trusted)
         prime = options.prime or writer.alphabet[0]
@@ -63,8 +63,8 @@ def _parser() -> OptionsParser[_Options]:
     )
 
 
-def _train(options: _Options) -> None:
-    text = Characters(files.read_text(options.text))
+def _train(path: str, options: _Options) -> None:
+    text = Characters(files.read_text(path))
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")
     size = Size(len(text.alphabet), options.hidden, options.layers)

@@ -64,8 +64,9 @@ class _Options:
         metavar="OPTION=VALUE",
     )
     json: str | None = option("also write the result as JSON", metavar="FILE")
-    net: str | None = option(
+    net: str = option(
         "a net (.pb, or text in .pbtxt) that trains, or runs otherwise",
+        default="",
         metavar="FILE",
         group="nets in files, instead of those of netbuilder-train",
     )

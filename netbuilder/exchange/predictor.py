@@ -162,7 +162,7 @@ class Predictor:
                 )
         values = {name: workspace.fetch(name) for name in sorted(self._parameters)}
         own = {"engines": workspace.engines, "threads": workspace.threads, "seed": workspace.seed}
-        own["without"] = tuple(workspace.without)
+        own["without"] = tuple(map(str, workspace.without))
         names = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
         return _unpickled, (self._net.SerializeToString(), values, own, {**names, **self._options})
 

@@ -101,12 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lines = describe_database(found.database, found.type, progress.advance, max_pixels=found.max_pixels)
         print("\n".join(lines))
     else:
-        _make(found)
+        _make(found.source or "", found)
     return 0
 
 
-def _make(found: _Options) -> None:
-    images = open_source(found.source, part=found.part, labels=found.labels, root=found.root)
+def _make(source: str, found: _Options) -> None:
+    images = open_source(source, part=found.part, labels=found.labels, root=found.root)
     choices = Choices(
         resize=found.resize, size=found.size, encode=found.encode,
         quality=found.quality, shuffle=found.shuffle, skip_damaged=found.skip_damaged, threads=found.threads,

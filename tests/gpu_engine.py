@@ -9,7 +9,8 @@ from netbuilder.engines import engine as engines
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.engine import Engine
 from netbuilder.engines.gpu import gpu
-from netbuilder.ops.core.contexts import Deferred, Prepared
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.extensions import Deferred, DeferredOutputs
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import GPU, prepared_kernels
 from netbuilder.proto import PROTO_CUDA
@@ -70,7 +71,9 @@ def _scale(op, ctx, x):
     if ctx.demand(0, [0]) != "fetch":
         return whole
     later = {0: Deferred(lambda: whole, [0])}
-    return Prepared([None], [None], lambda *buffers: lambda: None, name="padded scale", deferred=later)
+    return Prepared(
+        [None], [None], lambda *buffers: lambda: None, name="padded scale", extensions=(DeferredOutputs(later),)
+    )
 
 
 def _sum(op, ctx, x):

@@ -11,6 +11,7 @@ from netbuilder.engines.engine import Engine, Location
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import PROTO_CUDA
 
@@ -19,7 +20,7 @@ __all__ = ["CuPyEngine", "NumPyEngine"]
 
 class _ArrayEngine(Engine):
     def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
-        return Prepared([source], [target], _bind_copy, name="copy", capturable=True)
+        return Prepared([source], [target], _bind_copy, name="copy", extensions=CAPTURABLE)
 
 
 class NumPyEngine(_ArrayEngine):

@@ -161,8 +161,7 @@ class Predictor:
                     "the predictor, and load it in the other process (load_predictor)"
                 )
         values = {name: workspace.fetch(name) for name in sorted(self._parameters)}
-        own = {"engines": workspace.engines, "threads": workspace.threads, "seed": workspace.seed}
-        own["without"] = tuple(map(str, workspace.without))
+        own = {name: getattr(workspace, name) for name in ("engines", "threads", "seed", "without")}
         names = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
         return _unpickled, (self._net.SerializeToString(), values, own, {**names, **self._options})
 

@@ -13,6 +13,7 @@ import numpy as np
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.given_numbers import integer_list
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare, register
@@ -64,7 +65,7 @@ def _prepare_reshaped_on_gpu(x: TensorSpec, outs: Sequence[TensorSpec], constant
 
         return run
 
-    return Prepared((x.plain,), outs, bind, inplace=((0, 0),), name="copy", capturable=True)
+    return Prepared((x.plain,), outs, bind, inplace=((0, 0),), name="copy", extensions=CAPTURABLE)
 
 
 @register

@@ -20,6 +20,7 @@ from netbuilder.engines.nccl import NcclCall
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.extensions import SplitKernel, Together
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
 from netbuilder.proto import PROTO_CUDA, ArgumentError
@@ -211,8 +212,9 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
         return begin
 
     pairs = [(i + 1, i) for i in range(len(xs))]
-    together = op.together(specs)
-    return Prepared([world, *specs], specs, bind, inplace=pairs, split=True, name="mpi", together=together)
+    rows = op.together(specs)
+    together = (Together(rows),) if rows else ()
+    return Prepared([world, *specs], specs, bind, inplace=pairs, name="mpi", extensions=(SplitKernel(), *together))
 
 
 def _layouts(specs: Sequence[TensorSpec]) -> str:
@@ -254,7 +256,7 @@ def _prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: Tenso
         return begin
 
     pairs = [(i + 1, i) for i in range(len(xs))]
-    return Prepared([world, *specs], specs, bind, inplace=pairs, split=True, name="nccl")
+    return Prepared([world, *specs], specs, bind, inplace=pairs, name="nccl", extensions=(SplitKernel(),))
 
 
 def _through_host(

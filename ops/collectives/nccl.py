@@ -16,6 +16,7 @@ from netbuilder.engines.gpu import copy_into, gpu, here
 from netbuilder.engines.nccl import NcclCall, gpu_group, type_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.extensions import SplitKernel, Warned
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import GPU, kernel, prepare, prepare_joined, register
 from netbuilder.proto import PROTO_CUDA, ArgumentError
@@ -191,8 +192,8 @@ def _why_not_by_nccl(op: _Collective, ctx: PlanContext, spec: TensorSpec) -> str
         return f"NCCL does not {verb} elements of type {spec.dtype}; give it another type, or another operator"
     if op.sums and spec.dtype.kind == "f" and not ctx.enabled("atomic_sums"):
         return (
-            "the net must be deterministic, or is without 'atomic_sums', and NCCL adds in an order of its own; drop "
-            "deterministic=True (or allow 'atomic_sums'), or set use_nccl=False"
+            "the net must be deterministic, or is without 'gpu', and NCCL adds in an order of its own; drop "
+            "deterministic=True (or allow 'gpu'), or set use_nccl=False"
         )
     where = [ctx.location(i) for i in range(op.n_in)]
     if len({*where}) < op.n_in or any(kind != PROTO_CUDA for kind, _ in where):
@@ -234,8 +235,8 @@ def _prepare_several(ops: Sequence[_Collective], ctx: PlanContext, *specs: Tenso
         for op, a, b in zip(ops, first, first_out)
         for k in range(op.n_out if op.inplace else 0)
     ]
-    warning = f"GPU {number} computes it, not NCCL: {why}" if why else ""
-    return Prepared(inputs, outputs, bind, inplace=pairs, split=True, queue="nccl", name="nccl", warning=warning)
+    warned = (Warned(f"GPU {number} computes it, not NCCL: {why}"),) if why else ()
+    return Prepared(inputs, outputs, bind, inplace=pairs, name="nccl", extensions=(SplitKernel(queue="nccl"), *warned))
 
 
 def _done() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from netbuilder.ops.core.extensions import Extension, OwnMemory, SplitKernel
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetDef, OperatorDef
 
@@ -19,24 +20,16 @@ if TYPE_CHECKING:
 __all__ = [
     "ANY_ORDER",
     "CHANNELS_LAST",
-    "LARGE_GRADIENT",
     "LEFT_AS_IS",
     "AddInOrder",
     "BoundStep",
-    "Checkpoints",
     "CompiledSegment",
-    "Deferred",
     "Demand",
     "GradientContext",
-    "InParts",
-    "Joinable",
-    "KeptMemory",
     "Layout",
     "PlanContext",
     "Prepared",
-    "Rest",
     "RunContext",
-    "Saved",
     "Segment",
     "Sparse",
 ]
@@ -47,6 +40,8 @@ Array = Any
 
 Call = Callable[[], object]
 """A bound call: runs one operator on the buffers it was bound to."""
+
+E = TypeVar("E", bound=Extension)
 
 
 AddInOrder = Callable[[Array, Array, Array], None]
@@ -185,70 +180,6 @@ Demand = Literal["run", "fetch", "never"]
 """When an output is needed: in each run, when its blob is fetched, or never."""
 
 
-class Saved(Protocol):
-    """A copy of an input that a call saves, for an output that is computed later."""
-
-    spec: TensorSpec
-
-    @property
-    def buffer(self) -> Any:
-        """The memory of the copy."""
-
-
-@dataclass(frozen=True, eq=False)
-class Deferred:
-    """Recipe for an output that the kernel does not write; evaluated when the blob is fetched.
-
-    Args:
-        prepare: returns a prepared kernel that writes this output alone, as its output 0, from the same inputs.
-        reads: the inputs that it reads from their blobs, which keep their values until then.
-        saved: the inputs of which the original kernel's call saves a copy, which is read instead, by index.
-    """
-
-    prepare: Callable[[], Prepared]
-    reads: Sequence[int]
-    saved: Mapping[int, Saved] = field(default_factory=dict)
-
-
-class KeptMemory(Protocol):
-    """Memory in which a kernel keeps something for another one; before ``bind`` the plan may say where it is."""
-
-    nbytes: int
-
-    def place(self, buffer: Array) -> None:
-        """Use a buffer, uint8 of ``nbytes``, aligned as those of values are, whose content is undefined."""
-
-
-@dataclass(frozen=True, eq=False)
-class Joinable:
-    """Small work that one kernel can do for many operators, or copies, at once.
-
-    Args:
-        kind: work of one kind can be joined.
-        member: describes the work, for ``make``.
-        make: returns the kernel that does the work of several members. Its inputs and outputs are theirs, in order.
-    """
-
-    kind: str
-    member: Any
-    make: Callable[[Sequence[Any]], Prepared]
-
-
-@dataclass(frozen=True, eq=False)
-class Rest:
-    """Outputs that a kernel leaves to a later one: they are written before they are read, or the plan ends.
-
-    Args:
-        work: computes them.
-        reads: what it reads, as indices of the kernel's inputs and, following them, its outputs.
-        writes: the indices of the outputs, which the kernel does not write: their specs are None.
-    """
-
-    work: Joinable
-    reads: Sequence[int]
-    writes: Sequence[int]
-
-
 @dataclass(eq=False)
 class Prepared:
     """A prepared kernel: an operator for inputs of given specs; binding it to buffers gives a call.
@@ -267,40 +198,7 @@ class Prepared:
             case the plan ensures that outputs and inputs do not overlap.
         name: what profilers show (library and implementation).
         engine: the name of the engine whose threads compute; "" if the caller's thread does.
-        notes: facts for tests and profiles, such as the library's name of the implementation.
-        deferred: recipes for outputs that are not written but are needed at a fetch (see ``PlanContext.demand``), or
-            that are written but not kept until then (see ``PlanContext.ends_early``).
-        queue: split kernels with this name run one after another, in the order in which they began, so that a control
-            input between two of them makes neither wait for the other's end; "": there is no such order.
-        again: a kernel that computes output 0 a second time in the same run, equal to the bit and with no other effect:
-            its inputs are those of the operator, then the operator's outputs as the first call wrote them. None: if the
-            operator is not stateful and overwrites none of its inputs, that is this kernel.
-        split: the call begins the work and returns, at once, another call that waits until the work is done. Between
-            the two the plan neither reads the outputs nor overwrites inputs or outputs, and other kernels of the lane
-            run; such a kernel has no scratch memory. An error of either call is the operator's; after an error
-            elsewhere the plan still waits for work that has begun.
-        together: the indices of outputs that the call processes together if they are next to each other in memory, in
-            any order, each beginning at a multiple of 64 bytes, see ``netbuilder.engines.rows.order_in_row``. The plan
-            tries to store them so, unless it takes more memory.
-        saved_flops: how many floating-point operations fewer the call does than the operators' formulas count, as with
-            minimal filtering.
-        seconds: the measured time of a call, as stored for the machine; None: it is not known.
-        kept: memory that the call shares with those of other steps: a kernel of the forward pass writes it, that of the
-            gradient reads it. The plan provides it from the first to the last step that has it.
-        checkpoints: how the operator and its gradient keep less between them, for a memory budget; None: they cannot.
-        capturable: a call on a GPU only adds work to the GPU's current stream: it allocates nothing, reads nothing back
-            and does not wait, and every argument that it computes on the host is the same in each call, except what it
-            reads as ``netbuilder.engines.cuda.run_numbers``. Such calls can be captured into a CUDA graph.
-        numbers_from: the inputs on the host that a capturable call computes such numbers from.
-        copies_in_place: where an output has the buffer of an input, the call computes it elsewhere and copies it. So
-            the plan lets them have the same buffer only where it must, as for a parameter that is updated.
-        in_parts: how the call is divided, so that output 0, a gradient of ``LARGE_GRADIENT`` bytes or more, need not
-            exist as a whole; None: it is not.
-        joinable: the same work, for the plan to do together with that of other kernels.
-        rest: what the kernel leaves to a later one, which may do so for many kernels.
-        own: memory that the kernel has allocated for itself, and has as long as it exists.
-        warning: what a user should know: that the kernel is not the one that the net asks for, why, and the remedy. It
-            is given once for each net.
+        extensions: what only some kernels tell the plan, at most one of each type (see ``ops.core.extensions``).
     """
 
     inputs: Sequence[TensorSpec | None]
@@ -310,71 +208,33 @@ class Prepared:
     inplace: Sequence[tuple[int, int]] = ()
     name: str = ""
     engine: str = ""
-    notes: dict[str, Any] = field(default_factory=dict)
-    deferred: dict[int, Deferred] = field(default_factory=dict)
-    split: bool = False
-    queue: str = ""
-    again: Prepared | None = None
-    together: Sequence[Sequence[int]] = ()
-    saved_flops: int = 0
-    seconds: float | None = None
-    kept: Sequence[KeptMemory] = ()
-    checkpoints: Checkpoints | None = None
-    capturable: bool = False
-    numbers_from: frozenset[int] = frozenset()
-    copies_in_place: bool = False
-    in_parts: InParts | None = None
-    joinable: Joinable | None = None
-    rest: Rest | None = None
-    own: Sequence[Array] = ()
-    warning: str = ""
+    extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.split and self.scratch:
+        if self.scratch and self.get(SplitKernel):
             raise ValueError(
                 f"kernel {self.name!r} is split, so other calls use the lane's scratch memory before it is done: it "
                 f"must have none, got scratch={self.scratch}; let bind allocate it"
             )
 
+    def get(self, kind: type[E]) -> E | None:
+        """Return what the kernel tells of this kind; None: nothing."""
+        for each in self.extensions:
+            if type(each) is kind:
+                return each
+        return None
 
-LARGE_GRADIENT = 4 << 20
-"""A gradient of so many bytes is worth being computed in parts, each followed by its update."""
+    @property
+    def own_memory(self) -> Sequence[Array]:
+        """Memory that it has allocated for itself."""
+        own = self.get(OwnMemory)
+        return own.arrays if own is not None else ()
 
-
-@dataclass(frozen=True, eq=False)
-class InParts:
-    """A call in parts: some consecutive rows of output 0, a matrix in plain order, at a time.
-
-    The rows are equal to those of the whole call to the bit. The kernels have its inputs and outputs; inputs that they
-    do not read are None, too.
-
-    Args:
-        rows: the number of rows in a part, a divisor of their number.
-        part: returns the kernel that computes the rows from this one on as output 0, and no other output.
-        rest: the kernel that computes the other outputs.
-    """
-
-    rows: int
-    part: Callable[[int], Prepared]
-    rest: Prepared
-
-
-@dataclass(frozen=True, eq=False)
-class Checkpoints:
-    """How an operator keeps less for its gradient, which then computes the rest again, equal to the bit.
-
-    Both kernels have it. The plan uses both of the other kernels or none, and only if nothing else reads the value.
-
-    Args:
-        make: returns the other kernel, in which that value has another spec. The operator's is given None; the
-            gradient's, which may read more inputs, is given the operator's, and may return None if they do not fit.
-        output: the index of the operator's output with what it keeps; None for the gradient.
-        input: the index of the gradient's input that is this output; None for the operator.
-    """
-
-    make: Callable[[Prepared | None], Prepared | None]
-    output: int | None = None
-    input: int | None = None
+    def extend(self, *more: Extension) -> Prepared:
+        """Let the kernel tell more, in place of what it has told of the same kinds; return it."""
+        kinds = {type(each) for each in more}
+        self.extensions = (*(each for each in self.extensions if type(each) not in kinds), *more)
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,7 +272,7 @@ class CompiledSegment(Protocol):
     scratch: int  #: bytes of scratch memory that the calls need
     name: str  #: what profilers show
     engine: str  #: the name of the engine whose threads compute; "" if the caller's thread does
-    capturable: bool  #: whether its calls on a GPU can be captured, see ``Prepared``
+    capturable: bool  #: whether its calls on a GPU can be captured, see ``Capturable``
     own: Sequence[Array]  #: memory that it has allocated for its own values
 
     def copies(self, buffer_of: Callable[[str], Array], scratch: Array | None) -> list[BoundStep]:
@@ -476,7 +336,7 @@ class PlanContext(Protocol):
         """Whether an output is needed in the run and, later, when it is fetched, where it can be computed again.
 
         A kernel that writes it may declare a ``Deferred`` for it, from these inputs: then it is not kept. If it can be
-        ``Prepared.again``, operators of the backward pass may read it, too.
+        computed ``Again``, operators of the backward pass may read it, too.
         """
 
     def may_be_read_by(self, output: int, op_type: str) -> bool:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from netbuilder.engines.layouts import HOST, alignment_of, new_buffer
-from netbuilder.ops.core.contexts import Checkpoints, GradientContext, PlanContext, Prepared
+from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.extensions import Capturable, Checkpoints, OwnMemory, RunsAgain
 from netbuilder.ops.core.operator import NetNames, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, prepare, register
 from netbuilder.ops.recurrent.backward import BackwardPlan, BoundBackward, further_sequences
@@ -159,7 +160,7 @@ def prepare_recurrent_network(op: RecurrentNetwork, ctx: PlanContext, *specs: Te
     if loop is None or not Segments.possible(plan):
         return made
     in_segments = partial(_forward_in_segments, ctx, made, plan, loop)
-    return replace(made, checkpoints=Checkpoints(lambda _: in_segments(), output=op.n_out - 1))
+    return made.extend(Checkpoints(lambda _: in_segments(), output=op.n_out - 1))
 
 
 def _forward_in_segments(ctx: PlanContext, whole: Prepared, plan: ForwardPlan, loop: Loop) -> Prepared:
@@ -176,7 +177,7 @@ def _forward_in_segments(ctx: PlanContext, whole: Prepared, plan: ForwardPlan, l
         return bound.run
 
     outputs = [*whole.outputs[:-1], _bytes(segments.memory.nbytes)]
-    return replace(_prepared(whole.inputs, outputs, bind, memory, loop), notes={"segments": segments})
+    return _prepared(whole.inputs, outputs, bind, memory, loop).extend(RunsAgain(segments))
 
 
 @prepare(RecurrentNetworkGradient, device=CPU)
@@ -194,7 +195,7 @@ def prepare_recurrent_network_gradient(op: RecurrentNetworkGradient, ctx: PlanCo
 
     made = _prepared(plan.read(inputs), plan.output_specs(), bind, memory, loop)
     in_segments = partial(_backward_in_segments, ctx, made, inputs, plan, loop, zeros)
-    return replace(made, checkpoints=Checkpoints(in_segments, input=op.n_in - 1))
+    return made.extend(Checkpoints(in_segments, input=op.n_in - 1))
 
 
 def _backward_in_segments(
@@ -207,8 +208,9 @@ def _backward_in_segments(
     forward: Prepared | None,
 ) -> Prepared | None:
     """Return the kernel that runs each segment of the forward pass again before its backward steps."""
-    assert forward is not None
-    segments: Segments = forward.notes["segments"]
+    kept = forward.get(RunsAgain) if forward is not None else None
+    assert kept is not None
+    segments: Segments = kept.segments
     if segments.plan.kept.keys() != plan.forward.kept.keys() or segments.plan.states != plan.forward.states:
         return None
     working = segments.working(segments.length, whole_in_backward(plan))
@@ -260,8 +262,8 @@ def _prepared(
     memory: _Memory,
     loop: Loop | None,
 ) -> Prepared:
-    name, engine, capturable = (loop.name, loop.engine, loop.capturable) if loop else ("steps", "", False)
-    return Prepared(
-        inputs, outputs, bind, scratch=memory.scratch, name=name, engine=engine, capturable=capturable,
-        own=loop.own if loop else (),
-    )  # fmt: skip
+    name, engine = (loop.name, loop.engine) if loop else ("steps", "")
+    made = Prepared(inputs, outputs, bind, scratch=memory.scratch, name=name, engine=engine)
+    if loop and loop.own:
+        made.extend(OwnMemory(loop.own))
+    return made.extend(Capturable()) if loop and loop.capturable else made

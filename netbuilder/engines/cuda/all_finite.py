@@ -14,6 +14,7 @@ from netbuilder.engines.cuda.layout import ChannelsLast, elements_of
 from netbuilder.engines.cuda.many_tensors import CHUNK, blocks_of
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["all_finite", "all_finite_kernel", "set_kernel"]
@@ -71,4 +72,4 @@ def all_finite(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
 
         return call
 
-    return Prepared(given, list(op.infer(*given)), bind, name=f"cuda {kernel.name}", capturable=True)
+    return Prepared(given, list(op.infer(*given)), bind, name=f"cuda {kernel.name}", extensions=CAPTURABLE)

@@ -24,6 +24,7 @@ from netbuilder.engines.cuda.layout import array_dtype, elements_of, in_order, o
 from netbuilder.engines.engine import Fusion, Pattern
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["CHANNELS", "CHANNEL_FUSIONS", "ChannelsVariant"]
@@ -561,7 +562,7 @@ def _prepared(
     pairs: Sequence[tuple[int, int]] = (),
 ) -> Prepared:
     return Prepared(
-        list(given), list(outs), bind, scratch=scratch, inplace=pairs, name=launch.name, capturable=True
+        list(given), list(outs), bind, scratch=scratch, inplace=pairs, name=launch.name, extensions=CAPTURABLE
     )  # fmt: skip
 
 

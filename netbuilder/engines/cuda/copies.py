@@ -15,6 +15,7 @@ from netbuilder.engines.cuda.layout import ChannelsLast, array_dtype, elements_o
 from netbuilder.engines.cuda.steps import one_call
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.image_order import channel_axis
 from netbuilder.ops.core.operator import STRING, TensorSpec
 
@@ -103,7 +104,7 @@ def concat(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
         calls += [_constant(info, op.infer(*plain)[1].known) for info in outputs[1:]]
         return one_call(calls)
 
-    return Prepared(plain, outs, bind, name=f"cuda {parts_kernel(y.dtype.itemsize).name}", capturable=True)
+    return Prepared(plain, outs, bind, name=f"cuda {parts_kernel(y.dtype.itemsize).name}", extensions=CAPTURABLE)
 
 
 def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Prepared | None:
@@ -122,7 +123,7 @@ def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Pre
         return one_call(calls)
 
     name = f"cuda {parts_kernel(x.dtype.itemsize).name}"
-    return Prepared([x.plain, *(None for _ in extents)], outs, bind, name=name, capturable=True)
+    return Prepared([x.plain, *(None for _ in extents)], outs, bind, name=name, extensions=CAPTURABLE)
 
 
 @functools.cache
@@ -168,7 +169,7 @@ def transpose(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         arguments = (inputs[0], outputs[0], *numbers)
         return lambda: kernel(_blocks(x.size), arguments)
 
-    return Prepared([x.plain], [y], bind, name=f"cuda {kernel.name}", capturable=True)
+    return Prepared([x.plain], [y], bind, name=f"cuda {kernel.name}", extensions=CAPTURABLE)
 
 
 def channel_shuffle(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
@@ -189,7 +190,7 @@ def channel_shuffle(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None
         arguments = (inputs[0], outputs[0], *numbers)
         return lambda: kernel(_blocks(x.size), arguments)
 
-    return Prepared([given], [given], bind, name=f"cuda {kernel.name}", capturable=True)
+    return Prepared([given], [given], bind, name=f"cuda {kernel.name}", extensions=CAPTURABLE)
 
 
 def _box(op: Any, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
@@ -213,7 +214,7 @@ def slice_(op: Any, ctx: PlanContext, x: TensorSpec, *bounds: TensorSpec) -> Pre
         arguments = (inputs[0].reshape(-1)[first:], outputs[0], *numbers)
         return lambda: kernel(_blocks(y.size), arguments)
 
-    return Prepared([x.plain], [y], bind, name=f"cuda {kernel.name}", capturable=True)
+    return Prepared([x.plain], [y], bind, name=f"cuda {kernel.name}", extensions=CAPTURABLE)
 
 
 @functools.cache
@@ -252,7 +253,7 @@ def slice_gradient(op: Any, ctx: PlanContext, x: TensorSpec, *given: TensorSpec)
         arguments = (inputs[1], outputs[0], *numbers)
         return lambda: kernel(_blocks(dx.size), arguments)
 
-    return Prepared([None, dy], [dx], bind, name=f"cuda {kernel.name}", capturable=True)
+    return Prepared([None, dy], [dx], bind, name=f"cuda {kernel.name}", extensions=CAPTURABLE)
 
 
 def reshaped(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -269,4 +270,4 @@ def reshaped(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
         return lambda: target.copy_from_device_async(source, x.nbytes)
 
     inputs = [x, *(None for _ in specs[1:])]
-    return Prepared(inputs, [y], bind, inplace=((0, 0),), name="copy", capturable=True)
+    return Prepared(inputs, [y], bind, inplace=((0, 0),), name="copy", extensions=CAPTURABLE)

@@ -26,6 +26,7 @@ from netbuilder.engines.joined_updates import JoinedUpdates
 from netbuilder.engines.traced import kernel_title, trace_chain, trace_inputs, trace_operator
 from netbuilder.engines.tracing import HostNumber, Load, NotTraced, Program, Tracer, Uniform
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
@@ -204,6 +205,5 @@ def prepare_program(title: str, program: Program, specs: Sequence[TensorSpec], o
         bind,
         inplace=pairs,
         name=f"cuda {built.kernel.name}",
-        capturable=True,
-        numbers_from=frozenset(host),
+        extensions=(Capturable(frozenset(host)),),
     )

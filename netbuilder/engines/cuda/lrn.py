@@ -16,6 +16,7 @@ from netbuilder.engines.cuda.code import c_type, stored, value_of, with_prelude
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.layout import elements_of, in_one_layout, order_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.image_order import channel_axis
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -92,7 +93,7 @@ def _prepared(op: Any, specs: Sequence[TensorSpec], *, backward: bool, outs: Seq
         return lambda: kernel(-(-x.size // THREADS), arguments)
 
     results = [given[0] if written else None for written in outs]
-    return Prepared(given, results, bind, name=f"cuda {kernel.name}", capturable=True)
+    return Prepared(given, results, bind, name=f"cuda {kernel.name}", extensions=CAPTURABLE)
 
 
 def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:

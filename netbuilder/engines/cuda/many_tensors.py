@@ -15,7 +15,8 @@ from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.layout import elements_of
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.tracing import HostNumber, Program, Uniform
-from netbuilder.ops.core.contexts import Joinable, Prepared
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE, Joinable
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["CHUNK", "ManyTensors", "Part", "blocks_of", "joinable_program"]
@@ -168,4 +169,4 @@ def _join(title: str, members: Sequence[_Member]) -> Prepared:
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         return built.bind(ins, outs)
 
-    return Prepared(inputs, outputs, bind, inplace=pairs, name=f"cuda {built.kernel.name}", capturable=True)
+    return Prepared(inputs, outputs, bind, inplace=pairs, name=f"cuda {built.kernel.name}", extensions=CAPTURABLE)

@@ -13,6 +13,7 @@ import numpy as np
 from netbuilder.engines.cuda.code import c_type, with_prelude
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["gru_unit", "gru_unit_gradient", "lstm_unit", "lstm_unit_gradient"]
@@ -112,7 +113,7 @@ def _prepared(op: Any, title: str, text: str, specs: Sequence[TensorSpec], read:
     inplace = [(i, j) for i in read for j in range(op.states)] + ([(op.states, op.states)] if op.backward else [])
     used = {*arrays, op.timestep_index}
     expected = [spec.plain if i in used else None for i, spec in enumerate(specs)]
-    return Prepared(expected, outs, bind, inplace=inplace, name=f"cuda {kernel.name}", capturable=True)
+    return Prepared(expected, outs, bind, inplace=inplace, name=f"cuda {kernel.name}", extensions=CAPTURABLE)
 
 
 def lstm_unit(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

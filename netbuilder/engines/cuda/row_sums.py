@@ -18,6 +18,7 @@ from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.row_order import RowOrder
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import ShapeError
 
@@ -100,7 +101,7 @@ def gather(op: Any, ctx: PlanContext, x: TensorSpec, indices: TensorSpec) -> Pre
         arguments = (*inputs, outputs[0], *numbers, slot.number, note_of(here).array)
         return lambda: kernel(_blocks(out.size), arguments)
 
-    return Prepared([x.plain, indices.plain], [out], bind, name=f"cuda {kernel.name}", capturable=True)
+    return Prepared([x.plain, indices.plain], [out], bind, name=f"cuda {kernel.name}", extensions=CAPTURABLE)
 
 
 @functools.cache
@@ -155,7 +156,7 @@ def sum_repeated_rows(op: Any, ctx: PlanContext, indices: TensorSpec, values: Te
 
         return call
 
-    return Prepared(given, outs, bind, scratch=order.scratch, name=f"cuda {kernel.name}", capturable=True)
+    return Prepared(given, outs, bind, scratch=order.scratch, name=f"cuda {kernel.name}", extensions=CAPTURABLE)
 
 
 @functools.cache
@@ -211,7 +212,7 @@ def add_rows(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
         bind,
         scratch=order.scratch,
         name=f"cuda {kernel.name}",
-        capturable=True,
+        extensions=CAPTURABLE,
     )
 
 
@@ -271,5 +272,5 @@ def scatter_weighted_sum(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepa
         return call
 
     return Prepared(
-        plain, [x], bind, scratch=order.scratch, inplace=((0, 0),), name=f"cuda {kernel.name}", capturable=True
+        plain, [x], bind, scratch=order.scratch, inplace=((0, 0),), name=f"cuda {kernel.name}", extensions=CAPTURABLE
     )  # fmt: skip

@@ -25,6 +25,7 @@ from netbuilder.engines.gpu import gpu
 from netbuilder.engines.traced import kernel_title, trace_inputs
 from netbuilder.engines.tracing import Load, NotTraced, Program, Symbol, Tracer
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE, Capturable
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import ShapeError
 
@@ -399,8 +400,7 @@ def row_update(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
         scratch=made.order.scratch,
         inplace=(*pairs, *type(op).inplace),
         name=f"cuda {made.kernel.name}",
-        capturable=True,
-        numbers_from=frozenset(host),
+        extensions=(Capturable(frozenset(host)),),
     )
 
 
@@ -443,5 +443,5 @@ def joint_update(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | No
         scratch=after + made.order.scratch,
         inplace=pairs,
         name=f"cuda {made.kernel.name}",
-        capturable=True,
+        extensions=CAPTURABLE,
     )

@@ -21,6 +21,7 @@ from netbuilder.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
 from netbuilder.engines.cuda.layout import ChannelsLast, elements_of, in_order, order_of, row_major_spec
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.labels import label_error, label_or_none_error
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -447,7 +448,7 @@ def softmax(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         return rows.launch(kernel, [inputs[0], outputs[0]])
 
     given = [_as_stored(x)]
-    return Prepared(given, [x.plain], bind, inplace=_pairs(given, x.plain), name=_name(kernel), capturable=True)
+    return Prepared(given, [x.plain], bind, inplace=_pairs(given, x.plain), name=_name(kernel), extensions=CAPTURABLE)
 
 
 def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -461,7 +462,7 @@ def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -
         return rows.launch(kernel, [*inputs, outputs[0]])
 
     given = [_as_stored(y), _as_stored(dy)]
-    return Prepared(given, [y.plain], bind, inplace=_pairs(given, y.plain), name=_name(kernel), capturable=True)
+    return Prepared(given, [y.plain], bind, inplace=_pairs(given, y.plain), name=_name(kernel), extensions=CAPTURABLE)
 
 
 @dataclass(frozen=True)
@@ -526,7 +527,7 @@ def softmax_with_loss(
         scratch=_sums_bytes(loss.rows, loss.rows.lanes),
         inplace=[(0, 0)] if given[0] == p else [],
         name=_name(kernel),
-        capturable=True,
+        extensions=CAPTURABLE,
     )
 
 
@@ -578,7 +579,7 @@ def softmax_with_loss_gradient(
         scratch=sums + 8 if loss.weighted_mean else 0,
         inplace=[(len(given) - 2, 0)] if given[-2] == out else [],
         name=_name(kernel),
-        capturable=True,
+        extensions=CAPTURABLE,
     )
 
 
@@ -599,7 +600,7 @@ def accuracy(op: Any, ctx: PlanContext, p: TensorSpec, label: TensorSpec) -> Pre
         bind,
         scratch=_sums_bytes(rows, rows.lanes),
         name=_name(kernel),
-        capturable=True,
+        extensions=CAPTURABLE,
     )
 
 
@@ -628,7 +629,7 @@ def row_loss(op: Any, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *dy: T
     given = [_as_stored(x), label.plain, *(spec.plain for spec in dy)]
     outs = op.infer(x.plain, *(spec.plain for spec in (label, *dy)))
     inplace = _pairs(given[:1], outs[0]) if dy else []
-    return Prepared(given, outs, bind, inplace=inplace, name=_name(kernel), capturable=True)
+    return Prepared(given, outs, bind, inplace=inplace, name=_name(kernel), extensions=CAPTURABLE)
 
 
 def averaged_loss(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
@@ -642,7 +643,9 @@ def averaged_loss(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         return rows.launch(kernel, [inputs[0], outputs[0]], sums=scratch, ended=_ended(outputs[0]))
 
     outs = [x.with_shape(()).plain]
-    return Prepared([_as_stored(x)], outs, bind, scratch=_sums_bytes(rows, 1), name=_name(kernel), capturable=True)
+    return Prepared(
+        [_as_stored(x)], outs, bind, scratch=_sums_bytes(rows, 1), name=_name(kernel), extensions=CAPTURABLE
+    )
 
 
 ROWS: dict[str, Callable[..., Prepared | None]] = {

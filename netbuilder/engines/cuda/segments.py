@@ -19,6 +19,7 @@ from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.run_numbers import RunNumbers
 from netbuilder.engines.gpu import GPU, gpu
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.segment_groups import counts_of_lengths
 
@@ -184,7 +185,7 @@ def reduce_segments(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared |
         return lambda: kernel(_blocks(segments * width), (*given, offsets.words().view(np.int64), *after))
 
     return Prepared(
-        plain, [out], bind, name=f"cuda {kernel.name}", capturable=True, numbers_from=_lengths_input(op)
+        plain, [out], bind, name=f"cuda {kernel.name}", extensions=(Capturable(_lengths_input(op)),)
     )  # fmt: skip
 
 
@@ -207,5 +208,5 @@ def spread_segments(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
 
     inputs = [spec if name in read else None for name, spec in given.items()]
     return Prepared(
-        inputs, [out], bind, name=f"cuda {kernel.name}", capturable=True, numbers_from=_lengths_input(op)
+        inputs, [out], bind, name=f"cuda {kernel.name}", extensions=(Capturable(_lengths_input(op)),)
     )  # fmt: skip

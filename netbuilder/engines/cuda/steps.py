@@ -8,6 +8,7 @@ from typing import Any
 
 from netbuilder.engines.references import In, Out, Scratch, ScratchAllocator
 from netbuilder.ops.core.contexts import Call, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["Reference", "Step", "one_call", "prepared", "scratch_memory"]
@@ -62,7 +63,7 @@ def prepared(
         )
 
     names = ", ".join(dict.fromkeys(step.name for step in steps))
-    return Prepared(inputs, outputs, bind, scratch=begin + shared, inplace=inplace, name=names, capturable=True)
+    return Prepared(inputs, outputs, bind, scratch=begin + shared, inplace=inplace, name=names, extensions=CAPTURABLE)
 
 
 def one_call(calls: Sequence[Call]) -> Call:

@@ -24,6 +24,7 @@ from netbuilder.engines.gpu import gpu
 from netbuilder.engines.traced import kernel_title, trace_inputs, trace_operator
 from netbuilder.engines.tracing import Load, NotTraced, Program, Stacked, Sum, Symbol, Tracer, reshaped_extents
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["Stage", "Sums", "prepare_sums", "with_sums"]
@@ -525,7 +526,7 @@ def prepare_sums(
         scratch=max(each.scratch for each in launches),
         inplace=pairs,
         name=f"cuda {launches[-1].kernels[-1].name}",
-        capturable=True,
+        extensions=CAPTURABLE,
     )
 
 

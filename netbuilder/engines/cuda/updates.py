@@ -12,6 +12,7 @@ from netbuilder.engines.joined_updates import JoinedUpdates
 from netbuilder.engines.traced import trace_update_chain
 from netbuilder.engines.tracing import HostNumber, NotTraced
 from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["join_updates"]
@@ -59,6 +60,7 @@ def join_updates(ctx: PlanContext, updates: JoinedUpdates) -> Prepared | None:
         bind,
         inplace=pairs,
         name=f"cuda {kernel.kernel.name}",
-        capturable=True,
-        numbers_from=frozenset(number.input for number in kernel.numbers if isinstance(number, HostNumber)),
+        extensions=(
+            Capturable(frozenset(number.input for number in kernel.numbers if isinstance(number, HostNumber))),
+        ),
     )

@@ -24,7 +24,8 @@ from netbuilder.engines.cudnn.precision import serves, types_as_given
 from netbuilder.engines.references import In, Out
 from netbuilder.engines.traced import ANY_SHAPE
 from netbuilder.engines.tracing import Tracer
-from netbuilder.ops.core.contexts import Joinable, PlanContext, Prepared, Rest
+from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.extensions import Joinable, Rest
 from netbuilder.ops.core.image_order import count_per_channel
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -125,8 +126,7 @@ def _in_training(
     made = prepared(inputs, [spec, None, None, channels, channels], [batch.step(memory)])
     outputs = len(inputs)  # they follow the inputs
     work = running_statistics(op, count_per_channel(op.order, x), channels)
-    made.rest = Rest(work, (3, 4, outputs + 3, outputs + 4), (1, 2))
-    return made
+    return made.extend(Rest(work, (3, 4, outputs + 3, outputs + 4), (1, 2)))
 
 
 def running_statistics(op: Any, count: int, channels: TensorSpec) -> Joinable:

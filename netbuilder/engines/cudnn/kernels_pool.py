@@ -18,6 +18,7 @@ from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.layout import image_spec
 from netbuilder.engines.cudnn.precision import serves, types_as_given
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.image_order import channel_axis, image_extents
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -173,7 +174,7 @@ def _prepared(kernel: Kernel, size: int, inputs: Sequence[TensorSpec | None], ou
         given = [buffer for buffer, spec in zip(ins, inputs) if spec is not None]
         return partial(kernel, -(-size // THREADS), (*given, outs[0]))
 
-    return Prepared(inputs, [output], bind, name=kernel.name, capturable=True)
+    return Prepared(inputs, [output], bind, name=kernel.name, extensions=CAPTURABLE)
 
 
 def _serves(op: Any, x: TensorSpec) -> bool:

@@ -18,7 +18,8 @@ from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.layout import BFLOAT16, elements_of, order_of
 from netbuilder.engines.cuda.many_tensors import CHUNK, blocks_of
 from netbuilder.engines.gpu import gpu
-from netbuilder.ops.core.contexts import Joinable, Prepared
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.extensions import Capturable, Joinable
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["CHANGES", "copies_kernel", "reorder"]
@@ -90,11 +91,11 @@ def _joined(copies: Sequence[tuple[TensorSpec, TensorSpec]]) -> Prepared:
             tables = there.xp.asarray(np.array(rows, np.int64)), there.xp.asarray(blocks)
         return partial(copies_kernel(), len(blocks), tables)
 
+    joinable = (Joinable("copies", copies[0], _joined),) if len(copies) == 1 else ()
     return Prepared(
         [source for source, _ in copies],
         [target for _, target in copies],
         bind,
         name="reorder",
-        capturable=True,
-        joinable=Joinable("copies", copies[0], _joined) if len(copies) == 1 else None,
+        extensions=(Capturable(), *joinable),
     )

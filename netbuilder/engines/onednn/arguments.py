@@ -45,7 +45,7 @@ class Persistent:
 
 
 class Workspace(Persistent):
-    """What a primitive writes for that of its gradient, and nothing else reads: see ``Prepared.kept``."""
+    """What a primitive writes for that of its gradient, and nothing else reads: see ``KeptForGradient``."""
 
     def place(self, buffer: Any) -> None:
         """Use a buffer of the plan's."""

@@ -14,7 +14,8 @@ from netbuilder.engines.onednn.arguments import In, Out, SavedCopy
 from netbuilder.engines.onednn.convolutions import Views, any_order, backward_data, forward, serves
 from netbuilder.engines.onednn.primitive import Step, prepared
 from netbuilder.engines.onednn.widened import widened_where_faster
-from netbuilder.ops.core.contexts import Call, Deferred, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import Deferred, DeferredOutputs
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["conv_gradient", "conv_transpose_gradient", "without_unread_dx"]
@@ -98,7 +99,7 @@ def _with_saved_weights(
         return found
 
     made.bind = bind
-    made.deferred = {output: Deferred(prepare, (2,), {1: saved})}
+    made.extend(DeferredOutputs({output: Deferred(prepare, (2,), {1: saved})}))
     return made
 
 

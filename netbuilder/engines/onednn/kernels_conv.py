@@ -36,6 +36,7 @@ from netbuilder.engines.onednn.precision import types_for_products
 from netbuilder.engines.onednn.primitive import NOT_NEGATIVE, Extra, PostOp, Primitive, Step, first_fast, prepared
 from netbuilder.engines.onednn.reorders import reorder
 from netbuilder.ops.core.contexts import CHANNELS_LAST, Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import MeasuredTime
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["conv", "conv_relu", "conv_transpose", "fused_conv"]
@@ -175,7 +176,8 @@ def _fastest(
         flops=flops,
     )
     made = direct if chosen == "blocked" else others[chosen]() or direct
-    return replace(made, seconds=time_of_fastest(key, ctx.threads))
+    seconds = time_of_fastest(key, ctx.threads)
+    return made if seconds is None else replace(made).extend(MeasuredTime(seconds))
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from netbuilder.engines.onednn.primitive import (
     prepared,
 )
 from netbuilder.engines.onednn.products import product
-from netbuilder.ops.core import contexts
-from netbuilder.ops.core.contexts import Call, InParts, PlanContext, Prepared
+from netbuilder.ops.core import extensions
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import InParts
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["batch_matmul", "fc", "fc_gradient", "fused_fc_relu", "matmul"]
@@ -264,7 +265,7 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
         steps.append(_small_dx(op, x, w, 2) if small and not op._transposed else step)
         outputs.append(_as(x, code))
         inputs[1] = _as(w, code)
-    if small or w.nbytes < contexts.LARGE_GRADIENT:
+    if small or w.nbytes < extensions.LARGE_GRADIENT:
         return prepared(inputs, outputs, steps, name=_DOT if small else "")
     rest = prepared(inputs, [None, *outputs[1:]], steps[1:])
     parts = _in_parts(op, ctx, x, w, inputs, dw, code, rest)
@@ -273,8 +274,7 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
     else:
         steps[:1] = [partial(_bind_part, parts, start) for start in range(0, first, parts.rows)]
         made = prepared(inputs, outputs, steps, scratch=parts.part(0).scratch, name=dw.name)
-    made.in_parts = parts
-    return made
+    return made if parts is None else made.extend(parts)
 
 
 def _bind_part(parts: InParts, start: int, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:

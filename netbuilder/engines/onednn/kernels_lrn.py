@@ -13,7 +13,8 @@ from netbuilder.engines.onednn.geometry import channels_last
 from netbuilder.engines.onednn.layout import Desc, View, image_view
 from netbuilder.engines.onednn.precision import orders_as_given
 from netbuilder.engines.onednn.primitive import NOT_NEGATIVE, Primitive, Step, cached, compile_primitive, prepared
-from netbuilder.ops.core.contexts import Call, Deferred, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import Deferred, DeferredOutputs
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel
 
@@ -82,7 +83,7 @@ def lrn(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     y_spec = made.spec(c.DST, x.plain, view)
     result = prepared([spec], [y_spec, None][: op.n_out], [Step(made, arguments)])
     if demand == "fetch":
-        result.deferred = {1: Deferred(lambda: _scale(op, ctx.run, x.plain), (0,))}
+        result.extend(DeferredOutputs({1: Deferred(lambda: _scale(op, ctx.run, x.plain), (0,))}))
     return result
 
 

@@ -34,7 +34,8 @@ from netbuilder.engines.onednn.primitive import (
     first_fast,
     prepared,
 )
-from netbuilder.ops.core.contexts import Call, Deferred, PlanContext, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import Again, Deferred, DeferredOutputs
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
@@ -130,8 +131,8 @@ def _prepare_forward(
     result = prepared(inputs, [spec, channel, channel, channel, channel], steps, inplace=[(3, 1), (4, 2)])
     if ctx.ends_early(0, (0,)):
         _defer(ctx, result, data, epsilon, variance, relu=relu)
-    result.again = _again(ctx, data, epsilon, variance, inputs, channel, relu=relu)
-    return result
+    again = _again(ctx, data, epsilon, variance, inputs, channel, relu=relu)
+    return result if again is None else result.extend(Again(again))
 
 
 def _test_mode(
@@ -205,7 +206,7 @@ def _defer(ctx: PlanContext, made: Prepared, data: Desc, epsilon: float, varianc
         return prepared([spec, scale, bias, None, None], [spec], again)
 
     made.bind = bind
-    made.deferred = {0: Deferred(prepare, (0,), saved)}
+    made.extend(DeferredOutputs({0: Deferred(prepare, (0,), saved)}))
 
 
 def _arguments(mean: MemoryRef, variance: Persistent) -> dict[int, Any]:

@@ -15,6 +15,7 @@ from netbuilder.engines.onednn.arguments import MemoryRef, Part, Sparse, Workspa
 from netbuilder.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.engines.onednn.library import OneDnnError, check, dnnl, limit_cache, threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import KeptForGradient, SavedFlops
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
@@ -397,7 +398,8 @@ def prepared(
     returns the bound call, or None if there is nothing to do.
 
     Args:
-        inputs, outputs, inplace, saved_flops: see ``Prepared``.
+        inputs, outputs, inplace: see ``Prepared``.
+        saved_flops: see ``SavedFlops``.
         steps: the steps.
         scratch: bytes of the steps' ``Scratch`` memory; the primitives' own scratch memory follows it.
         name: of the steps that are functions, for ``Prepared.name``.
@@ -423,8 +425,10 @@ def prepared(
         tuple(inplace),
         name=" + ".join(names),
         engine="ONEDNN",
-        saved_flops=saved_flops,
-        kept=tuple(kept.values()),
+        extensions=(
+            *([SavedFlops(saved_flops)] if saved_flops else []),
+            *([KeptForGradient(tuple(kept.values()))] if kept else []),
+        ),
     )
 
 

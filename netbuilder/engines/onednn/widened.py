@@ -19,6 +19,7 @@ from netbuilder.engines.onednn.autotune import fastest
 from netbuilder.engines.onednn.layout import BlockedLayout, desc_in, layout_of, rounded, stored_as
 from netbuilder.engines.onednn.reorders import reorder
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import Again, SplitKernel
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["widened_where_faster"]
@@ -105,7 +106,7 @@ class _Wide(_Delegating):
 def _widened(make: Make, op: Any, ctx: Any, specs: Sequence[TensorSpec], images: Sequence[int]) -> Prepared | None:
     """Return the kernel for float32 between reorders; None if there is none."""
     made = make(op, _Wide(ctx), *(_in_float32(spec) for spec in specs))
-    if made is None or made.split:
+    if made is None or made.get(SplitKernel):
         return None
     inputs, outputs, before, after = [*made.inputs], [*made.outputs], [], []
     begin = -(-made.scratch // 64) * 64
@@ -143,8 +144,8 @@ def _widened(make: Make, op: Any, ctx: Any, specs: Sequence[TensorSpec], images:
         return run
 
     return dataclasses.replace(
-        made, inputs=inputs, outputs=outputs, bind=bind, scratch=begin + own, inplace=(), again=None,
-        name=f"{made.name}, in float32",
+        made, inputs=inputs, outputs=outputs, bind=bind, scratch=begin + own, inplace=(),
+        name=f"{made.name}, in float32", extensions=tuple(each for each in made.extensions if type(each) is not Again),
     )  # fmt: skip
 
 

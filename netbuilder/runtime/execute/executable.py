@@ -19,6 +19,7 @@ from netbuilder.engines.engine import find_engine, library_engines
 from netbuilder.engines.layouts import HOST, Location, new_bytes, on_location
 from netbuilder.engines.open_choice import OpenChoice
 from netbuilder.graph.memory_budget import Shortfall
+from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator
@@ -499,7 +500,7 @@ def _bind(
                 call = bind_each_buffer(own_rings, partial(bind_step, step, scratch))
             if step in memory.cleared:
                 call = after_clearing(memory.cleared[step], call)
-            if step.prepared.split:
+            if step.prepared.get(SplitKernel):
                 split[id(step)] = SplitCall(call)
                 call = split[id(step)].begin
             calls.append(_Bound(call, _on_device(step, call), own_rings.values()))

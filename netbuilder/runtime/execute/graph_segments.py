@@ -18,6 +18,7 @@ from netbuilder.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.source import warn_user
+from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.instructions import describe, run_in_order
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.runtime.plan.plain_kernels import PLAIN
@@ -332,7 +333,7 @@ def _with_waits(segment: list[int], steps: Sequence[Step]) -> list[list[int]]:
     for at, index in enumerate(segment) if len(segment) > 1 else ():
         step = steps[index]
         whole = id(step.waits_for) in begun if step.waits_for is not None else id(step) in ended
-        if step.prepared.split and not whole:
+        if step.prepared.get(SplitKernel) and not whole:
             parts = (segment[:at], segment[at : at + 1], segment[at + 1 :])
             return [made for part in parts if part for made in _with_waits(part, steps)]
     return [segment]

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from netbuilder.engines.gpu import copy_into
 from netbuilder.engines.layouts import new_buffer
+from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.instructions import PartFailed, describe, located
 from netbuilder.runtime.plan.values import Step, Value
 
@@ -62,7 +63,7 @@ def bind_step(
         else:
             outs.append(value.buffer)
     call = step.prepared.bind(ins, outs, scratch)
-    return _with_copies(call, copies, step.prepared.split) if copies else call
+    return _with_copies(call, copies, split=step.prepared.get(SplitKernel) is not None) if copies else call
 
 
 def _with_copies(call: Call, copies: Sequence[tuple[Any, Any]], split: bool) -> Call:

@@ -8,6 +8,7 @@ from typing import Any
 from netbuilder.engines.arrays import aligned_zeros
 from netbuilder.engines.layouts import HOST, prepare_reorder
 from netbuilder.engines.rows import part_of_row
+from netbuilder.ops.core.extensions import Together
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.compiler import Compilation
@@ -123,7 +124,8 @@ def _together(
     """
     found = []
     for step in plan.steps:
-        for indices in step.prepared.together if step.kind is StepKind.COMPUTE else ():
+        together = step.prepared.get(Together) if step.kind is StepKind.COMPUTE else None
+        for indices in together.outputs if together is not None else ():
             values = {value.name: value for j in indices if (value := step.outputs[j]) is not None}
             last = [_physical(versions[name][-1]) for name in values]
             if len(values) < len(indices) or any(versions[name][0].blob is not None for name in values):
@@ -167,7 +169,7 @@ def _keep_to_budget(
     outside = {id(buffer): buffer for buffer in map(buffer_of, plan.values) if buffer is not None}
     fixed = sum(int(getattr(buffer, "nbytes", 0)) for buffer in outside.values())
     fixed += sum(value.spec.nbytes for value in own if value not in inside and value.spec is not None)
-    alone = {id(array): array.nbytes for step in plan.steps for array in step.prepared.own}
+    alone = {id(array): array.nbytes for step in plan.steps for array in step.prepared.own_memory}
     fixed += sum(alone.values())
     return fit_into(plan.graph.net, plan.steps, own, apart, budget, fixed, cheap, plan.graph.options.largest_plan)
 

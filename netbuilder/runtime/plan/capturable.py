@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from netbuilder.engines.layouts import HOST
+from netbuilder.ops.core.extensions import Capturable
 from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Step, StepKind
 
@@ -18,8 +19,9 @@ def why_not_captured(step: Step, fixed: Collection[str] = ()) -> str:
         step: the step.
         fixed: names of values on the host that are the same in each run, such as the number of a recurrent step.
     """
-    location = step.location
-    read = [value for i, value in enumerate(step.inputs) if i not in step.prepared.numbers_from]
+    location, capturable = step.location, step.prepared.get(Capturable)
+    numbers_from = capturable.numbers_from if capturable is not None else ()
+    read = [value for i, value in enumerate(step.inputs) if i not in numbers_from]
     values = [value for value in (*read, *step.outputs) if value is not None and value.name not in fixed]
     others = {value.location for value in values} - {location}
     if step.kind is StepKind.TRANSFER:
@@ -32,7 +34,7 @@ def why_not_captured(step: Step, fixed: Collection[str] = ()) -> str:
         return "it runs on the host"
     if step.prepared.name == PLAIN:
         return "its plain kernel allocates memory, and may read values on the host"
-    if not step.prepared.capturable:
+    if capturable is None:
         return f"its kernel {step.prepared.name!r} is not marked as capturable"
     if others:
         return "it reads or writes values that are stored elsewhere"

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.extensions import Checkpoints
 from netbuilder.runtime.plan.values import Step, Value
 
 __all__ = ["CheckpointedPair", "checkpointed_pairs", "with_checkpoints"]
@@ -47,7 +48,7 @@ def checkpointed_pairs(
     own = set(values).difference(apart)
     found = []
     for index, forward in enumerate(steps):
-        checkpoints = forward.prepared.checkpoints
+        checkpoints = forward.prepared.get(Checkpoints)
         if checkpoints is None or checkpoints.output is None:
             continue
         value = forward.outputs[checkpoints.output]
@@ -62,7 +63,7 @@ def checkpointed_pairs(
 
 def _pair(steps: Sequence[Step], index: int, reader: int, value: Value) -> CheckpointedPair | None:
     forward, backward = steps[index], steps[reader]
-    mine, others = forward.prepared.checkpoints, backward.prepared.checkpoints
+    mine, others = forward.prepared.get(Checkpoints), backward.prepared.get(Checkpoints)
     if mine is None or mine.output is None or others is None or others.input is None:
         return None
     first = mine.make(None)

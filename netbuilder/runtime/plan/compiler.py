@@ -18,6 +18,7 @@ from functools import partial
 from netbuilder.engines.engine import engine_names, find_engine, library_engines
 from netbuilder.engines.open_choice import OpenChoice
 from netbuilder.graph.source import warn_user
+from netbuilder.ops.core.extensions import Warned
 from netbuilder.ops.core.instructions import Role, describe, located
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.runtime.plan.dead_outputs import mark_unused
@@ -265,9 +266,10 @@ def _choose_kernels(
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))
                 continue
-            if prepared.warning and prepared.warning not in net.warned:
-                net.warned.add(prepared.warning)
-                warn_user(f"{describe(net.name, instruction)}: {prepared.warning}")
+            warned = prepared.get(Warned)
+            if warned is not None and warned.text not in net.warned:
+                net.warned.add(warned.text)
+                warn_user(f"{describe(net.name, instruction)}: {warned.text}")
             steps.add(node, prepared, lane, ctx)
         except Exception as error:
             raise located(describe(net.name, instruction), error, in_subgraph=in_subgraph) from error

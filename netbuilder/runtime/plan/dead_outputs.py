@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.layouts import HOST, Location, convert, new_buffer, new_bytes, on_location
-from netbuilder.ops.core.contexts import Deferred
+from netbuilder.ops.core.extensions import Deferred
 from netbuilder.ops.core.operator import STRING
 from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.values import Value

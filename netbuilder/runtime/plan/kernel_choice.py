@@ -9,6 +9,7 @@ from typing import Any
 from netbuilder.engines.engine import HOST, engine_names, find_engine, library_engines
 from netbuilder.engines.tf32 import with_tf32
 from netbuilder.ops.core.contexts import ANY_ORDER, Prepared
+from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import GPU, plain_kernel, prepared_kernels
@@ -54,7 +55,7 @@ def choose_kernel(node: Node, ctx: NodeContext, options: PlanOptions) -> Prepare
         there = find_engine(row.engine).available() if row.engine else bound_numpy
         if there and options.uses_engine(row.engine):
             prepared = row.make(instruction.op, ctx, *specs)
-            if prepared is not None and not (ctx.in_subgraph and prepared.split):
+            if prepared is not None and not (ctx.in_subgraph and prepared.get(SplitKernel)):
                 return prepared
             if row.engine and row.engine == instruction.op_def.engine:
                 _say_declined(instruction, specs)

@@ -4,7 +4,7 @@ Each of these has a lifetime, from the step that writes it to the last step that
 its location: the workspace has one arena on the host and one on each GPU. Those that are not needed at the same time
 overlap. Steps of several lanes run at the same time, so a lifetime is in terms of what has happened before: see
 ``Schedule``. Where a kernel may overwrite an input that nobody reads after it, it does, unless it would have to copy.
-Values that a kernel processes as one (``Prepared.together``) are next to each other, and are there as long as any of
+Values that a kernel processes as one (``Together``) are next to each other, and are there as long as any of
 them is needed, unless the arena would become larger by more than a hundredth.
 
 Some values have memory of their own: texts, and those from which deferred outputs are computed after the run.
@@ -21,7 +21,7 @@ from netbuilder.engines.layouts import HOST, Location, alignment_of, new_buffer,
 from netbuilder.engines.rows import row_starts
 from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
 from netbuilder.graph.memory_budget import Shortfall
-from netbuilder.ops.core.contexts import KeptMemory
+from netbuilder.ops.core.extensions import CopiesInPlace, KeptForGradient, KeptMemory
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.schedule import Schedule, dependencies
@@ -273,7 +273,8 @@ def _kept_for_gradients(steps: Sequence[Step], schedule: Schedule) -> list[Lifet
     """Return the lifetimes of what kernels keep for others."""
     touched: dict[int, tuple[KeptMemory, list[int]]] = {}
     for index, step in enumerate(steps):
-        for each in step.prepared.kept:
+        kept = step.prepared.get(KeptForGradient)
+        for each in kept.memory if kept is not None else ():
             touched.setdefault(id(each), (each, []))[1].append(index)
     found: list[Lifetime[Any]] = []
     for each, indices in touched.values():
@@ -436,7 +437,7 @@ def _overwrite(
 ) -> None:
     """Let an output have the storage of an input that is not needed any more, where the kernel may overwrite it."""
     for index, step in enumerate(steps):
-        if not step.prepared.inplace or step.prepared.copies_in_place:
+        if not step.prepared.inplace or step.prepared.get(CopiesInPlace):
             continue
         ins = [storage.get(value) if value is not None else None for value in step.inputs]
         outs = [storage.get(value) if value is not None else None for value in step.outputs]

@@ -10,6 +10,7 @@ import numpy as np
 
 from netbuilder.engines.gpu import to_host
 from netbuilder.engines.layouts import Location, convert
+from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator, OperatorEvent, ReadValue
 from netbuilder.runtime.plan.binding import buffer_of
@@ -31,7 +32,8 @@ def observed_call(net: str, step: Step, call: Call, on_operator: OnOperator, num
         on_operator: the observer.
         number: the step of a recurrent net, or -1.
     """
-    begins = step.prepared.split and step.kind is not StepKind.WAIT  # its outputs are written when the wait is over
+    split = step.prepared.get(SplitKernel) is not None
+    begins = split and step.kind is not StepKind.WAIT  # its outputs are written when the wait is over
     if step.moves or begins:
         return call
     event = event_of(net, step, number)

@@ -13,6 +13,7 @@ from netbuilder.engines.layouts import HOST, Location
 from netbuilder.engines.result_buffers import ResultBuffers, overlap
 from netbuilder.engines.upload import PinnedRing
 from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.extensions import CopiesInPlace, SplitKernel
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.proto import OperatorError
 from netbuilder.proto.errors import counted
@@ -78,8 +79,8 @@ def plain_prepared(
         [spec.plain for spec in outputs],
         bind,
         inplace=pairs,
-        copies_in_place=location != HOST,
         name=PLAIN,
+        extensions=() if location == HOST else (CopiesInPlace(),),
     )
 
 
@@ -119,7 +120,7 @@ def transfer(source: TensorSpec, owner: Location, receiver: Location) -> Prepare
             return partial(_upload, PinnedRing(gpu(receiver[1]), source.nbytes), ins[0], outs[0], gpu(receiver[1]))
         return partial(copy_into, outs[0], ins[0])
 
-    return Prepared([source.plain], [source.plain], bind, name="transfer", split=split)
+    return Prepared([source.plain], [source.plain], bind, name="transfer", extensions=(SplitKernel(),) if split else ())
 
 
 def _upload(ring: PinnedRing, value: Any, target: Any, receiver: GPU) -> None:

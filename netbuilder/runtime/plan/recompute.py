@@ -2,7 +2,7 @@
 
 A value that is used early and late, and not in between, needs memory all that time. If it is dropped, its kernel runs a
 second time before the late use (``StepKind.RECOMPUTE``), from inputs that are there, or that are computed again too. It
-is the same kernel on the same numbers (or ``Prepared.again``, where a second run of it would have other effects), so
+is the same kernel on the same numbers (or ``Again``, where a second run of it would have other effects), so
 the results are equal to the bit.
 
 Which values are dropped is decided by the bytes that they free at the peak for the work of computing them again, until
@@ -10,7 +10,7 @@ the plan fits into its budget; the peak is simulated after each decision. The wo
 bytes; where an engine has measured kernels, their times tell how the work of these is distributed among them.
 
 Without a budget, values are dropped that take hardly any work to make again: outputs of kernels that have a cheaper way
-to do so (``Prepared.again``: a normalization, whose statistics are kept), and copies in other layouts.
+to do so (``Again``: a normalization, whose statistics are kept), and copies in other layouts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 from netbuilder.engines.layouts import HOST
 from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.extensions import Again, MeasuredTime, SplitKernel
 from netbuilder.ops.core.instructions import Role
 from netbuilder.runtime.plan.checkpoints import CheckpointedPair, checkpointed_pairs, with_checkpoints
 from netbuilder.runtime.plan.memory_plan import Place, arena_bytes, arena_load
@@ -584,15 +585,20 @@ class _Builder:
 def _kernel(value: Value) -> Prepared | None:
     """Return the kernel that computes a value again, None if it cannot be."""
     step = value.producer
-    if step is None or step.prepared.split or step.kind not in (StepKind.COMPUTE, StepKind.REORDER, StepKind.RESTORE):
+    if (
+        step is None
+        or step.prepared.get(SplitKernel)
+        or step.kind not in (StepKind.COMPUTE, StepKind.REORDER, StepKind.RESTORE)
+    ):
         return None
     if step.kind is not StepKind.COMPUTE:
         return step.prepared
     node = step.node
     if node.role is Role.EXCHANGE or any(part.op_def.is_gradient_op for part in node.parts):
         return None
-    if step.prepared.again is not None:
-        return step.prepared.again if step.outputs[0] is value else None
+    again = step.prepared.get(Again)
+    if again is not None:
+        return again.kernel if step.outputs[0] is value else None
     if any(part.op.must_inplace or part.op.has_side_effects for part in node.parts):
         return None
     return step.prepared
@@ -601,7 +607,7 @@ def _kernel(value: Value) -> Prepared | None:
 def _is_cheap(value: Value) -> bool:
     """Whether a value is a copy, or its kernel has a cheaper way to compute it again."""
     step = value.producer
-    return step is not None and (step.moves or (step.prepared.again is not None and step.outputs[0] is value))
+    return step is not None and (step.moves or (step.prepared.get(Again) is not None and step.outputs[0] is value))
 
 
 def _nbytes(values: Sequence[Value | None]) -> int:
@@ -611,8 +617,8 @@ def _nbytes(values: Sequence[Value | None]) -> int:
 def _costs(steps: Sequence[Step]) -> dict[Step, float]:
     """Return the cost of each step, by its id: measured times where they are known, on the scale of the estimates."""
     costs = {step: _estimate(step) for step in steps}
-    known = [(step, step.prepared.seconds) for step in steps if step.kind is StepKind.COMPUTE]
-    times = {step: seconds for step, seconds in known if seconds is not None}
+    known = [(step, step.prepared.get(MeasuredTime)) for step in steps if step.kind is StepKind.COMPUTE]
+    times = {step: time.seconds for step, time in known if time is not None}
     measured = sum(times.values())
     if measured > 0:
         scale = sum(costs[key] for key in times) / measured

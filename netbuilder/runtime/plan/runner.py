@@ -17,7 +17,7 @@ class Runner(Protocol):
 
     name: str
     program: list[Instruction]
-    warned: set[str]  #: what the user has been told of kernels, see ``Prepared.warning``
+    warned: set[str]  #: what the user has been told of kernels, see ``Warned``
 
     def find_blob(self, name: str) -> Blob | None:
         """The blob of that name, or None."""

@@ -1,6 +1,6 @@
 """Split kernels: a call begins the work and returns at once; a second call waits for it, as late as the plan can.
 
-The step of such a kernel (``Prepared.split``) only begins the work. A second step waits, in the lane and before the
+The step of such a kernel (``SplitKernel``) only begins the work. A second step waits, in the lane and before the
 first step that reads an output of the kernel or overwrites one of its inputs or outputs; if there is none, at the end
 of the plan. The steps between the two run while the work is done by a library's thread, another process, or a GPU.
 
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from netbuilder.ops.core.contexts import Call
+from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 
 __all__ = ["SplitCall", "add_waits"]
@@ -49,12 +50,12 @@ def add_waits(steps: Sequence[Step]) -> list[Step]:
     Of several waits in a row the work that was begun last comes first: it mostly ends last, so that the thread sleeps
     until all of it is done. Waking it for each would cost the threads that do the work more than 0.1 ms.
     """
-    if not any(step.prepared.split for step in steps):
+    if not any(step.prepared.get(SplitKernel) for step in steps):
         return list(steps)
     steps = _begin_copies_early(steps)
     waits: dict[int, list[Step]] = defaultdict(list)  # index of a step -> the waits before it
     for index, step in enumerate(steps):
-        if step.prepared.split:
+        if step.prepared.get(SplitKernel):
             until = _first_dependent(step, index, steps)
             lane = steps[until].lane if until < len(steps) else step.lane
             wait = Step(step.node, step.prepared, step.inputs, step.outputs, lane, StepKind.WAIT, step)
@@ -69,7 +70,7 @@ def _begin_copies_early(steps: Sequence[Step]) -> list[Step]:
     for step in steps:
         source = step.inputs[0] if step.inputs else None
         if (
-            step.prepared.split
+            step.prepared.get(SplitKernel)
             and step.kind is StepKind.TRANSFER
             and source is not None
             and source.producer is not None
@@ -93,10 +94,15 @@ def _first_dependent(step: Step, index: int, steps: Sequence[Step]) -> int:
         writes = set() if other.kind in _COPIES else _names(other.outputs)
         if not writes.isdisjoint(outputs | inputs) or not _names(other.inputs).isdisjoint(outputs):
             return later
-        queued = step.prepared.queue and step.prepared.queue == other.prepared.queue
+        queued = _queue(step) and _queue(step) == _queue(other)
         if not queued and any(name in outputs for part in other.node.parts for name in part.control):
             return later
     return len(steps)
+
+
+def _queue(step: Step) -> str:
+    split = step.prepared.get(SplitKernel)
+    return split.queue if split is not None else ""
 
 
 def _names(values: Sequence[Value | None]) -> set[str]:

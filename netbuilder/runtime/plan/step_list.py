@@ -10,7 +10,8 @@ end.
 from __future__ import annotations
 
 from netbuilder.engines.layouts import Location, prepare_reorder
-from netbuilder.ops.core.contexts import Deferred, Joinable, Prepared, Rest
+from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.extensions import CopiesInPlace, Deferred, DeferredOutputs, Joinable, Rest
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.runtime.plan.dead_outputs import deferred_value
@@ -96,9 +97,10 @@ class StepList:
             if left.must_precede(node):
                 self._do_rest(key)
         self._append(node, prepared, lane, ctx)
-        if prepared.rest is not None:
-            key = (prepared.rest.work.kind, lane, node.first.location)
-            self._left.setdefault(key, _Left()).add(node, prepared.rest, ctx)
+        rest = prepared.get(Rest)
+        if rest is not None:
+            key = (rest.work.kind, lane, node.first.location)
+            self._left.setdefault(key, _Left()).add(node, rest, ctx)
             if not self._joins:
                 self._do_rest(key)
 
@@ -130,17 +132,19 @@ class StepList:
             prepared.inplace = ()
         step = Step(node, prepared, ins, [*node.outputs], lane, kind)
         conversions: list[Step] = []
+        deferred = prepared.get(DeferredOutputs)
+        recipes = deferred.recipes if deferred is not None else {}
         for j, value in enumerate(node.outputs):
             spec = prepared.outputs[j] if j < len(prepared.outputs) else None
             if spec is None:
                 step.outputs[j] = None
-                if j in prepared.deferred:
-                    _defer(value, prepared.deferred[j], node, ctx)
+                if j in recipes:
+                    _defer(value, recipes[j], node, ctx)
                 continue
             value.spec = with_known(spec, value.spec)
             value.producer = step
-            if j in prepared.deferred:
-                _defer(value, prepared.deferred[j], node, ctx)
+            if j in recipes:
+                _defer(value, recipes[j], node, ctx)
                 continue
             if value.spec.layout is not None and not self._enabled("blocked_layouts"):
                 conversions.append(self._emit_plain(step, j, ctx))
@@ -206,7 +210,7 @@ class StepList:
 
         The earlier one is before the first copy of the plan, or before the first one that the same node reads.
         """
-        work = step.prepared.joinable
+        work = step.prepared.get(Joinable)
         if work is None or not self._joins_copies or copy.constant is not None:
             return False
         copies = self._of_plan
@@ -236,7 +240,7 @@ def _defer(value: Value, deferred: Deferred, node: Node, ctx: NodeContext) -> No
 
 def _share(step: Step) -> None:
     """Let outputs share the buffer of an input of the same name, where the kernel can overwrite it."""
-    allowed = set() if step.prepared.copies_in_place else set(step.prepared.inplace)
+    allowed = set() if step.prepared.get(CopiesInPlace) else set(step.prepared.inplace)
     for j, out in enumerate(step.outputs):
         if out is None:
             continue

@@ -36,22 +36,22 @@ class Chain:
         """Yield the inputs that are one number for all elements, such as a learning rate."""
         return (value for _, value in self.numbers_read())
 
-    def numbers_read(self) -> Iterator[tuple[tuple[int, Location], Value]]:
-        """Yield them with a key for what the kernel reads: the value's id, and the location where it is read."""
+    def numbers_read(self) -> Iterator[tuple[tuple[Value, Location], Value]]:
+        """Yield them with a key for what the kernel reads: the value, and the location where it is read."""
         for node, form in zip(self.nodes, self.forms):
             for i in sorted(form.numbers):
-                yield (id(node.inputs[i]), node.input_location(i)), node.inputs[i]
+                yield (node.inputs[i], node.input_location(i)), node.inputs[i]
 
 
 def joined(
     chains: Sequence[Chain],
     tensors: Sequence[Value],
-    numbers: Sequence[tuple[int, Location]],
+    numbers: Sequence[tuple[Value, Location]],
     outputs: Sequence[Value],
     specs: Sequence[TensorSpec],
 ) -> JoinedUpdates:
     """Return what an engine joins: the operators of chains over numbered values."""
-    number = {id(value): i for i, value in enumerate(tensors)}
+    number = {value: i for i, value in enumerate(tensors)}
     of_numbers = {key: len(tensors) + i for i, key in enumerate(numbers)}
     free = itertools.count(len(tensors) + len(of_numbers))  # tensors that two chains read have two numbers
     made: list[list[JoinedOperator]] = []
@@ -59,12 +59,12 @@ def joined(
         made.append([])
         for node, form in zip(chain.nodes, chain.forms):
             ins = tuple(
-                of_numbers[id(value), node.input_location(i)] if i in form.numbers else number[id(value)]
+                of_numbers[value, node.input_location(i)] if i in form.numbers else number[value]
                 for i, value in enumerate(node.inputs)
             )
             for value in node.outputs:
-                number[id(value)] = next(free)
-            outs = tuple(number[id(value)] for value in node.outputs)
+                number[value] = next(free)
+            outs = tuple(number[value] for value in node.outputs)
             made[-1].append(JoinedOperator(node.first.op, ins, outs, node.first))
     kept = frozenset(i for i, value in enumerate(tensors) if value.blob is not None)
-    return JoinedUpdates(made, specs, [number[id(value)] for value in outputs], kept)
+    return JoinedUpdates(made, specs, [number[value] for value in outputs], kept)

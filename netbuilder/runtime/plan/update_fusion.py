@@ -54,15 +54,15 @@ def fuse_updates(graph: PlanGraph) -> None:
     early = options.enabled("early_updates") and not (graph.in_subgraph or options.exchange_lane)
     choose = partial(choose_kernel, options=options) if options.enabled("updates_in_parts") else None
     groups = _groups(nodes, graph.engines)
-    readers = _readers(nodes)
-    moved: set[int] = set()
+    readers = graph.readers()
+    moved: set[Node] = set()
     with_gradients: list[tuple[Chain, Node]] = []
     if early and choose is not None:
         when = _Readiness(nodes, groups)
         groups, with_gradients = _take_with_gradients(nodes, groups, readers, hidden, when)
         if with_gradients:
-            nodes = move_when_ready(nodes, lambda node: id(node) in when.numbers)
-    place = {id(node): index for index, node in enumerate(nodes)}
+            graph.nodes = nodes = move_when_ready(nodes, lambda node: node in when.numbers)
+    place = graph.places()
     groups, exchanged = _by_exchange(nodes, groups, place)
     if early:
         groups, moved = _divided(groups, hidden, _Readiness(nodes, groups))
@@ -74,24 +74,24 @@ def fuse_updates(graph: PlanGraph) -> None:
     for chain, gradient in with_gradients:
         assert choose is not None
         update = _fused_node([chain], chain.nodes, readers, last, hidden)
-        result[place[id(gradient)]] = [update_with_gradient(gradient, chain, update, choose)]
+        result[place[gradient]] = [update_with_gradient(gradient, chain, update, choose)]
     for chains, position in parts:
         originals = [nodes[index] for index in _places(chains, place)]
         node = originals[0] if len(originals) == 1 else _fused_node(chains, originals, readers, last, hidden)
         result[position].append(node)
-        if id(originals[-1]) in moved:
-            moved.add(id(node))
+        if originals[-1] in moved:
+            moved.add(node)
     graph.nodes = [node for of_place in result for node in of_place]
     if moved:
-        graph.nodes = move_when_ready(graph.nodes, lambda node: id(node) in moved)
+        graph.nodes = move_when_ready(graph.nodes, lambda node: node in moved)
 
 
-def _places(chains: Iterable[Chain], place: Mapping[int, int]) -> list[int]:
-    return sorted(place[id(node)] for chain in chains for node in chain.nodes)
+def _places(chains: Iterable[Chain], place: Mapping[Node, int]) -> list[int]:
+    return sorted(place[node] for chain in chains for node in chain.nodes)
 
 
 def _by_exchange(
-    nodes: Sequence[Node], groups: Sequence[list[Chain]], place: Mapping[int, int]
+    nodes: Sequence[Node], groups: Sequence[list[Chain]], place: Mapping[Node, int]
 ) -> tuple[list[list[Chain]], list[tuple[list[Chain], int]]]:
     """Divide groups whose gradients processes exchange where enough bytes of them have arrived.
 
@@ -99,31 +99,31 @@ def _by_exchange(
         The other groups; and the parts of these, in the order in which their gradients arrive, with the index of the
         node where they run, after those before them.
     """
-    arrives: dict[int, int] = {}  # value -> index of the collective that it comes from
+    arrives: dict[Value, int] = {}  # the index of the collective that a value comes from
     for index, node in enumerate(nodes):
         if node.role is Role.EXCHANGE:
-            own = index if between_processes(node) else max((arrives.get(id(v), -1) for v in node.inputs), default=-1)
-            arrives.update((id(value), own) for value in node.outputs)
+            own = index if between_processes(node) else max((arrives.get(v, -1) for v in node.inputs), default=-1)
+            arrives.update((value, own) for value in node.outputs)
     others, found = [], []
     for chains in groups:
-        when = {id(chain): max((arrives.get(id(v), -1) for v in chain.tensors), default=-1) for chain in chains}
+        when = {chain: max((arrives.get(v, -1) for v in chain.tensors), default=-1) for chain in chains}
         if max(when.values()) < 0:
             others.append(chains)
             continue
         position = _places(chains, place)[-1]
         parts: list[list[Chain]] = [[]]
-        for chain in sorted(chains, key=lambda chain: when[id(chain)]):
+        for chain in sorted(chains, key=lambda chain: when[chain]):
             full = sum(_bytes(each, arrives) for each in parts[-1]) >= _EARLY_BYTES
-            if full and when[id(chain)] > when[id(parts[-1][-1])]:
+            if full and when[chain] > when[parts[-1][-1]]:
                 parts.append([])
             parts[-1].append(chain)
         found += [([chain for chain in chains if chain in part], position) for part in parts]
     return others, found
 
 
-def _bytes(chain: Chain, arrives: Mapping[int, int]) -> int:
+def _bytes(chain: Chain, arrives: Mapping[Value, int]) -> int:
     """Return the bytes of a chain's gradients that were exchanged."""
-    return sum(value.spec.nbytes for value in chain.tensors if id(value) in arrives and value.spec is not None)
+    return sum(value.spec.nbytes for value in chain.tensors if value in arrives and value.spec is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,31 +159,31 @@ class _Readiness:
     """When updates can run at the earliest, if they and what makes their numbers move.
 
     Attributes:
-        numbers: the ids of the nodes that make numbers for updates.
-        after: by the id of a node, the index of the node after which it can run.
+        numbers: the nodes that make numbers for updates.
+        after: the index of the node after which a node can run.
     """
 
     def __init__(self, nodes: Sequence[Node], groups: Sequence[Sequence[Chain]]) -> None:
         chains = [chain for group in groups for chain in group]
         self.numbers = _makers_of_numbers(nodes, [number for chain in chains for number in chain.numbers()])
-        updates = {id(node) for chain in chains for node in chain.nodes}
-        after = ready_after(nodes, lambda node: id(node) in updates or id(node) in self.numbers)
-        self.after = {id(node): index for node, index in zip(nodes, after)}
+        updates = {node for chain in chains for node in chain.nodes}
+        after = ready_after(nodes, lambda node: node in updates or node in self.numbers)
+        self.after = dict(zip(nodes, after))
 
     def of(self, chain: Chain) -> int:
         """Return the index of the node after which all updates of a chain can run."""
-        return max(self.after[id(node)] for node in chain.nodes)
+        return max(self.after[node] for node in chain.nodes)
 
 
 def _take_with_gradients(
     nodes: Sequence[Node],
     groups: Sequence[Sequence[Chain]],
-    readers: Mapping[int, Sequence[Node]],
+    readers: Mapping[Value, Sequence[Node]],
     hidden: Collection[str],
     when: _Readiness,
 ) -> tuple[list[list[Chain]], list[tuple[Chain, Node]]]:
     """Return the groups without the chains that can run together with the node that makes their gradient; and these."""
-    maker = {id(value): node for node in nodes for value in node.outputs}
+    maker = {value: node for node in nodes for value in node.outputs}
     rest: list[list[Chain]] = []
     found: list[tuple[Chain, Node]] = []
     for chains in groups:
@@ -201,41 +201,41 @@ def _take_with_gradients(
     return [chains for chains in rest if chains], found
 
 
-def _has_numbers(gradient: Node, chain: Chain, maker: Mapping[int, Node], when: _Readiness) -> bool:
+def _has_numbers(gradient: Node, chain: Chain, maker: Mapping[Value, Node], when: _Readiness) -> bool:
     """Whether the numbers of a chain are there before a node runs."""
-    made = (maker.get(id(number)) for number in chain.numbers())
-    return all(node is None or when.after[id(node)] < when.after[id(gradient)] for node in made)
+    made = (maker.get(number) for number in chain.numbers())
+    return all(node is None or when.after[node] < when.after[gradient] for node in made)
 
 
 def _divided(
     groups: Sequence[Sequence[Chain]], hidden: Collection[str], when: _Readiness
-) -> tuple[list[list[Chain]], set[int]]:
+) -> tuple[list[list[Chain]], set[Node]]:
     """Divide groups into those that can run one after another during the backward pass.
 
     Returns:
-        The groups; and the ids of the nodes that move to where they can run.
+        The groups; and the nodes that move to where they can run.
     """
     found: list[list[Chain]] = []
-    moved: set[int] = set()
+    moved: set[Node] = set()
     for chains in groups:
         parts = _by_readiness(chains, when.of, hidden)
         found += parts
         if len(parts) > 1:
-            moved |= when.numbers | {id(node) for chain in chains for node in chain.nodes}
+            moved |= when.numbers | {node for chain in chains for node in chain.nodes}
     return found, moved
 
 
-def _makers_of_numbers(nodes: Sequence[Node], numbers: Iterable[Value]) -> set[int]:
-    """Return the ids of the nodes that make numbers, such as learning rates, from nothing but numbers."""
-    maker = {id(value): node for node in nodes for value in node.outputs}
-    found: set[int] = set()
+def _makers_of_numbers(nodes: Sequence[Node], numbers: Iterable[Value]) -> set[Node]:
+    """Return the nodes that make numbers, such as learning rates, from nothing but numbers."""
+    maker = {value: node for node in nodes for value in node.outputs}
+    found: set[Node] = set()
     wanted = [*numbers]
     while wanted:
-        node = maker.get(id(wanted.pop()))
-        if node is None or id(node) in found:
+        node = maker.get(wanted.pop())
+        if node is None or node in found:
             continue
         if all(value.spec is not None and value.spec.size <= 1 for value in (*node.inputs, *node.outputs)):
-            found.add(id(node))
+            found.add(node)
             wanted += node.inputs
     return found
 
@@ -255,8 +255,8 @@ def _by_readiness(chains: Sequence[Chain], when: Callable[[Chain], int], hidden:
         parts[-1].append(chain)
         total += freed(chain)
     parts[-1] += [chain for chain in chains if not freed(chain)]
-    order = {id(chain): index for index, chain in enumerate(chains)}
-    return [sorted(part, key=lambda chain: order[id(chain)]) for part in parts]
+    order = {chain: index for index, chain in enumerate(chains)}
+    return [sorted(part, key=lambda chain: order[chain]) for part in parts]
 
 
 def _update(node: Node, engines: Mapping[int, Sequence[Engine]]) -> _Update | None:
@@ -288,53 +288,45 @@ def _form(node: Node, engines: Sequence[Engine]) -> _Update | None:
     return next((_Update(form, engine) for form, engine in forms if form is not None), None)
 
 
-def _readers(nodes: Iterable[Node]) -> dict[int, list[Node]]:
-    readers: dict[int, list[Node]] = {}
-    for node in nodes:
-        for value in node.inputs:
-            readers.setdefault(id(value), []).append(node)
-    return readers
-
-
 class _Group:
     """Updates that can run as one call, in chains."""
 
     def __init__(self, engine: Engine) -> None:
         self.chains: list[Chain] = []
         self._engine = engine
-        self._maker: dict[int, Chain] = {}  # value -> the chain that makes it
+        self._maker: dict[Value, Chain] = {}  # the chain that makes a value
         self._writes: dict[str, Chain] = {}
         self._reads: dict[str, list[Chain]] = {}  # tensors
         self._numbers: set[str] = set()
 
     def must_precede(self, node: Node) -> bool:
         """Whether a later node reads what the group writes, or writes what the group reads or writes."""
-        if any(id(value) in self._maker for value in node.inputs):
+        if any(value in self._maker for value in node.inputs):
             return True
         return any(value.name in self._writes or value.name in self._reads or value.name in self._numbers
                    for value in node.outputs)  # fmt: skip
 
     def accepts(self, node: Node, form: UpdateForm) -> bool:
         """Add an update and return True, or return False if it has to come after the whole group."""
-        touched: dict[int, Chain] = {}
+        touched: dict[Chain, None] = {}
         for i, value in enumerate(node.inputs):
-            chain = self._maker.get(id(value))
+            chain = self._maker.get(value)
             if chain is None and value.name not in self._writes:
                 continue
             if chain is None or i in form.numbers:
                 return False  # it reads an old version, or a number that the group makes
-            touched[id(chain)] = chain
+            touched[chain] = None
         for value in node.outputs:
             if value.name in self._numbers:
                 return False
-            touched |= {id(chain): chain for chain in self._reads.get(value.name, ())}
+            touched.update(dict.fromkeys(self._reads.get(value.name, ())))
             if value.name in self._writes:
-                touched[id(self._writes[value.name])] = self._writes[value.name]
-        if any(self._shape(chain.nodes[0]) != self._shape(node) for chain in touched.values()):
+                touched[self._writes[value.name]] = None
+        if any(self._shape(chain.nodes[0]) != self._shape(node) for chain in touched):
             return False
         if not touched:
             self.chains.append(Chain(self._engine))
-        chain, *others = touched.values() or self.chains[-1:]
+        chain, *others = [*touched] or self.chains[-1:]
         for other in others:
             self._merge(chain, other)
         self._add(chain, node, form)
@@ -362,17 +354,17 @@ class _Group:
                 self._numbers.add(value.name)
                 continue
             self._reads.setdefault(value.name, []).append(chain)
-            if id(value) not in self._maker and value not in chain.tensors:
+            if value not in self._maker and value not in chain.tensors:
                 chain.tensors.append(value)
         for value in node.outputs:
-            self._maker[id(value)] = chain
+            self._maker[value] = chain
             self._writes[value.name] = chain
 
 
 def _fused_node(
     chains: Sequence[Chain],
     originals: list[Node],
-    readers: Mapping[int, Sequence[Node]],
+    readers: Mapping[Value, Sequence[Node]],
     last: Mapping[str, Value],
     hidden: Collection[str],
 ) -> Node:
@@ -381,7 +373,7 @@ def _fused_node(
     for chain in chains:
         for node, form in zip(chain.nodes, chain.forms):
             for j, value in enumerate(node.outputs):
-                reads = readers.get(id(value), ())
+                reads = readers.get(value, ())
                 read = any(reader not in chain.nodes for reader in reads)
                 visible = last[value.name] is value and value.name not in hidden
                 source = _equal_output(node, form.copies.get(j), last, hidden)

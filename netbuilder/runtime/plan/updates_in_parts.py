@@ -1,7 +1,7 @@
 """Updates in parts: some rows of a large matrix's gradient are computed, then these rows of the matrix are updated.
 
 So the gradient of an FC's weights, which is as large as they are, never exists as a whole, and an update reads a part
-of it while that is in the caches. The kernel of the gradient says how it is divided (``Prepared.in_parts``); that
+of it while that is in the caches. The kernel of the gradient says how it is divided (``InParts``); that
 of the update works on any tensors of one shape. Its other outputs, among them dX, which
 depends on the old weights, are computed first. The results are equal to the bit.
 """
@@ -15,11 +15,12 @@ import numpy as np
 
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.layouts import HOST
-from netbuilder.ops.core import contexts
-from netbuilder.ops.core.contexts import Call, InParts, Prepared
+from netbuilder.ops.core import extensions
+from netbuilder.ops.core.contexts import Call, Prepared
+from netbuilder.ops.core.extensions import DeferredOutputs, InParts
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.runtime.plan.update_chain import Chain, joined
-from netbuilder.runtime.plan.values import Node
+from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["Choose", "gradient_of_chain", "update_with_gradient"]
 
@@ -30,7 +31,7 @@ _ALIGNMENT = 64
 
 
 def gradient_of_chain(
-    chain: Chain, maker: Mapping[int, Node], readers: Mapping[int, Sequence[Node]], hidden: Collection[str]
+    chain: Chain, maker: Mapping[Value, Node], readers: Mapping[Value, Sequence[Node]], hidden: Collection[str]
 ) -> Node | None:
     """Return the node that makes the large gradient which a chain of updates reads, if nobody else needs it.
 
@@ -41,14 +42,14 @@ def gradient_of_chain(
         hidden: names of which no version is observable.
     """
     for value in chain.tensors if chain.nodes[0].first.location == HOST else ():
-        node = maker.get(id(value))
+        node = maker.get(value)
         if node is None or node.fused is not None or len(node.parts) > 1 or node.outputs[0] is not value:
             continue
         if value.name not in hidden or value.spec is None or value.spec.ndim < 2:
             continue
-        if value.spec.nbytes < contexts.LARGE_GRADIENT:
+        if value.spec.nbytes < extensions.LARGE_GRADIENT:
             continue
-        if node.first.op_def.is_gradient_op and all(reader in chain.nodes for reader in readers[id(value)]):
+        if node.first.op_def.is_gradient_op and all(reader in chain.nodes for reader in readers[value]):
             return node
     return None
 
@@ -73,8 +74,8 @@ def update_with_gradient(gradient: Node, chain: Chain, update: Node, choose: Cho
 
     def maker(ctx: Any, *specs: TensorSpec) -> Prepared | None:
         first = choose(gradient, ctx)
-        parts = first.in_parts if first is not None else None
-        if first is None or parts is None or first.deferred or value.spec is None:
+        parts = first.get(InParts) if first is not None else None
+        if first is None or parts is None or first.get(DeferredOutputs) or value.spec is None:
             return None
         own = [*specs[len(gradient.inputs) :]]
         own.insert(at, value.spec.plain)

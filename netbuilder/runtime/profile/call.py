@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.layouts import HOST, Location
+from netbuilder.ops.core.extensions import RunsAgain, SavedFlops
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.proto import PROTO_CPU
@@ -141,7 +142,7 @@ def _category_of_step(step: Step) -> str:
 
 def runs_again(step: Step) -> bool:
     """Whether a step's kernel keeps less, for a memory budget, so that its gradient runs it again."""
-    return "segments" in step.prepared.notes
+    return step.prepared.get(RunsAgain) is not None
 
 
 def share_again(times: Iterable[tuple[bool, bool, float]]) -> float:
@@ -175,6 +176,7 @@ def describe_step(
     """Return the profile of a step of a plan; ``captured`` says in which CUDA graph it is, if the net uses GPUs."""
     parts = _in_order(step.node)
     flops = _flops_of_step(step)
+    saved = step.prepared.get(SavedFlops)
     return CallProfile(
         kind=_kind(step),
         category=_category_of_step(step),
@@ -186,7 +188,7 @@ def describe_step(
         device=device_text(parts[0].device),
         lane=step.lane,
         flops=flops,
-        kernel_flops=flops - min(flops, step.prepared.saved_flops),
+        kernel_flops=flops - min(flops, saved.count if saved is not None else 0),
         nbytes=_nbytes(step),
         reason=_reason(step),
         line=parts[-1].op_def.debug_info,

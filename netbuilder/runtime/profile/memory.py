@@ -224,7 +224,7 @@ def held_outside(
         for blob, buffer in plan.outputs:
             add(blob.name, "blobs", buffer)
         for step in plan.steps:
-            for array in step.prepared.own:
+            for array in step.prepared.own_memory:
                 add(f"{step.node.first.outputs[0]}'s operator, for its steps", "alone", array)
         for value, is_copy in _made(plan):
             if not _within(_extent(value.buffer), plan):

@@ -9,6 +9,7 @@ from checks import interpret
 from netbuilder.engines.cuda import channels
 from netbuilder.engines.cuda.layout import BFLOAT16, array_dtype, elements_of, image_spec, row_major_spec
 from netbuilder.engines.gpu import gpu
+from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.proto.arguments import make_op
@@ -85,7 +86,7 @@ class Case:
         """What a kernel computes; twice, with the same bits."""
         specs = [self.image if each.shape == self.image.shape else TensorSpec(each.shape, self.wide) for each in inputs]
         made = make(op, FakePlan(), *specs)
-        assert made is not None and made.capturable
+        assert made is not None and made.get(Capturable)
         assert [spec.layout for spec in made.inputs] == [spec.layout for spec in specs], "nothing is converted"
         found = []
         for _ in range(2):

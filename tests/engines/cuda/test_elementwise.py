@@ -10,6 +10,7 @@ from netbuilder.engines.cuda.elementwise import BoundProgram, elementwise
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.random import uniform
 from netbuilder.engines.tracing import NotTraced, Tracer
+from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find
 from netbuilder.proto import OperatorDef
@@ -136,7 +137,7 @@ def test_float16_rounds_to_even_and_overflows():
 def test_gradients_in_place(op_type):
     y, dy = RNG.random((40, 31), np.float32) - 0.2, RNG.standard_normal((40, 31)).astype(np.float32)
     made = prepared(op_type, [y, dy])
-    assert (1, 0) in made.inplace and made.capturable
+    assert (1, 0) in made.inplace and made.get(Capturable)
     wide = {
         "ReluGradient": lambda y, dy: np.where(y > 0, dy, 0),
         "SigmoidGradient": lambda y, dy: dy * y * (1 - y),
@@ -200,7 +201,7 @@ def test_dropout_draws_what_the_cpu_draws(axis):
     kept = (drawn if not axis else drawn.transpose(1, 0, 2)) >= 0.3
     np.testing.assert_array_equal(mask, kept)
     np.testing.assert_array_equal(y, x * (kept * np.float32(1 / (1 - 0.3))))
-    assert prepared("Dropout", [x], ratio=0.3).capturable  # the key of a run is in the GPU's memory
+    assert prepared("Dropout", [x], ratio=0.3).get(Capturable)  # the key of a run is in the GPU's memory
 
 
 CHAIN = [

@@ -6,6 +6,7 @@ import pytest
 from netbuilder.engines.cuda.layout import ChannelsLast, elements_of, image_spec, row_major_spec
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import new_buffer, prepare_reorder
+from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
@@ -52,7 +53,7 @@ def test_reorder(source, target):
             if before == after:
                 continue
             made = prepare_reorder(None, before, after, THERE)
-            assert made.capturable
+            assert made.get(Capturable)
             out = new_buffer(after, THERE)
             scratch = there.xp.empty(made.scratch, np.uint8)
             made.bind([buffer], [out], scratch)()

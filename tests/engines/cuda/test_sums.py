@@ -12,6 +12,7 @@ from checks import CPU, run_plain
 from netbuilder.engines.cuda.kernel import Kernel
 from netbuilder.engines.cuda.sums import with_sums
 from netbuilder.engines.cuda.table import WITH_SUMS
+from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import spec_of
 from netbuilder.proto import NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -38,7 +39,7 @@ def test_what_the_suites_draw(op_type):
         if made is None:
             return
         served.append(made.name)
-        assert made.capturable
+        assert made.get(Capturable)
         wanted = run_plain(op, inputs, CPU)
         for y, exact in zip(bound(made, inputs, [np.empty(s.shape, s.dtype) for s in made.outputs]), wanted):
             tolerance = TOLERANCES[y.dtype.name]

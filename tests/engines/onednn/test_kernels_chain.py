@@ -8,6 +8,7 @@ import pytest
 from checks import interpret
 from netbuilder.engines import onednn
 from netbuilder.engines.onednn import kernels_conv, kernels_dense, kernels_eltwise, kernels_norm
+from netbuilder.ops.core.extensions import KeptForGradient
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find, prepared_kernels
 from netbuilder.proto import NetDef
@@ -79,8 +80,8 @@ def test_max_pool_keeps_positions_for_a_gradient_only():
     with_gradient, without = (
         bind(TABLE["MaxPool"], decode(find("MaxPool"), op_def), [x], trains=trains) for trains in (True, False)
     )
-    assert with_gradient.prepared.kept
-    assert not without.prepared.kept
+    assert with_gradient.prepared.get(KeptForGradient)
+    assert not without.prepared.get(KeptForGradient)
     for bound in (with_gradient, without):
         bound.call()
     np.testing.assert_array_equal(with_gradient.outputs[0].plain(), without.outputs[0].plain())

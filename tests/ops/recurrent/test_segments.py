@@ -22,6 +22,7 @@ from netbuilder.model.rnn import (
 )
 from netbuilder.model.rnn.recurrent import recurrent_net
 from netbuilder.ops.control.timers import statistics_of_process
+from netbuilder.ops.core.extensions import RunsAgain
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
@@ -258,7 +259,7 @@ def test_a_net_whose_steps_have_side_effects_runs_once():
 
 
 def in_segments(plan):
-    return sum("segments" in step.prepared.notes for step in plan.steps)
+    return sum(step.prepared.get(RunsAgain) is not None for step in plan.steps)
 
 
 WITHOUT_ENGINES = ("lstm", "attention", "derived")  # of the others, that is slow

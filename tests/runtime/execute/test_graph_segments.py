@@ -20,6 +20,7 @@ from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.core import registry
+from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
@@ -793,7 +794,7 @@ def exchanged(prepared):
 
         return begin
 
-    prepared.bind, prepared.split, prepared.inplace = bound, True, ()
+    prepared.extend(SplitKernel()).bind, prepared.inplace = bound, ()
 
 
 @pytest.mark.emulated

@@ -9,6 +9,7 @@ from netbuilder.engines import onednn
 from netbuilder.engines.onednn import autotune
 from netbuilder.graph import Net
 from netbuilder.graph.gradient_context import operator_gradient
+from netbuilder.ops.core.extensions import KeptForGradient
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -383,6 +384,6 @@ def test_what_kernels_keep_for_gradients_is_in_the_arena():
                          for kind in ("MaxPool", "MaxPoolGradient"))  # fmt: skip
     (kept,) = [each for each in plan.memory.placed if each.what.startswith("kept by")]
     assert (kept.start, kept.end) == (forward, backward)
-    (workspace_memory,) = plan.steps[forward].prepared.kept
+    (workspace_memory,) = plan.steps[forward].prepared.get(KeptForGradient).memory
     arena = plan.arena.memory(plan.memory.nbytes)
     assert np.shares_memory(workspace_memory.buffer, arena[kept.offset : kept.offset + kept.nbytes])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.core.extensions import MeasuredTime
 from netbuilder.optimizers import build_adam, build_sgd
 from netbuilder.proto import BlobError, NetDef, NetError, TensorProto
 from netbuilder.proto.arguments import make_op
@@ -257,7 +258,7 @@ def test_measured_times_decide_where_they_are_known(slow, monkeypatch):
         for step in steps:
             for number in range(2):
                 if step.outputs[0].name == f"fc{number}" and step.kind is StepKind.COMPUTE:
-                    step.prepared = replace(step.prepared, seconds=1e-2 if number == slow else 1e-4)
+                    step.prepared = replace(step.prepared).extend(MeasuredTime(1e-2 if number == slow else 1e-4))
         plain(self, steps, *rest)
 
     monkeypatch.setattr(recompute._Search, "__init__", with_times)

@@ -7,6 +7,7 @@ from netbuilder import Workspace
 from netbuilder.ops.core import registry
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import NetDef, OperatorError
 from netbuilder.proto.arguments import make_device_option, make_op
@@ -62,7 +63,9 @@ def toy(monkeypatch):
 
             return begin
 
-        return Prepared([x], [x], bind, inplace=[(0, 0)] if name == "same" else (), split=True, name="toy")
+        return Prepared(
+            [x], [x], bind, inplace=[(0, 0)] if name == "same" else (), name="toy", extensions=(SplitKernel(),)
+        )
 
     def noting(op, ctx, x):
         notes.append(f"run {ctx.op_def.output[0]}")
@@ -221,4 +224,4 @@ def test_a_profile_shows_both_halves(toy):
 
 def test_a_split_kernel_has_no_scratch_memory():
     with pytest.raises(ValueError, match="kernel 'toy' is split.* it must have none, got scratch=8; let bind allocate"):
-        Prepared([], [], lambda ins, outs, scratch: None, scratch=8, name="toy", split=True)
+        Prepared([], [], lambda ins, outs, scratch: None, scratch=8, name="toy", extensions=(SplitKernel(),))

@@ -7,7 +7,7 @@ import pytest
 
 from netbuilder.engines import onednn
 from netbuilder.model import Initializer, ModelHelper, brew
-from netbuilder.ops.core import contexts
+from netbuilder.ops.core import extensions
 from netbuilder.optimizers import add_weight_decay, build_adagrad, build_adam, build_rms_prop, build_sgd
 from netbuilder.runtime import Workspace
 from switches import single
@@ -31,7 +31,7 @@ EXTENTS = (320, 608, 500, 64)  # in 16 parts of 38 rows, in 4 of 125, and in 16 
 @pytest.fixture(autouse=True)
 def every_matrix(monkeypatch):
     """Compute the gradients of all matrices in parts, small as they are."""
-    monkeypatch.setattr(contexts, "LARGE_GRADIENT", 4 * EXTENTS[-1] * EXTENTS[-2])
+    monkeypatch.setattr(extensions, "LARGE_GRADIENT", 4 * EXTENTS[-1] * EXTENTS[-2])
 
 
 def model_of(optimizer="momentum", *, decay=True, transposed=False, twice=False, clipped=False):
@@ -171,5 +171,5 @@ def test_what_others_need_is_computed_as_a_whole():
 
 
 def test_small_gradients_are_computed_as_a_whole(monkeypatch):
-    monkeypatch.setattr(contexts, "LARGE_GRADIENT", 4 << 20)
+    monkeypatch.setattr(extensions, "LARGE_GRADIENT", 4 << 20)
     assert not in_parts(train(model_of())[1])

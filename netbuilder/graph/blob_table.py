@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from netbuilder.graph.scope import CurrentNameScope
-from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.proto import NetDef
 
-__all__ = ["BlobTable", "Trial"]
+__all__ = ["BlobTable"]
 
 
 class BlobTable:
@@ -47,11 +47,6 @@ class BlobTable:
     def invalidate(self) -> None:
         """Read the whole message again."""
         self._scan_all()
-
-    def trial(self) -> Trial:
-        """Return a record of the net's state, to which ``Trial.undo`` brings it back."""
-        self.refresh()
-        return Trial(self)
 
     def __contains__(self, name: str) -> bool:
         return name in self.written or name in self.external
@@ -103,47 +98,3 @@ class BlobTable:
             self._returned[prefix] = index + 1
         self._returned.setdefault(name, 0)
         return name
-
-
-class Trial:
-    """What is appended to a net from now on, until ``undo``; operators that exist must not be changed meanwhile.
-
-    The cost does not depend on the size of the net.
-
-    Args:
-        table: the net's table, after ``refresh``.
-    """
-
-    def __init__(self, table: BlobTable) -> None:
-        self._table = table
-        self._counts = table._n_ops, table._n_external
-        self._sets = table.written, table.external
-        self._numbers = dict(table._next_index), table._next_unnamed, dict(table._returned)
-        table.written, table.external = _Added(table.written), _Added(table.external)
-
-    def undo(self) -> tuple[list[OperatorDef], list[str]]:
-        """Remove what was appended; return the operators, and the names of the blobs that they defined."""
-        table, (n_ops, n_external) = self._table, self._counts
-        new = [name for name in table.written if name not in self._sets[0]]
-        net = table._net
-        ops = []
-        for op in net.op[n_ops:]:
-            ops.append(copy := OperatorDef())
-            copy.CopyFrom(op)
-        del net.op[n_ops:]
-        del net.external_input[n_external:]
-        table.written, table.external = self._sets
-        table._next_index, table._next_unnamed, table._returned = self._numbers
-        table._n_ops, table._n_external = n_ops, n_external
-        return ops, new
-
-
-class _Added(set[str]):
-    """A set of names that also contains those of another one, which stays as it is."""
-
-    def __init__(self, others: set[str]) -> None:
-        super().__init__()
-        self._others = others
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self._others

@@ -77,6 +77,9 @@ class Optimizer:
     gradient's; all state must be in the list that ``get_auxiliary_parameters`` returns.
     """
 
+    uses_shapes = False
+    """Whether an update has depended on the shape of its parameter; then none is repeated."""
+
     rate_name: str | None = None
     """The attribute with its base learning rate; None: it has none."""
 
@@ -341,6 +344,7 @@ class Optimizer:
                 f"{type(self).__name__}: {what} needs the shape of {param_info}, which is not known; create it by "
                 "create_param, or by a fill with the argument shape"
             )
+        self.uses_shapes = True
         return param_info.shape
 
     def _share(self, blob: BlobReference) -> None:

@@ -20,7 +20,6 @@ from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget, stored_budget
 from netbuilder.graph.observability import ACTIVATIONS, ALL, OUTPUTS, set_stored
 from netbuilder.graph.replicas import Replicas, has_record
-from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
 from netbuilder.ops.core.operator import STRING, Exchange
@@ -41,6 +40,7 @@ from netbuilder.ops.engines.cuda.checks import raise_noted
 from netbuilder.ops.engines.gpu import gpu
 from netbuilder.ops.engines.layouts import HOST
 from netbuilder.ops.engines.random import stream_key
+from netbuilder.passes.replicated_net import replicated_net
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting

@@ -233,7 +233,8 @@ class DataParallelOptions:
 
     def for_evaluation(self) -> DataParallelOptions:
         """Return the options for a net without backward pass: without those that are for training."""
-        return dataclasses.replace(self, **{f.name: f.default for f in _FIELDS.values() if f.metadata["for_training"]})
+        without: dict[str, Any] = {f.name: f.default for f in _FIELDS.values() if f.metadata["for_training"]}
+        return dataclasses.replace(self, **without)
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(DataParallelOptions)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from netbuilder.graph.scope import CurrentNameScope
-from netbuilder.proto import NetDef
+from netbuilder.proto import NetDef, OperatorDef
 
 __all__ = ["BlobTable"]
 
@@ -25,14 +25,14 @@ class BlobTable:
         self._scan_all()
 
     def _scan_all(self) -> None:
-        self.written: set[str] = set()
+        self.written: dict[str, int] = {}  # blob -> index of the last operator that writes it
         self.external: set[str] = set()
         self._n_ops = self._n_external = 0
         self._scan_new()
 
     def _scan_new(self) -> None:
-        for op in self._net.op[self._n_ops :] if self._n_ops else self._net.op:
-            self.written.update(op.output[:])
+        for index, op in enumerate(self._net.op[self._n_ops :] if self._n_ops else self._net.op, self._n_ops):
+            self.written.update(dict.fromkeys(op.output[:], index))
         self.external.update(self._net.external_input[self._n_external :])
         self._n_ops, self._n_external = len(self._net.op), len(self._net.external_input)
 
@@ -51,13 +51,23 @@ class BlobTable:
     def __contains__(self, name: str) -> bool:
         return name in self.written or name in self.external
 
+    def writer(self, name: str) -> OperatorDef | None:
+        """Return the last operator that writes a blob; None: none does."""
+        self.refresh()
+        index = self.written.get(name)
+        if index is not None and name not in self._net.op[index].output:  # the message has been edited
+            self._scan_all()
+            index = self.written.get(name)
+        return None if index is None else self._net.op[index]
+
     def add_operator(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Record an appended operator; inputs that nothing defines become external inputs of the net."""
         written, external = self.written, self.external
         for name in inputs:
             if name not in written and name not in external:
                 self.add_external(name)
-        written.update(outputs)
+        for name in outputs:
+            written[name] = self._n_ops
         self._n_ops += 1
 
     def add_external(self, name: str) -> None:

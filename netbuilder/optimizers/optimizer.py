@@ -438,12 +438,10 @@ def constant(param_init_net: Net, name: str, value: float) -> BlobReference:
 
 def _value_of(net: Net, blob: str) -> Any:
     """Return the value of a constant that a net makes, in float32; None if it does not make it."""
-    if not net.BlobIsDefined(blob):
+    op = net.writer_of(blob)
+    if op is None:
         return None
-    for op in reversed(net.Proto().op):  # the last ones, since they are many
-        if blob in op.output:
-            return np.float32(next((argument_value(each) for each in op.arg if each.name == "value"), 0.0))
-    return None
+    return np.float32(next((argument_value(each) for each in op.arg if each.name == "value"), 0.0))
 
 
 def iteration_counter(

@@ -32,6 +32,13 @@ from netbuilder.parallel.backward import (
 )
 from netbuilder.parallel.batch_means import add_up_divisors, combine_means
 from netbuilder.parallel.block_update import BlockRequest, block_nets
+from netbuilder.parallel.builders import (
+    assign_random_replicas,
+    build_replicas,
+    call_per_device,
+    group_by_name,
+    initial_shapes,
+)
 from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_device_attributes
 from netbuilder.parallel.distributed.common_worlds import EXTRA_WORKERS, ProcessRequest, assign_worlds, process_link
 from netbuilder.parallel.distributed.exchange import (
@@ -51,13 +58,6 @@ from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.memory import share_gradient_memory
 from netbuilder.parallel.options import DataParallelOptions
-from netbuilder.parallel.replicate import (
-    assign_random_replicas,
-    build_replicas,
-    call_per_device,
-    group_by_name,
-    initial_shapes,
-)
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.synchronize import (
     initialized_names,

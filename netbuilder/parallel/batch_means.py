@@ -10,7 +10,7 @@ from netbuilder.graph.batch_means import BatchMeans, split_means, sums_first
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.replicate import call_per_device
+from netbuilder.parallel.builders import call_per_device
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.step_divisors import OF_STEP, why_not_before_a_step
 from netbuilder.passes.processes import ProcessLink

@@ -34,6 +34,13 @@ from netbuilder.parallel.backward import (
 )
 from netbuilder.parallel.batch_means import add_up_divisors, combine_means
 from netbuilder.parallel.block_update import BlockRequest, block_nets
+from netbuilder.parallel.builders import (
+    assign_random_replicas,
+    build_replicas,
+    call_per_device,
+    group_by_name,
+    initial_shapes,
+)
 from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_device_attributes
 from netbuilder.parallel.gradient_scaling import (
     fill_scales,
@@ -50,13 +57,6 @@ from netbuilder.parallel.process_exchange import (
     broadcast_computed_over_processes,
     dense_sizes,
     exchange_over_processes,
-)
-from netbuilder.parallel.replicate import (
-    assign_random_replicas,
-    build_replicas,
-    call_per_device,
-    group_by_name,
-    initial_shapes,
 )
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.synchronize import (

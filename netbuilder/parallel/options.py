@@ -233,8 +233,8 @@ class DataParallelOptions:
 
     def for_evaluation(self) -> DataParallelOptions:
         """Return the options for a net without backward pass: without those that are for training."""
-        defaults: dict[str, Any] = {f.name: f.default for f in _FIELDS.values() if f.metadata["for_training"]}
-        return dataclasses.replace(self, **defaults)
+        without: dict[str, Any] = {f.name: f.default for f in _FIELDS.values() if f.metadata["for_training"]}
+        return dataclasses.replace(self, **without)
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(DataParallelOptions)}

@@ -31,10 +31,10 @@ from netbuilder.ops.core.precision import (
     check_switch,
     precision_of,
 )
+from netbuilder.parallel.builders import require_scalar_losses
 from netbuilder.parallel.call_arguments import Leaf, difference, map_leaves
 from netbuilder.parallel.options import DataParallelOptions
 from netbuilder.parallel.parallelize import Parallelize
-from netbuilder.parallel.replicate import require_scalar_losses
 from netbuilder.parallel.running import require_devices
 from netbuilder.parallel.same_state import made_equal
 from netbuilder.parallel.synchronize import FinalizeAfterCheckpoint

@@ -10,12 +10,12 @@ from netbuilder import parallel
 from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.graph import BlobReference, DeviceScope, NameScope, infer_shapes, reset_names
 from netbuilder.graph.checks import check_net
-from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.model import Initializer, ModelHelper, brew, rnn
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.replication import Distributed, Merged, Replication
 from netbuilder.parallel import ParallelDo
 from netbuilder.passes.extract_predictor import extract_predictor
+from netbuilder.passes.replicated_net import replicated_net
 from netbuilder.proto import (
     PROTO_CPU,
     PROTO_CUDA,

@@ -238,10 +238,10 @@ class _Rule:
             return f"{name} must have the shape of {alike}, {specs[alike].shape}, got {shape}"
         texts = {str(each): each.in_numbers(op, bound) for each in self.shapes_for(op, specs)}
         numbers, symbols = " or ".join(texts.values()), " or ".join(texts)
-        stated = numbers if numbers == symbols else f"{numbers} = {symbols}"
+        wanted = numbers if numbers == symbols else f"{numbers} = {symbols}"
         if self.shapes[0].elements is not None:
             return f"{name} must have {numbers}, got shape {shape}"
-        return f"{name} must have shape {stated}, got {shape}"
+        return f"{name} must have shape {wanted}, got {shape}"
 
     def _alike(self, index: int, specs: Mapping[str, TensorSpec]) -> str:
         """Return the name of an earlier input for which the signature states the same one shape, or ""."""

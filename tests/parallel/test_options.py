@@ -96,8 +96,13 @@ def taken(door):
     return [name for name in inspect.signature(door).parameters if name in FIELDS]
 
 
+def shown(value):
+    """What stands for a door, or a name, in the name of a test."""
+    return getattr(value, "__name__", value)
+
+
 @pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine", "ignore:use_nccl=True. NCCL exchanges")
-@pytest.mark.parametrize("door, name", [(door, name) for door in DOORS for name in taken(door)], ids=str)
+@pytest.mark.parametrize("door, name", [(door, name) for door in DOORS for name in taken(door)], ids=shown)
 def test_an_object_is_as_good_as_keywords(door, name):
     build, given = BUILD[door], given_for(name)
     extra = {}
@@ -116,7 +121,7 @@ def test_keywords_replace_what_the_object_has():
     assert options.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("door, name", [(d, name) for d in DOORS for name in FIELDS if name not in taken(d)], ids=str)
+@pytest.mark.parametrize("door, name", [(d, name) for d in DOORS for name in FIELDS if name not in taken(d)], ids=shown)
 def test_options_that_a_door_does_not_take_are_refused(door, name):
     said = rf"^{door.__name__}: unknown options \[.*'{name}'.*\]; the options are .*use_nccl"
     with pytest.raises(ArgumentError, match=said):
@@ -130,7 +135,7 @@ def test_parallelize_takes_all():
     assert set(taken(parallel.ParallelDo)) == {"use_nccl", "combine_spatial_bn"}
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", DOORS, ids=shown)
 def test_arguments_at_caffe2s_places_have_the_defaults_of_the_object(door):
     defaults = {name: inspect.signature(door).parameters[name].default for name in taken(door)}
     if door is parallel.Parallelize_BMUF:
@@ -144,7 +149,7 @@ def test_every_option_is_described():
     assert described == list(FIELDS)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", DOORS, ids=shown)
 @pytest.mark.parametrize("options", [{}, "dtype", 3])
 def test_what_is_no_object_of_options(door, options):
     with pytest.raises(TypeError, match=rf"^{door.__name__}: options must be a DataParallelOptions or None, got"):

@@ -38,7 +38,7 @@ def main() -> int:
         run = start(name, int(count), Path(), place, cpu=False)
         found = results(run)
         if run.options.block is None:
-            require_equal_blobs(run._model, workspace=run._workspace)
+            require_equal_blobs(run.model.train, workspace=run.model.workspace)
         if place.shard_id == 0:
             np.savez(Path(arguments[0]) / f"{name}.npz", **found)
     assert "mpi4py" not in sys.modules

@@ -32,6 +32,7 @@ def test_cases_hold_what_their_operator_names():
             assert set(case.meta["grad_of_outputs"].values()) == set(case.output_grads), case
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", nets())
 def test_nets_load(name):
     loaded = net(name)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command_parsers import parser_of
 from house import ROOT, files, library_modules
 from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew
@@ -161,15 +162,15 @@ def test_commands_of_the_page(tmp_path, monkeypatch):
         if name == "netbuilder-train":
             options.parse(arguments)
         if name == "netbuilder-launch":
-            launch._parser().parse_args(arguments)
+            parser_of(launch).parse(arguments)
         if name == "netbuilder-benchmark":
-            benchmark._parser().parse_args(arguments)
+            parser_of(benchmark).parse(arguments)
         if name == "netbuilder-draw":
-            draw._parser().parse_args(arguments)
+            parser_of(draw).parse(arguments)
         if name == "netbuilder-char-lm":
-            char_lm._parser().parse_args(arguments)
+            parser_of(char_lm).parse(arguments)
         if name == "netbuilder-seq2seq":
-            seq2seq._parser().parse_args(arguments)
+            parser_of(seq2seq).parse(arguments)
         if name in mains and "out/digits" in " ".join(arguments):
             assert mains[name](arguments) == 0
             ran += 1
@@ -181,8 +182,8 @@ def test_commands_of_the_pages_of_training_and_of_predictors(tmp_path, monkeypat
     """All are understood; those over several lines, too."""
     monkeypatch.chdir(tmp_path)
     np.save("ilsvrc_2012_mean.npy", np.ones((3, 8, 8)))
-    parsers = {"netbuilder-train": options.parse, "netbuilder-predict": predict._parser().parse_args,
-               "netbuilder-make-db": make_db._parser().parse_args}  # fmt: skip
+    parsers = {"netbuilder-train": options.parse, "netbuilder-predict": parser_of(predict).parse,
+               "netbuilder-make-db": parser_of(make_db).parse}  # fmt: skip
     found = []
     for name in ("training", "predictors"):
         page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
@@ -194,7 +195,7 @@ def test_commands_of_the_pages_of_training_and_of_predictors(tmp_path, monkeypat
 
 
 def test_commands_of_the_page_of_images():
-    parsers = {"netbuilder-train": options.parse, "netbuilder-make-db": make_db._parser().parse_args}
+    parsers = {"netbuilder-train": options.parse, "netbuilder-make-db": parser_of(make_db).parse}
     lines = [*command_lines("data"), *(line for line in command_lines() if line[0] == "netbuilder-make-db")]
     assert {name for name, *_ in lines} == set(parsers) and len(lines) == 7
     for name, *arguments in lines:
@@ -212,6 +213,6 @@ def test_commands_of_the_page_of_checkpoints(tmp_path, monkeypatch, capsys):
 def test_commands_of_the_page_of_growth(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link.json").write_text(json.dumps(Link.parse("10us:1GB/s").to_dict()))
-    parsers = {"netbuilder-simulate": simulate._parser(), "netbuilder-benchmark": benchmark._parser()}
-    parsed = [parsers[name].parse_args(arguments) for name, *arguments in command_lines("growth")]
+    parsers = {"netbuilder-simulate": parser_of(simulate), "netbuilder-benchmark": parser_of(benchmark)}
+    parsed = [parsers[name].parse(arguments) for name, *arguments in command_lines("growth")]
     assert len(parsed) >= 5 and any(getattr(options, "published", None) for options in parsed)

@@ -28,6 +28,7 @@ from netbuilder.distributed import Rendezvous
 from netbuilder.exchange import read_checkpoint
 from netbuilder.tools import imagenet_trainer
 from netbuilder.tools.training.images import Images
+from netbuilder.tools.training.run import Run
 from netbuilder.tools.training.saving import Saving
 from parallel_models import distance
 
@@ -93,9 +94,9 @@ def fault_at(fault: str, step: int, delay: float = 0.0) -> AbstractContextManage
         print(f"FAULT {time.monotonic()}", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.Signals[fault])
 
-    def counted(saving: Saving) -> None:
-        after_step(saving)
-        if saving._run.steps_done == step:
+    def counted(saving: Saving, run: Run) -> None:
+        after_step(saving, run)
+        if run.steps_done == step:
             threading.Timer(delay, send).start() if delay else send()
 
     return mock.patch.object(Saving, "after_step", counted)

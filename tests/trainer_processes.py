@@ -80,7 +80,7 @@ def main() -> None:
         run = start(name, DEVICES // place.num_shards, folder / "set.npz", place)
         found = results(run)
         if run.options.block is None:
-            require_equal_blobs(run._model, workspace=run._workspace)
+            require_equal_blobs(run.model.train, workspace=run.model.workspace)
         if place.shard_id == 0:
             np.savez(folder / f"{name}.npz", **found)
     check_disagreement(place)

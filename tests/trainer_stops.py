@@ -13,7 +13,7 @@ from unittest import mock
 from netbuilder.distributed import Rendezvous
 from netbuilder.exchange import checkpoint_file
 from netbuilder.tools import imagenet_trainer
-from netbuilder.tools.training import run, saving, stopping
+from netbuilder.tools.training import saving, stopping, trained_model
 
 __all__ = ["PHASES", "signal_in"]
 
@@ -35,11 +35,11 @@ def _nth(real: Callable[..., Any], number: int, call: Callable[[], object]) -> C
 
 
 PHASES: dict[str, tuple[Any, str, int]] = {
-    "start": (run, "training_model", 1),
+    "start": (trained_model, "training_model", 1),
     "step": (saving.Saving, "after_step", STEP),
-    "evaluation": (run, "gather_shares", 2),
+    "evaluation": (trained_model, "gather_shares", 2),
     "checkpoint": (checkpoint_file, "write_minidb", 1),
-    "export": (run, "save_predictor", 1),
+    "export": (trained_model, "save_predictor", 1),
 }
 """Name -> what is called in this phase, and the number of the call before which the signal comes."""
 

@@ -51,4 +51,4 @@ class UnaryGradientOperatorSuite(OperatorSuite):
 
 def unlike(cls: type) -> tuple[Refusal, ...]:
     """Refusals of a gradient whose two inputs have different shapes."""
-    return (refusal(cls(), [f32(2), f32(3)], "dY must have the shape of|must have the same shape"),)
+    return (refusal(cls(), [f32(2), f32(3)], "must have the shape of"),)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -45,8 +46,9 @@ from netbuilder.tools.bench.report import Line, compared, write_records
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.strategies import DEFAULT_STRATEGIES, Trainings, strategy_lines
 from netbuilder.tools.bench.work import TASKS, Task, Work
-from netbuilder.tools.common_options import OBSERVABLE, add_without, check_outputs, count, size
-from netbuilder.tools.parser import Help, Parser, add_list
+from netbuilder.tools.common_options import OBSERVABLE, check_outputs, count, size, without_option
+from netbuilder.tools.options import OptionsParser, argument, option, switch
+from netbuilder.tools.parser import Help
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
@@ -105,199 +107,6 @@ class _Help(Help, argparse.RawDescriptionHelpFormatter):
     """Leaves the list of tasks as it is."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="netbuilder-benchmark",
-        description="Run benchmarks and print one line for each. The peers (PyTorch eager and\n"
-        "compiled; onnxruntime and OpenVINO) run alternately with netbuilder, on the\n"
-        "same machine with as many threads, and ratios are to the fastest of them.",
-        epilog=_TASKS_HELP,
-        formatter_class=_Help,
-    )
-    parser.add_argument(
-        "task",
-        nargs="+",
-        choices=[*TASKS, *_OTHER_TASKS, *_MEMORY_TASKS],
-        metavar="TASK",
-        help="one of the tasks listed below",
-    )
-    parser.add_argument(
-        "--mode",
-        choices=["eager", "compile", BEST],
-        default=BEST,
-        help=f"how PyTorch runs (default: {BEST}: eager, channels last, and compiled, each measured)",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=_DTYPES,
-        help="type of activations on both sides (default: float32; for memory, each of them)",
-    )
-    parser.add_argument(
-        "--threads",
-        type=count,
-        default=default_threads(),
-        metavar="N",
-        help=f"threads on each side (default: {default_threads()})",
-    )
-    parser.add_argument(
-        "--batch",
-        type=count,
-        metavar="N",
-        help="samples in each step (default: that of the task; 16 for growth, 32 for memory)",
-    )
-    parser.add_argument(
-        "--pairs", type=count, default=5, metavar="N", help="how often each side is timed, alternately (default: 5)"
-    )
-    parser.add_argument(
-        "--steps",
-        type=count,
-        metavar="N",
-        help="steps in each timing; for growth, for each point (default: 5); for memory 3",
-    )
-    parser.add_argument(
-        "--peer-python", metavar="FILE", help="a Python interpreter that has the peer (default: the peer is installed)"
-    )
-    parser.add_argument(
-        "--caffe2-python",
-        metavar="FILE",
-        help="a Python interpreter that has Caffe2, such as one with torch 1.10: Caffe2 runs the net that netbuilder "
-        "has built, as a further peer of training steps in float32",
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="compare losses and updates of both sides, in float32, instead of times"
-    )
-    add_without(parser)
-    parser.add_argument("--json", metavar="FILE", help="also write all results as JSON")
-    swept = parser.add_argument_group("growth and build")
-    add_list(
-        swept,
-        "--sweep",
-        choices=SWEEPS,
-        default=list(SWEEPS),
-        metavar="NAME,NAME",
-        help=f"what growth varies (default: all): {', '.join(SWEEPS)}; for memory-growth batch and depth",
-    )
-    for name, values, what in (
-        ("--batches", [1, 2, 4, 8, 16, 32, 64], "samples in each step"),
-        ("--depths", [18, 34, 50, 101, 152], "layers of the ResNet"),
-        ("--widths", [32, 64, 128], "channels of its first stage"),
-    ):
-        add_list(
-            swept,
-            name,
-            type=count,
-            default=values,
-            metavar="N,N",
-            help=f"for growth: {what} (default: {','.join(map(str, values))})",
-        )
-    add_list(
-        swept,
-        "--devices",
-        type=count,
-        metavar="N,N",
-        help="numbers of devices (default: 1,2 for growth, 1,4,16,64 for build)",
-    )
-    exchange = parser.add_argument_group("exchange")
-    add_list(
-        exchange,
-        "--processes",
-        type=count,
-        metavar="N,N",
-        help="numbers of processes (default: 2,4 for exchange, 1,2,4 for exchange-predicted)",
-    )
-    exchange.add_argument(
-        "--bucket", type=size, default=Work.bucket, metavar="SIZE", help="size of buckets (default: 4MiB)"
-    )
-    strategies = parser.add_argument_group("strategies")
-    add_list(
-        strategies,
-        "--strategies",
-        default=list(DEFAULT_STRATEGIES),
-        metavar="TEXT,TEXT",
-        help=f"what processes exchange (default: {','.join(DEFAULT_STRATEGIES)})",
-    )
-    strategies.add_argument(
-        "--data",
-        default=Trainings.data,
-        metavar="FOLDER",
-        help="a folder with IDX files such as MNIST's (default: the digits that come with netbuilder)",
-    )
-    strategies.add_argument(
-        "--epochs", type=count, default=Trainings.epochs, metavar="N", help=f"default: {Trainings.epochs}"
-    )
-    on_gpus = parser.add_argument_group("gpu")
-    add_list(
-        on_gpus,
-        "--gpu-peers",
-        choices=PEER_MODES,
-        may_be_empty=True,
-        default=list(PEER_MODES),
-        metavar="MODE,MODE",
-        help=f"how PyTorch runs: {', '.join(PEER_MODES)}; nothing for netbuilder alone (default: all)",
-    )
-    on_gpus.add_argument(
-        "--report", metavar="FILE", help="also write a page in Markdown, which has the results so far after each line"
-    )
-    on_gpus.add_argument(
-        "--limit",
-        type=count,
-        default=LIMIT,
-        metavar="SECONDS",
-        help=f"time after which what still runs is ended, and the rest is left out (default: {LIMIT})",
-    )
-    on_gpus.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)  # for tests
-    prediction = parser.add_argument_group("predict")
-    add_list(
-        prediction,
-        "--callers",
-        type=count,
-        metavar="N,N",
-        help="how many threads call one predictor at the same time, each measured by itself; --nets says which nets "
-        "(here mlp is a small one, 64-128-128-10), and the batch is 1 unless --batch is given",
-    )
-    memory = parser.add_argument_group("memory")
-    add_list(
-        memory,
-        "--nets",
-        default=["resnet50"],
-        type=_net,
-        metavar="NET,NET",
-        help="what is trained, or called by --callers (default: resnet50): "
-        f"{', '.join(_MEMORY_NETS)}, or another ResNet, such as resnet152; "
-        "memory-growth takes one",
-    )
-    memory.add_argument("--image-size", type=count, metavar="N", help="height and width of images (default: 224)")
-    add_list(
-        memory,
-        "--observable",
-        default=list(Ours.observable),
-        choices=[DEFAULT, *OBSERVABLE],
-        metavar="KIND,KIND",
-        help=f"which values can be fetched after a step, each measured by itself: {DEFAULT} (as the net says), "
-        f"{', '.join(OBSERVABLE)} (default: {','.join(Ours.observable)})",
-    )
-    add_list(
-        memory,
-        "--budget",
-        default=[],
-        type=_budget,
-        metavar="X,X",
-        help="memory budgets of netbuilder, each measured by itself: shares of what the step would take, such as 0.65, "
-        "or sizes, such as 2GiB",
-    )
-    add_list(
-        memory,
-        "--peers",
-        may_be_empty=True,
-        default=["compile", "eager"],
-        choices=PEERS,
-        metavar="HOW,HOW",
-        help="how PyTorch runs, each measured by itself: compile, eager, or checkpoint (eager with "
-        "torch.utils.checkpoint); nothing for netbuilder alone (default: compile,eager)",
-    )
-    return parser
-
-
 def _net(text: str) -> str:
     """Return the name of a net, for ``type=`` of an option."""
     if text not in _MEMORY_NETS and Work(text, 1).layers not in _LAYERS:
@@ -319,6 +128,141 @@ def _budget(text: str) -> float | str:
     return share
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-benchmark."""
+
+    task: tuple[str, ...] = argument(
+        "one of the tasks listed below", nargs="+", choices=[*TASKS, *_OTHER_TASKS, *_MEMORY_TASKS], metavar="TASK"
+    )
+    mode: str = option(
+        f"how PyTorch runs (default: {BEST}: eager, channels last, and compiled, each measured)",
+        default=BEST,
+        choices=["eager", "compile", BEST],
+    )
+    dtype: str | None = option(
+        "type of activations on both sides (default: float32; for memory, each of them)", choices=_DTYPES
+    )
+    threads: int = option("threads on each side", type=count, factory=default_threads, metavar="N")
+    batch: int | None = option(
+        "samples in each step (default: that of the task; 16 for growth, 32 for memory)", type=count, metavar="N"
+    )
+    pairs: int = option("how often each side is timed, alternately", type=count, default=5)
+    steps: int | None = option(
+        "steps in each timing; for growth, for each point (default: 5); for memory 3", type=count, metavar="N"
+    )
+    peer_python: str | None = option(
+        "a Python interpreter that has the peer (default: the peer is installed)", metavar="FILE"
+    )
+    caffe2_python: str | None = option(
+        "a Python interpreter that has Caffe2, such as one with torch 1.10: Caffe2 runs the net that netbuilder "
+        "has built, as a further peer of training steps in float32",
+        metavar="FILE",
+    )
+    check: bool = switch("compare losses and updates of both sides, in float32, instead of times")
+    without: frozenset[str] = without_option()
+    json: str | None = option("also write all results as JSON", metavar="FILE")
+    sweep: tuple[str, ...] = option(
+        f"what growth varies (default: all): {', '.join(SWEEPS)}; for memory-growth batch and depth",
+        default=tuple(SWEEPS),
+        choices=SWEEPS,
+        metavar="NAME,NAME",
+        group="growth and build",
+    )
+    batches: tuple[int, ...] = option("for growth: samples in each step", type=count, default=(1, 2, 4, 8, 16, 32, 64))
+    depths: tuple[int, ...] = option("for growth: layers of the ResNet", type=count, default=_LAYERS)
+    widths: tuple[int, ...] = option("for growth: channels of its first stage", type=count, default=(32, 64, 128))
+    devices: tuple[int, ...] | None = option(
+        "numbers of devices (default: 1,2 for growth, 1,4,16,64 for build)", type=count, metavar="N,N"
+    )
+    processes: tuple[int, ...] | None = option(
+        "numbers of processes (default: 2,4 for exchange, 1,2,4 for exchange-predicted)",
+        type=count,
+        group="exchange",
+    )
+    bucket: int = option("size of buckets (default: 4MiB)", type=size, default=Work.bucket, metavar="SIZE")
+    strategies: tuple[str, ...] = option(
+        f"what processes exchange (default: {','.join(DEFAULT_STRATEGIES)})",
+        default=tuple(DEFAULT_STRATEGIES),
+        metavar="TEXT,TEXT",
+        group="strategies",
+    )
+    data: str = option(
+        "a folder with IDX files such as MNIST's (default: the digits that come with netbuilder)",
+        default=Trainings.data,
+        metavar="FOLDER",
+    )
+    epochs: int = option("", type=count, default=Trainings.epochs)
+    gpu_peers: tuple[str, ...] = option(
+        f"how PyTorch runs: {', '.join(PEER_MODES)}; nothing for netbuilder alone (default: all)",
+        default=tuple(PEER_MODES),
+        choices=PEER_MODES,
+        may_be_empty=True,
+        metavar="MODE,MODE",
+        group="gpu",
+    )
+    report: str | None = option(
+        "also write a page in Markdown, which has the results so far after each line", metavar="FILE"
+    )
+    limit: int = option(
+        f"time after which what still runs is ended, and the rest is left out (default: {LIMIT})",
+        type=count,
+        default=LIMIT,
+        metavar="SECONDS",
+    )
+    tiny: bool = switch(argparse.SUPPRESS)
+    callers: tuple[int, ...] | None = option(
+        "how many threads call one predictor at the same time, each measured by itself; --nets says which nets "
+        "(here mlp is a small one, 64-128-128-10), and the batch is 1 unless --batch is given",
+        type=count,
+        group="predict",
+    )
+    nets: tuple[str, ...] = option(
+        "what is trained, or called by --callers (default: resnet50): "
+        f"{', '.join(_MEMORY_NETS)}, or another ResNet, such as resnet152; "
+        "memory-growth takes one",
+        type=_net,
+        default=("resnet50",),
+        metavar="NET,NET",
+        group="memory",
+    )
+    image_size: int | None = option("height and width of images (default: 224)", type=count)
+    observable: tuple[str, ...] = option(
+        f"which values can be fetched after a step, each measured by itself: {DEFAULT} (as the net says), "
+        f"{', '.join(OBSERVABLE)} (default: {','.join(Ours.observable)})",
+        default=tuple(Ours.observable),
+        choices=[DEFAULT, *OBSERVABLE],
+        metavar="KIND,KIND",
+    )
+    budget: tuple[float | str, ...] = option(
+        "memory budgets of netbuilder, each measured by itself: shares of what the step would take, such as 0.65, "
+        "or sizes, such as 2GiB",
+        type=_budget,
+        default=(),
+        metavar="X,X",
+    )
+    peers: tuple[str, ...] = option(
+        "how PyTorch runs, each measured by itself: compile, eager, or checkpoint (eager with "
+        "torch.utils.checkpoint); nothing for netbuilder alone (default: compile,eager)",
+        default=("compile", "eager"),
+        may_be_empty=True,
+        choices=PEERS,
+        metavar="HOW,HOW",
+    )
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
+        prog="netbuilder-benchmark",
+        description="Run benchmarks and print one line for each. The peers (PyTorch eager and\n"
+        "compiled; onnxruntime and OpenVINO) run alternately with netbuilder, on the\n"
+        "same machine with as many threads, and ratios are to the fastest of them.",
+        epilog=_TASKS_HELP,
+        formatter_class=_Help,
+    )
+
+
 @reporting("netbuilder-benchmark", ValueError, RuntimeError, status=2)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run benchmarks and print a line for each.
@@ -326,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0; 1 if a check failed or a result is invalid; 2 if something is missing or failed.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser().parse(arguments)
     check_outputs(options, "json", "report")
     machine, busy = describe_machine(), busy_share()
     print(machine, flush=True)
@@ -348,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(line.good for line in lines) else 1
 
 
-def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
+def _lines(task: str, options: _Options) -> Iterator[Line]:
     if task == "build":
         yield from _build(options.devices or [1, 4, 16, 64])
     elif task in _MEMORY_TASKS:
@@ -389,11 +333,11 @@ def _lines(task: str, options: argparse.Namespace) -> Iterator[Line]:
         yield _against_torch(_with_options(TASKS[task], options), options)
 
 
-def _dtype(options: argparse.Namespace) -> str:
+def _dtype(options: _Options) -> str:
     return options.dtype or _DTYPES[0]
 
 
-def _gpu(options: argparse.Namespace) -> Iterator[Line]:
+def _gpu(options: _Options) -> Iterator[Line]:
     began = time.monotonic()
     require_gpu()
 
@@ -420,7 +364,7 @@ def _gpu(options: argparse.Namespace) -> Iterator[Line]:
         print(f"\n{gpu_table(records)}", flush=True)
 
 
-def _memory(task: str, options: argparse.Namespace) -> Iterator[Line]:
+def _memory(task: str, options: _Options) -> Iterator[Line]:
     ours = Ours(options.observable, options.budget)
     if task == "memory-growth":
         if len(options.nets) > 1:
@@ -443,7 +387,7 @@ def _memory(task: str, options: argparse.Namespace) -> Iterator[Line]:
     yield from memory_lines(points, python, warmup=2, steps=options.steps or 3)
 
 
-def _memory_work(net: str, options: argparse.Namespace, dtype: str, batch: int | None) -> Work:
+def _memory_work(net: str, options: _Options, dtype: str, batch: int | None) -> Work:
     work = TASKS[net].work if net in TASKS else TASKS["resnet50"].work
     size = options.image_size if options.image_size and not work.reads_words else work.size
     return dataclasses.replace(
@@ -451,14 +395,14 @@ def _memory_work(net: str, options: argparse.Namespace, dtype: str, batch: int |
     )
 
 
-def _with_options(task: Task, options: argparse.Namespace) -> Task:
+def _with_options(task: Task, options: _Options) -> Task:
     work = dataclasses.replace(task.work, threads=options.threads, dtype=_dtype(options))
     if options.batch:
         work = dataclasses.replace(work, batch=options.batch)
     return dataclasses.replace(task, work=work, steps=options.steps or task.steps)
 
 
-def _against_torch(task: Task, options: argparse.Namespace) -> Line:
+def _against_torch(task: Task, options: _Options) -> Line:
     if options.caffe2_python and task.work.dtype != "float32":
         raise ArgumentError(f"--caffe2-python: Caffe2 runs in float32 only, got --dtype {task.work.dtype}")
     python = options.peer_python or peer_python("torch")
@@ -479,7 +423,7 @@ def _against_torch(task: Task, options: argparse.Namespace) -> Line:
         return compared(task, names, result, [ours.loss, *(peer.loss for peer in peers)])
 
 
-def _predict(options: argparse.Namespace) -> Iterator[Line]:
+def _predict(options: _Options) -> Iterator[Line]:
     pythons = prediction_pythons(options.peer_python)
     works = [Predictors(batch, options.threads) for batch in ([options.batch] if options.batch else BATCHES)]
     if options.callers:
@@ -504,7 +448,7 @@ def _layers(net: str) -> int:
     return layers
 
 
-def _sparse(options: argparse.Namespace) -> Iterator[Line]:
+def _sparse(options: _Options) -> Iterator[Line]:
     python = options.peer_python or peer_python("torch")
     for backward in (False, True):
         work = Sums(options.threads, backward=backward)
@@ -512,13 +456,13 @@ def _sparse(options: argparse.Namespace) -> Iterator[Line]:
         yield Line(found.text, found.record, found.good)
 
 
-def _exchanges(options: argparse.Namespace, processes: Sequence[int]) -> Exchanges:
+def _exchanges(options: _Options, processes: Sequence[int]) -> Exchanges:
     task = _with_options(TASKS["resnet50"], options)
     task = dataclasses.replace(task, work=dataclasses.replace(task.work, bucket=options.bucket))
     return Exchanges(task, options.processes or processes, options.pairs, task.steps)
 
 
-def _devices(task: Task, options: argparse.Namespace) -> Line:
+def _devices(task: Task, options: _Options) -> Line:
     two = _on_two(task, "devices")
     with our_worker(two, warmup=task.warmup) as split, our_worker(task.work, warmup=task.warmup) as whole:
         result = compare(split, whole, pairs=options.pairs, steps=task.steps)
@@ -526,7 +470,7 @@ def _devices(task: Task, options: argparse.Namespace) -> Line:
         return compared(task, names, result, [split.loss, whole.loss])
 
 
-def _wrapper(task: Task, options: argparse.Namespace) -> Line:
+def _wrapper(task: Task, options: _Options) -> Line:
     """Compare steps with their feed, on two CPU devices."""
     work = dataclasses.replace(task.work, devices=2)
     with (
@@ -537,7 +481,7 @@ def _wrapper(task: Task, options: argparse.Namespace) -> Line:
         return compared(task, ("DataParallel", "RunNet with prefetch"), result, [wrapper.loss, run_net.loss])
 
 
-def _combine_bn(task: Task, options: argparse.Namespace) -> Line:
+def _combine_bn(task: Task, options: _Options) -> Line:
     plain = _on_two(task, "combine-bn")
     combined = dataclasses.replace(plain, combine_bn=True)
     with our_worker(combined, warmup=task.warmup) as one, our_worker(plain, warmup=task.warmup) as other:
@@ -552,7 +496,7 @@ def _on_two(task: Task, name: str) -> Work:
     return dataclasses.replace(task.work, devices=2)
 
 
-def _check(task: str, options: argparse.Namespace) -> Iterator[Line]:
+def _check(task: str, options: _Options) -> Iterator[Line]:
     python = options.peer_python or peer_python("torch")
     for mode in modes_of(options.mode, os.environ):
         found = check(task, python, threads=options.threads, mode=mode)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from netbuilder.proto import NetError, files
-from netbuilder.tools.common_options import add_trusted, count, split_problem
-from netbuilder.tools.parser import Parser, real_number, whole_number
+from netbuilder.tools.common_options import count, split_problem, trusted_option
+from netbuilder.tools.options import OptionsParser, argument, option
+from netbuilder.tools.parser import real_number, whole_number
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.sequences.char_model import CharModel, Size, Writer
 from netbuilder.tools.sequences.characters import Characters
@@ -20,9 +21,9 @@ __all__ = ["main"]
 @reporting("netbuilder-char-lm", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, export and generate as the command line says; return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse(arguments)
     if options.text is not None:
-        _train(options)
+        _train(options.text, options)
     if options.write:
         writer = Writer(options.export, trusted=options.trusted)
         prime = options.prime or writer.alphabet[0]
@@ -30,56 +31,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-char-lm."""
+
+    text: str | None = argument(
+        "a text file in UTF-8; without it, no model is trained, and --write uses the one in --export", nargs="?"
+    )
+    export: str = option("folder that the predictor is written to and read from", required=True, metavar="FOLDER")
+    epochs: int = option("passes over the text", type=count, default=5)
+    batch: int = option("parts of the text that are read in parallel", type=count, default=32)
+    steps: int = option("characters of each part in a training step", type=count, default=50)
+    hidden: int = option("width of the states", type=count, default=128)
+    layers: int = option("number of LSTM layers", type=count, default=1)
+    rate: float = option("learning rate of Adam", type=real_number(0), default=0.003)
+    devices: int = option("replicas on the CPU", type=count, default=1)
+    seed: int = option("seed of initial values and of generated text", type=whole_number(), default=1)
+    write: int = option("generate N characters at the end", type=whole_number(), default=0)
+    prime: str = option("the beginning of the generated text", default="", metavar="TEXT")
+    trusted: bool = trusted_option()
+    temperature: float = option(
+        "below 1, likely characters are drawn more often", type=real_number(0), default=0.7, metavar="T"
+    )
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
         prog="netbuilder-char-lm",
         description="Train an LSTM to predict the next character of a text, export it, and generate text with it.",
     )
-    parser.add_argument(
-        "text",
-        nargs="?",
-        help="a text file in UTF-8; without it, no model is trained, and --write uses the one in --export",
-    )
-    parser.add_argument(
-        "--export", metavar="FOLDER", required=True, help="folder that the predictor is written to and read from"
-    )
-    parser.add_argument("--epochs", type=count, default=5, metavar="N", help="passes over the text (default: 5)")
-    parser.add_argument(
-        "--batch",
-        type=count,
-        default=32,
-        metavar="N",
-        help="parts of the text that are read in parallel (default: 32)",
-    )
-    parser.add_argument(
-        "--steps", type=count, default=50, metavar="N", help="characters of each part in a training step (default: 50)"
-    )
-    parser.add_argument("--hidden", type=count, default=128, metavar="N", help="width of the states (default: 128)")
-    parser.add_argument("--layers", type=count, default=1, metavar="N", help="number of LSTM layers (default: 1)")
-    parser.add_argument("--rate", type=real_number(0), default=0.003, help="learning rate of Adam (default: 0.003)")
-    parser.add_argument("--devices", type=count, default=1, metavar="N", help="replicas on the CPU (default: 1)")
-    parser.add_argument(
-        "--seed",
-        type=whole_number(),
-        default=1,
-        metavar="N",
-        help="seed of initial values and of generated text (default: 1)",
-    )
-    parser.add_argument("--write", type=whole_number(), default=0, metavar="N", help="generate N characters at the end")
-    parser.add_argument("--prime", default="", metavar="TEXT", help="the beginning of the generated text")
-    add_trusted(parser)
-    parser.add_argument(
-        "--temperature",
-        type=real_number(0),
-        default=0.7,
-        metavar="T",
-        help="below 1, likely characters are drawn more often (default: 0.7)",
-    )
-    return parser
 
 
-def _train(options: argparse.Namespace) -> None:
-    text = Characters(files.read_text(options.text))
+def _train(path: str, options: _Options) -> None:
+    text = Characters(files.read_text(path))
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")
     size = Size(len(text.alphabet), options.hidden, options.layers)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_ne
 from netbuilder.graph.checks import Finding, Rule, check_net
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.replicas import Replicas
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel import replicas_of
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import blob_spec, check_outputs
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.common_options import check_outputs, input_option
+from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
@@ -27,7 +28,7 @@ __all__ = ["main"]
 @reporting("netbuilder-check")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the net that the command line names, print what is found; return 1 if anything is."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse(arguments)
     check_outputs(options, "json")
     net, init_net, specs = _read(options)
     record = _replicas(net)
@@ -42,28 +43,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if found else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-check."""
+
+    net: str = argument("a net in a file (.pb, or text in .pbtxt), or a folder with a predictor")
+    init: str | None = option("init net that makes the parameters; it is checked, too", metavar="FILE")
+    input: tuple[tuple[str, TensorSpec], ...] = input_option(
+        "shape of an input, such as data=32x3x224x224 or label=32:int32, so that shapes are checked; of a "
+        "data-parallel net, also the share of each replica, without its scope"
+    )
+    json: str | None = option("also write the findings as JSON", metavar="FILE")
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
         prog="netbuilder-check",
         description="Check a net and the nets inside its operators without running it, and print one line for each "
         f"finding. Rules: {', '.join(rule.value for rule in Rule)}.",
     )
-    parser.add_argument("net", help="a net in a file (.pb, or text in .pbtxt), or a folder with a predictor")
-    parser.add_argument("--init", metavar="FILE", help="init net that makes the parameters; it is checked, too")
-    parser.add_argument(
-        "--input",
-        metavar="BLOB=SHAPE[:TYPE]",
-        type=blob_spec,
-        action="append",
-        default=[],
-        help="shape of an input, such as data=32x3x224x224 or label=32:int32, so that shapes are checked; of a "
-        "data-parallel net, also the share of each replica, without its scope; may be repeated",
-    )
-    parser.add_argument("--json", metavar="FILE", help="also write the findings as JSON")
-    return parser
 
 
-def _read(options: argparse.Namespace) -> tuple[NetDef, NetDef | None, dict[str, Any]]:
+def _read(options: _Options) -> tuple[NetDef, NetDef | None, dict[str, Any]]:
     """Return the net, its init net, and the shapes that are stored with it."""
     path = Path(options.net)
     if not path.is_dir():

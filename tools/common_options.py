@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,22 +17,25 @@ from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import check_place
 from netbuilder.runtime.plan.optimizations import ALL, GROUPS, check_without
+from netbuilder.tools.options import option, switch
 from netbuilder.tools.parser import count
 
 __all__ = [
     "IGNORE_ORIENTATION",
     "OBSERVABLE",
-    "add_cpu",
-    "add_ignore_orientation",
-    "add_max_pixels",
-    "add_trusted",
-    "add_without",
     "blob_spec",
+    "budget",
     "check_outputs",
     "count",
     "cpu_device",
+    "cpu_option",
+    "input_option",
+    "max_pixels_option",
     "size",
     "split_problem",
+    "trusted_option",
+    "upright_option",
+    "without_option",
 ]
 
 IGNORE_ORIENTATION = "--ignore-orientation"
@@ -39,64 +43,81 @@ IGNORE_ORIENTATION = "--ignore-orientation"
 OBSERVABLE = KINDS
 """Kinds of values that can be fetched after a run, see ``Workspace.create_net``."""
 
+T = TypeVar("T")
 _TYPES = ("float32", "float64", "float16", "int32", "int64", "uint8", "bool")
 
 
-def add_cpu(parser: Any) -> None:
-    """Add the option ``--cpu`` of commands that run a predictor to a parser or argument group."""
-    parser.add_argument("--cpu", action="store_true", help="run on the CPU, whatever devices the files name")
+def cpu_option(**details: Any) -> Any:
+    """Return the field ``cpu`` of commands that run a predictor."""
+    return switch("run on the CPU, whatever devices the files name", **details)
 
 
-def cpu_device(options: argparse.Namespace) -> DeviceOption | None:
+def cpu_device(cpu: bool) -> DeviceOption | None:
     """Return the device that ``--cpu`` asks for; None: each operator runs on the device in its net."""
-    return make_device_option(PROTO_CPU, 0) if options.cpu else None
+    return make_device_option(PROTO_CPU, 0) if cpu else None
 
 
-def add_max_pixels(parser: Any) -> None:
-    """Add the option ``--max-pixels`` to a parser or argument group; its value is None or a whole number."""
-    parser.add_argument(
-        "--max-pixels", type=count, metavar="N",
-        help=f"largest number of pixels of an image, height times width "
-        f"(default: NETBUILDER_MAX_PIXELS, or {MAX_PIXELS})",
+def max_pixels_option(**details: Any) -> Any:
+    """Return the field ``max_pixels``, which is None or a whole number."""
+    return option(
+        "largest number of pixels of an image, height times width "
+        f"(default: NETBUILDER_MAX_PIXELS, or {MAX_PIXELS})", type=count, metavar="N", **details,
     )  # fmt: skip
 
 
-def add_ignore_orientation(parser: Any) -> None:
-    """Add the option ``--ignore-orientation`` to a parser or argument group."""
-    parser.add_argument(
-        IGNORE_ORIENTATION, action="store_true",
-        help="do not turn images as the orientation says that cameras store in JPEG, PNG and WebP files (EXIF)",
+def upright_option(**details: Any) -> Any:
+    """Return the field ``upright``, a switch that ``--ignore-orientation`` sets to False."""
+    return switch(
+        "do not turn images as the orientation says that cameras store in JPEG, PNG and WebP files (EXIF)",
+        default=True, flag=IGNORE_ORIENTATION, **details,
     )  # fmt: skip
 
 
-def add_trusted(parser: Any) -> None:
-    """Add the option ``--trusted`` to a parser or argument group."""
-    parser.add_argument(
-        "--trusted", action="store_true",
-        help="allow all operators in the files, also those that read or write files, loop, wait or call Python; "
-        "without this option such files are an error",
+def trusted_option(**details: Any) -> Any:
+    """Return the field ``trusted``."""
+    return switch(
+        "allow all operators in the files, also those that read or write files, loop, wait or call Python; "
+        "without this option such files are an error", **details,
     )  # fmt: skip
 
 
-def add_without(parser: Any) -> None:
-    """Add the option ``--without`` to a parser or argument group; its value is a frozenset of groups."""
-    parser.add_argument(
-        "--without", type=_optimizations, default=frozenset(), metavar="NAME,NAME",
-        help=f"groups of optimizations of the net to switch off, of {', '.join(GROUPS)}, or {ALL}; see "
+def without_option(**details: Any) -> Any:
+    """Return the field ``without``, a frozenset of groups."""
+    return option(
+        f"groups of optimizations of the net to switch off, of {', '.join(GROUPS)}, or {ALL}; see "
         "docs/optimizations.md",
+        type=_optimizations, default=frozenset(), metavar="NAME,NAME", **details,
     )  # fmt: skip
+
+
+def input_option(help: str, type: Callable[[str], Any] | None = None) -> Any:
+    """Return the field ``input``: the names of blobs with their specs, or with what ``type`` makes of the text."""
+    return option(f"{help}; may be repeated", type=type or blob_spec, repeated=True, metavar="BLOB=SHAPE[:TYPE]")
 
 
 def _optimizations(text: str) -> frozenset[str]:
+    return frozenset(map(str, _refused(check_without, text, "--without")))
+
+
+def budget(text: str) -> str:
+    """Return a memory budget as it is given, for ``type=`` of an option.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither a size nor a fraction; argparse adds the name of the option.
+    """
+    _refused(parse_budget, text, "--memory-budget")
+    return text
+
+
+def _refused(convert: Callable[[str, str], T], text: str, name: str) -> T:
+    """Call ``convert`` with text and an option's name, which argparse adds to its error."""
     try:
-        return frozenset(map(str, check_without(text, "--without")))
+        return convert(text, name)
     except NetError as error:
-        raise argparse.ArgumentTypeError(
-            str(error).removeprefix("--without: ")
-        ) from None  # argparse adds the option's name
+        raise argparse.ArgumentTypeError(str(error).removeprefix(f"{name}: ")) from None
 
 
-def check_outputs(options: argparse.Namespace, *names: str) -> None:
+def check_outputs(options: object, *names: str) -> None:
     """Check that the files can be written that options name, before the results for them are computed.
 
     Raises:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data import read_npz
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel.compare import Comparison, Difference, difference_from_file
 from netbuilder.proto.errors import counted
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.plan.optimizations import check_without
-from netbuilder.tools.common_options import blob_spec, check_outputs, count
+from netbuilder.tools.common_options import check_outputs, count, input_option
 from netbuilder.tools.comparing.sides import Side, StoredNet, StoredSide, TrainerSide
-from netbuilder.tools.parser import Parser, real_number
+from netbuilder.tools.options import OptionsParser, option, switch
+from netbuilder.tools.parser import real_number
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.options import parse
@@ -33,7 +35,7 @@ _SETTINGS = ("net", "init", "without", "dtype", "memory-budget", "numpy", "seed"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare as the command line says; return 1 if a value differs by more than the bound."""
     parser = _parser()
-    options, others = parser.parse_known_args(arguments)
+    options, others = parser.parse_known(arguments)
     check_outputs(options, "json")
     if options.net:
         found, done, texts = _compare_stored(parser, options, others)
@@ -43,8 +45,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if found else 0
 
 
-def _parser() -> Parser:
-    parser = Parser(
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-compare."""
+
+    steps: int = option("training steps", type=count, default=3, metavar="K")
+    bound: float = option(
+        "largest ||a - b|| / max(||a||, 1e-6 sqrt(n)) of a value with n elements (default: 1e-4; for bfloat16, "
+        "0.05 in the forward pass, 0.7 for the gradients of a step)",
+        type=real_number(0),
+        default=1e-4,
+        metavar="X",
+    )
+    against: tuple[str, ...] = option(
+        "what differs in the second run, such as dtype=bfloat16, without=all, memory-budget=0.6 or devices=0,1,2; "
+        f"of a stored net one of {', '.join(_SETTINGS)}; may be repeated",
+        repeated=True,
+        metavar="OPTION=VALUE",
+    )
+    json: str | None = option("also write the result as JSON", metavar="FILE")
+    net: str = option(
+        "a net (.pb, or text in .pbtxt) that trains, or runs otherwise",
+        default="",
+        metavar="FILE",
+        group="nets in files, instead of those of netbuilder-train",
+    )
+    init: str | None = option("init net that makes the parameters", metavar="FILE")
+    feed: str | None = option(
+        "values of inputs by name, in an .npz file; of a data-parallel "
+        "net, the whole batch by the name without the replicas' scopes",
+        metavar="FILE",
+    )
+    input: tuple[tuple[str, TensorSpec], ...] = input_option(
+        "shape of an input, such as data=32x3x224x224 or label=32:int32; floats are random"
+    )
+    blobs: str | None = option("compare the blobs after the last step with those in this .npz file", metavar="FILE")
+    trusted: bool = switch("allow all operators in the files")
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
         prog="netbuilder-compare",
         description="Train the same steps from the same seed twice, on one device and on several, or with two "
         "settings, compare the values in the order in which they are computed, and name the first that differs and the "
@@ -53,42 +94,10 @@ def _parser() -> Parser:
         epilog="The exit status is 1 if a value differs by more than the bound.",
         allow_abbrev=False,
     )
-    parser.add_argument("--steps", type=count, default=3, metavar="K", help="training steps (default: 3)")
-    parser.add_argument(
-        "--bound",
-        type=real_number(0),
-        default=1e-4,
-        metavar="X",
-        help="largest ||a - b|| / max(||a||, 1e-6 sqrt(n)) of a value with n elements (default: 1e-4; for bfloat16, "
-        "0.05 in the forward pass, 0.7 for the gradients of a step)",
-    )
-    parser.add_argument(
-        "--against",
-        action="append",
-        default=[],
-        metavar="OPTION=VALUE",
-        help="what differs in the second run, such as dtype=bfloat16, without=all, memory-budget=0.6 or devices=0,1,2; "
-        f"of a stored net one of {', '.join(_SETTINGS)}; may be repeated",
-    )
-    parser.add_argument("--json", metavar="FILE", help="also write the result as JSON")
-    stored = parser.add_argument_group("nets in files, instead of those of netbuilder-train")
-    stored.add_argument("--net", metavar="FILE", help="a net (.pb, or text in .pbtxt) that trains, or runs otherwise")
-    stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
-    stored.add_argument("--feed", metavar="FILE", help="values of inputs by name, in an .npz file; of a data-parallel "
-                        "net, the whole batch by the name without the replicas' scopes")  # fmt: skip
-    stored.add_argument(
-        "--input", metavar="BLOB=SHAPE[:TYPE]", type=blob_spec, action="append", default=[],
-        help="shape of an input, such as data=32x3x224x224 or label=32:int32; floats are random; may be repeated",
-    )  # fmt: skip
-    stored.add_argument(
-        "--blobs", metavar="FILE", help="compare the blobs after the last step with those in this .npz file"
-    )
-    stored.add_argument("--trusted", action="store_true", help="allow all operators in the files")
-    return parser
 
 
 def _compare_trainers(
-    parser: Parser, options: argparse.Namespace, others: list[str]
+    parser: OptionsParser[_Options], options: _Options, others: list[str]
 ) -> tuple[Difference | None, int, list[str]]:
     for name in ("init", "feed", "blobs"):
         if getattr(options, name):
@@ -100,6 +109,8 @@ def _compare_trainers(
         if len(first.devices) < 2:
             parser.error("give several --devices to compare with the first of them, or --against OPTION=VALUE")
         first = dataclasses.replace(first, devices=first.devices[:1])
+    if first.callback or second.callback:
+        parser.error("--callback: netbuilder-compare runs no callbacks; omit it")
     if second.batch != first.batch or second.seed != first.seed or second.data != first.data:
         parser.error("--against: batch, data and seed must be the same in both runs")
     train, test = load_images(first.data, first.input)
@@ -115,7 +126,7 @@ def _parse(given: Sequence[str]) -> Options:
 
 
 def _compare_stored(
-    parser: Parser, options: argparse.Namespace, others: list[str]
+    parser: OptionsParser[_Options], options: _Options, others: list[str]
 ) -> tuple[Difference | None, int, list[str]]:
     if others:
         parser.error(f"{others[0]} is an option of netbuilder-train, which --net replaces")
@@ -135,7 +146,7 @@ def _compare_stored(
     return *_first(sides, options), [str(options.net), ", ".join(options.against)]
 
 
-def _setting(parser: Parser, text: str) -> tuple[str, Any]:
+def _setting(parser: OptionsParser[_Options], text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     if name not in _SETTINGS:
         near = did_you_mean(name, _SETTINGS)
@@ -149,7 +160,7 @@ def _setting(parser: Parser, text: str) -> tuple[str, Any]:
     return name.replace("-", "_"), value
 
 
-def _first(sides: Sequence[Side], options: argparse.Namespace) -> tuple[Difference | None, int]:
+def _first(sides: Sequence[Side], options: _Options) -> tuple[Difference | None, int]:
     """Step both sides until they differ; return the difference, and the number of steps."""
     comparison = Comparison((sides[0].record, sides[1].record), bound=options.bound)
     for step in range(1, options.steps + 1):
@@ -161,7 +172,7 @@ def _first(sides: Sequence[Side], options: argparse.Namespace) -> tuple[Differen
     return None, options.steps
 
 
-def _print(found: Difference | None, steps: int, texts: list[str], options: argparse.Namespace) -> None:
+def _print(found: Difference | None, steps: int, texts: list[str], options: _Options) -> None:
     if found is None:
         print(f"{texts[0]} and {texts[1]}: no value differs by more than {options.bound:g} in {counted(steps, 'step')}")
     else:

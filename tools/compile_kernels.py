@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.engines.cuda.kernel import OPTIONS
@@ -17,7 +18,8 @@ from netbuilder.proto.errors import counted
 from netbuilder.tools.kernels.catalog import make_kernels
 from netbuilder.tools.kernels.nvrtc_cuda import Nvrtc, has_cupy_headers
 from netbuilder.tools.kernels.recording_cuda import record, recorded
-from netbuilder.tools.parser import Parser, add_list, whole_number
+from netbuilder.tools.options import OptionsParser, argument, option
+from netbuilder.tools.parser import whole_number
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compile kernels, or record those of a program; return 1 if the compiler refuses one."""
     parser = _parser()
     before, program = _without_program(sys.argv[1:] if arguments is None else arguments)
-    options = parser.parse_args(before)
+    options = parser.parse(before)
     if options.record and not program:
         parser.error("--record: give a program, a script or -m MODULE, with its arguments")
     if options.record:
@@ -73,34 +75,33 @@ def _without_program(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return given, []
 
 
-def _parser() -> Parser:
-    parser = Parser(
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of compile_kernels."""
+
+    architectures: tuple[str, ...] = option(
+        f"kinds of GPUs (default: {','.join(_ARCHITECTURES)})", default=tuple(_ARCHITECTURES), metavar="SM,SM"
+    )
+    every: int = option(
+        "compile every Nth of our own kernels, by name, for a sample (default: all)",
+        type=whole_number(1),
+        default=1,
+    )
+    record: str | None = option(
+        "instead, run the program that follows (a script, or -m and a module, with its arguments) and store each "
+        "kernel that CuPy compiles in FOLDER; CuPy must be able to run, on a GPU or an emulated one",
+        metavar="FOLDER",
+    )
+    folder: tuple[str, ...] = argument("folders of recorded kernels", nargs="*", metavar="FOLDER")
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
         prog="compile_kernels",
         description="Compile all of netbuilder's CUDA kernels, and those in folders of recorded ones, with NVRTC. No "
         "GPU is needed.",
     )
-    add_list(
-        parser,
-        "--architectures",
-        default=list(_ARCHITECTURES),
-        metavar="SM,SM",
-        help=f"kinds of GPUs (default: {','.join(_ARCHITECTURES)})",
-    )
-    parser.add_argument(
-        "--every",
-        type=whole_number(1),
-        default=1,
-        metavar="N",
-        help="compile every Nth of our own kernels, by name, for a sample (default: all)",
-    )
-    parser.add_argument(
-        "--record",
-        metavar="FOLDER",
-        help="instead, run the program that follows (a script, or -m and a module, with its arguments) and store each "
-        "kernel that CuPy compiles in FOLDER; CuPy must be able to run, on a GPU or an emulated one",
-    )
-    parser.add_argument("folder", nargs="*", metavar="FOLDER", help="folders of recorded kernels")
-    return parser
 
 
 if __name__ == "__main__":

@@ -5,22 +5,23 @@ NET is a net in a file, a folder with a predictor, or the name of a net of the z
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import ArgumentError, NetDef, ShapeError, files
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import blob_spec, check_outputs, count
+from netbuilder.tools.common_options import blob_spec, check_outputs, count, input_option
 from netbuilder.tools.drawing.layout import Drawing, lay_out
 from netbuilder.tools.drawing.page import page
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.training.nets import NETS, add_net
@@ -33,7 +34,7 @@ _SHOWN = 6  # number of blob names in a message
 @reporting("netbuilder-draw")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw a net as the command line says; return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse(arguments)
     check_outputs(options, "output")
     net, init, specs = _load(options)
     _require_known(net, [name for name, _ in options.input])
@@ -84,55 +85,45 @@ def _question(drawing: Drawing, has_init: bool) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="netbuilder-draw",
-        description="Draw a net in one HTML page: one lane for each device, blobs with their shapes, a search field.",
-    )
-    parser.add_argument(
-        "net",
-        help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the page to write")
-    parser.add_argument("--init", metavar="FILE", help="init net that makes the parameters, for their shapes")
-    parser.add_argument(
-        "--input",
-        metavar="BLOB=SHAPE[:TYPE]",
-        type=_input,
-        action="append",
-        default=[],
-        help="shape of a blob, such as data=32x3x224x224 or label=32:int32; may be repeated",
-    )
-    parser.add_argument(
-        "--without-shapes", action="store_true", help="draw the net even if shapes of inputs are missing"
-    )
-    parser.add_argument(
-        "--by-bytes",
-        action="store_true",
-        help="color each operator by the bytes of the blobs that it writes; a button of the page changes the colors",
-    )
-    zoo = parser.add_argument_group("nets of the zoo")
-    zoo.add_argument("--batch", type=count, default=32, metavar="N", help="samples in the batch (default: 32)")
-    zoo.add_argument(
-        "--image-size",
-        type=count,
-        metavar="N",
-        help="height and width of images in pixels (default: the usual size for the net)",
-    )
-    zoo.add_argument("--classes", type=count, default=1000, metavar="N", help="number of classes (default: 1000)")
-    zoo.add_argument(
-        "--inference", action="store_true", help="draw the forward pass in test mode instead of a training step"
-    )
-    return parser
-
-
 def _input(text: str) -> tuple[str, Any]:
     """Return a name and a shape, or a spec if a type is given; otherwise the operators that read the blob decide."""
     name, spec = blob_spec(text)
     return name, spec if ":" in text else spec.shape
 
 
-def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-draw."""
+
+    net: str = argument(
+        "a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo"
+    )
+    output: str = option("the page to write", required=True, short="-o", metavar="FILE")
+    init: str | None = option("init net that makes the parameters, for their shapes", metavar="FILE")
+    input: tuple[tuple[str, TensorSpec], ...] = input_option(
+        "shape of a blob, such as data=32x3x224x224 or label=32:int32", type=_input
+    )
+    without_shapes: bool = switch("draw the net even if shapes of inputs are missing")
+    by_bytes: bool = switch(
+        "color each operator by the bytes of the blobs that it writes; a button of the page changes the colors"
+    )
+    batch: int = option("samples in the batch", type=count, default=32, group="nets of the zoo")
+    image_size: int | None = option(
+        "height and width of images in pixels (default: the usual size for the net)", type=count, metavar="N"
+    )
+    classes: int = option("number of classes", type=count, default=1000)
+    inference: bool = switch("draw the forward pass in test mode instead of a training step")
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
+        prog="netbuilder-draw",
+        description="Draw a net in one HTML page: one lane for each device, blobs with their shapes, a search field.",
+    )
+
+
+def _load(options: _Options) -> tuple[Any, Any, dict[str, Any]]:
     """Return a net, its init net or None, and the known specs of its inputs."""
     init = read_net(options.init) if options.init else None
     path = Path(options.net)
@@ -153,7 +144,7 @@ def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     return read_net(path), init, {}
 
 
-def _zoo(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
+def _zoo(options: _Options) -> tuple[Any, Any, dict[str, Any]]:
     shape = image_shape(options.net, ZooOptions(image_size=options.image_size))
     model = ModelHelper(name=options.net, arg_scope={"order": "NCHW"})
     label = None if options.inference else "label"

@@ -4,36 +4,43 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from netbuilder.exchange import load_predictor
 from netbuilder.ops.losses.accuracy import classes_before_label
-from netbuilder.tools.common_options import add_cpu, add_trusted, count, cpu_device
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.common_options import count, cpu_device, cpu_option, trusted_option
+from netbuilder.tools.options import OptionsParser, argument, nested, option
 from netbuilder.tools.progress import Progress
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.training.images import load_images
-from netbuilder.tools.training.input_options import add_input_arguments, input_options
+from netbuilder.tools.training.input_options import InputOptions
 
 __all__ = ["main"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of evaluate_predictor."""
+
+    folder: str = argument("a folder with init_net.pb and predict_net.pb")
+    data: str = option("data set, as for netbuilder-train", default="digits", metavar="PATH")
+    batch: int = option("images in each run", type=count, default=64)
+    cpu: bool = cpu_option()
+    trusted: bool = trusted_option()
+    input: InputOptions = nested(InputOptions)
 
 
 @reporting("evaluate_predictor")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the accuracy of a predictor that ``netbuilder-train --export`` wrote; return the exit status."""
-    parser = Parser(prog="evaluate_predictor", description="Print the accuracy of a predictor on held-out images.")
-    parser.add_argument("folder", help="a folder with init_net.pb and predict_net.pb")
-    parser.add_argument(
-        "--data", default="digits", metavar="PATH", help="data set, as for netbuilder-train (default: digits)"
+    parser = OptionsParser(
+        _Options, prog="evaluate_predictor", description="Print the accuracy of a predictor on held-out images."
     )
-    parser.add_argument("--batch", type=count, default=64, metavar="N", help="images in each run (default: 64)")
-    add_cpu(parser)
-    add_trusted(parser)
-    add_input_arguments(parser)
-    options = parser.parse_args(arguments)
-    predictor = load_predictor(options.folder, device=cpu_device(options), trusted=options.trusted)
-    _, test = load_images(options.data, input_options(options))
+    options = parser.parse(arguments)
+    predictor = load_predictor(options.folder, device=cpu_device(options.cpu), trusted=options.trusted)
+    _, test = load_images(options.data, options.input)
     right = seen = 0
     with Progress("evaluation", len(test)) as progress:
         for images, labels in test.batches(options.batch):

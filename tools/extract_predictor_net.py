@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ from netbuilder.proto import (
 )
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
-from netbuilder.tools.common_options import add_trusted
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.common_options import cpu_device, trusted_option
+from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
@@ -40,7 +41,7 @@ __all__ = ["main"]
 @reporting("netbuilder-extract")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Extract a predictor, or list the blobs of the net; return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse(arguments)
     if Path(options.net).is_dir():
         raise NetError(
             f"{options.net!r} is a folder; give the net's file, such as {str(Path(options.net) / PREDICT_FILE)!r}"
@@ -58,47 +59,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="netbuilder-extract",
-        description="Extract the operators that compute the outputs from the inputs of a net in test mode, "
-        "and write them with their parameters as init_net.pb and predict_net.pb.",
-    )
-    parser.add_argument(
-        "net", help="the net, a NetDef (.pb, or text in .pbtxt); of a data-parallel net, the first replica is used"
-    )
-    parser.add_argument("--inspect", action="store_true", help="only list inputs, outputs and parameters")
-    parser.add_argument(
-        "--parameters",
-        metavar="FILE",
-        help="values of the parameters: .npz, a checkpoint in .minidb, or an init net in .pb",
-    )
-    add_trusted(parser)
-    parser.add_argument("--inputs", nargs="+", metavar="BLOB", help="blobs that the predictor is given")
-    parser.add_argument("--outputs", nargs="+", metavar="BLOB", help="blobs that the predictor returns")
-    parser.add_argument("--output-dir", metavar="FOLDER", help="write the two files into this folder")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--device",
-        metavar="DEVICE",
-        type=_device,
-        help="device that the predictor runs on: cpu, gpu or gpu:ID (default: the devices in the net)",
-    )
-    where.add_argument(
-        "--cpu",
-        dest="device",
-        action="store_const",
-        const=_device("cpu"),
-        help="the same as --device cpu, for nets that were written for a GPU",
-    )
-    return parser
-
-
 def _device(text: str) -> DeviceOption:
     kind, _, number = text.partition(":")
     if kind not in ("cpu", "gpu") or (number and not number.isdigit()):
         raise argparse.ArgumentTypeError(f"must be cpu, gpu or gpu:ID, got {text!r}")
     return make_device_option(PROTO_CPU if kind == "cpu" else PROTO_CUDA, int(number or 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-extract."""
+
+    net: str = argument("the net, a NetDef (.pb, or text in .pbtxt); of a data-parallel net, the first replica is used")
+    inspect: bool = switch("only list inputs, outputs and parameters")
+    parameters: str = option(
+        "values of the parameters: .npz, a checkpoint in .minidb, or an init net in .pb", default="", metavar="FILE"
+    )
+    trusted: bool = trusted_option()
+    inputs: tuple[str, ...] = option("blobs that the predictor is given", default=(), nargs="+", metavar="BLOB")
+    outputs: tuple[str, ...] = option("blobs that the predictor returns", default=(), nargs="+", metavar="BLOB")
+    output_dir: str = option("write the two files into this folder", default="", metavar="FOLDER")
+    device: DeviceOption | None = option(
+        "device that the predictor runs on: cpu, gpu or gpu:ID (default: the devices in the net)",
+        type=_device,
+        metavar="DEVICE",
+        exclusive=True,
+    )
+    cpu: bool = switch("the same as --device cpu, for nets that were written for a GPU", exclusive=True)
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
+        prog="netbuilder-extract",
+        description="Extract the operators that compute the outputs from the inputs of a net in test mode, "
+        "and write them with their parameters as init_net.pb and predict_net.pb.",
+    )
 
 
 def _inspect(net: NetDef) -> None:
@@ -161,7 +157,7 @@ def _list(title: str, rows: Sequence[str]) -> None:
         print(f"  {row}")
 
 
-def _extract(net: NetDef, options: argparse.Namespace) -> None:
+def _extract(net: NetDef, options: _Options) -> None:
     scope = _first_scope(net)
 
     def scoped(blob: str) -> str:
@@ -172,7 +168,7 @@ def _extract(net: NetDef, options: argparse.Namespace) -> None:
         net,
         [scoped(blob) for blob in options.inputs],
         [scoped(blob) for blob in options.outputs],
-        device=options.device,
+        device=options.device or cpu_device(options.cpu),
         renames=lambda name: name.removeprefix(scope),
     )
     given = _read_parameters(Path(options.parameters), trusted=options.trusted)

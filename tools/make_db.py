@@ -2,92 +2,82 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.data import DATABASES, database_type, decoding_threads
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
-from netbuilder.tools.common_options import add_ignore_orientation, add_max_pixels
+from netbuilder.tools.common_options import (
+    max_pixels_option,
+    upright_option,
+)
 from netbuilder.tools.databases.inspecting import describe_database
 from netbuilder.tools.databases.sources import open_source
 from netbuilder.tools.databases.writing import Choices, check_database, write_database
-from netbuilder.tools.parser import Parser, count, whole_number
+from netbuilder.tools.options import OptionsParser, argument, option, switch
+from netbuilder.tools.parser import count, whole_number
 from netbuilder.tools.progress import Progress
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-make-db."""
+
+    source: str | None = argument(
+        "a folder with one folder of images for each class, or with IDX files; a "
+        "CSV list of paths and labels; an .npz file; an IDX file of images; or a database",
+        nargs="?",
+    )
+    database: str = argument("the database: a folder for lmdb, a file for minidb")
+    inspect: bool = switch("describe the database; give no source")
+    type: str | None = option(
+        "type of the database (default: the suffix of its name, or lmdb if it has none)", choices=sorted(DATABASES)
+    )
+    part: str = option("which part to read if the source has two", default="train", choices=["train", "test"])
+    labels: str | None = option("the IDX file of labels, if the source is an IDX file of images", metavar="FILE")
+    root: str | None = option(
+        "folder that paths in a CSV list are relative to (default: the folder of the list)", metavar="FOLDER"
+    )
+    resize: int = option(
+        "resize each image so that its shorter side has N pixels",
+        type=whole_number(),
+        default=0,
+        group="records",
+    )
+    size: tuple[int, int] | None = option(
+        "resize each image to this size", type=count, nargs=2, metavar=("HEIGHT", "WIDTH")
+    )
+    encode: str = option(
+        "store the image files unchanged (keep, the default; JPEG if they are resized or turned upright), JPEG, "
+        "or pixels",
+        default="keep",
+        choices=["keep", "jpeg", "raw"],
+    )
+    quality: int = option("quality of JPEG, 1 to 100", type=whole_number(1, 100), default=95, metavar="Q")
+    shuffle: int | None = option("shuffle the images, with this seed", type=whole_number(), metavar="SEED")
+    skip_damaged: bool = switch("skip images that cannot be decoded")
+    upright: bool = upright_option()
+    max_pixels: int | None = max_pixels_option()
+    threads: int | None = option("decode and encode in N threads (default: one for each core, at most 16)")
+    replace: bool = switch("replace a database that exists")
+    no_check: bool = switch("do not read the database back to check it")
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
         prog="netbuilder-make-db",
         description="Write a database of images with labels and check it, or describe one.",
     )
-    parser.add_argument(
-        "source",
-        nargs="?",
-        help="a folder with one folder of images for each class, or with IDX files; a "
-        "CSV list of paths and labels; an .npz file; an IDX file of images; or a database",
-    )
-    parser.add_argument("database", help="the database: a folder for lmdb, a file for minidb")
-    parser.add_argument("--inspect", action="store_true", help="describe the database; give no source")
-    parser.add_argument(
-        "--type",
-        choices=sorted(DATABASES),
-        help="type of the database (default: the suffix of its name, or lmdb if it has none)",
-    )
-    parser.add_argument(
-        "--part",
-        choices=["train", "test"],
-        default="train",
-        help="which part to read if the source has two (default: train)",
-    )
-    parser.add_argument(
-        "--labels", metavar="FILE", help="the IDX file of labels, if the source is an IDX file of images"
-    )
-    parser.add_argument(
-        "--root",
-        metavar="FOLDER",
-        help="folder that paths in a CSV list are relative to (default: the folder of the list)",
-    )
-    made = parser.add_argument_group("records")
-    made.add_argument(
-        "--resize",
-        type=whole_number(),
-        default=0,
-        metavar="N",
-        help="resize each image so that its shorter side has N pixels",
-    )
-    made.add_argument("--size", type=count, nargs=2, metavar=("HEIGHT", "WIDTH"), help="resize each image to this size")
-    made.add_argument(
-        "--encode",
-        choices=["keep", "jpeg", "raw"],
-        default="keep",
-        help="store the image files unchanged (keep, the default; JPEG if they are resized or turned upright), JPEG, "
-        "or pixels",
-    )
-    made.add_argument(
-        "--quality", type=whole_number(1, 100), default=95, metavar="Q", help="quality of JPEG, 1 to 100 (default: 95)"
-    )
-    made.add_argument("--shuffle", type=whole_number(), metavar="SEED", help="shuffle the images, with this seed")
-    made.add_argument("--skip-damaged", action="store_true", help="skip images that cannot be decoded")
-    add_ignore_orientation(made)
-    add_max_pixels(made)
-    made.add_argument(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="decode and encode in N threads (default: one for each core, at most 16)",
-    )
-    made.add_argument("--replace", action="store_true", help="replace a database that exists")
-    made.add_argument("--no-check", action="store_true", help="do not read the database back to check it")
-    return parser
 
 
-def _problem(found: argparse.Namespace) -> str | None:
+def _problem(found: _Options) -> str | None:
     if found.inspect != (found.source is None):
         return "give SOURCE and DATABASE, or --inspect and DATABASE"
     if found.resize and found.size:
@@ -103,7 +93,7 @@ def _problem(found: argparse.Namespace) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a database, or describe one, as the command line says; return the exit status."""
     parser = _parser()
-    found = parser.parse_args(arguments)
+    found = parser.parse(arguments)
     if problem := _problem(found):
         parser.error(problem)
     if found.inspect:
@@ -111,16 +101,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lines = describe_database(found.database, found.type, progress.advance, max_pixels=found.max_pixels)
         print("\n".join(lines))
     else:
-        _make(found)
+        _make(found.source or "", found)
     return 0
 
 
-def _make(found: argparse.Namespace) -> None:
-    images = open_source(found.source, part=found.part, labels=found.labels, root=found.root)
+def _make(source: str, found: _Options) -> None:
+    images = open_source(source, part=found.part, labels=found.labels, root=found.root)
     choices = Choices(
-        resize=found.resize, size=tuple(found.size) if found.size else None, encode=found.encode,
+        resize=found.resize, size=found.size, encode=found.encode,
         quality=found.quality, shuffle=found.shuffle, skip_damaged=found.skip_damaged, threads=found.threads,
-        max_pixels=found.max_pixels, upright=not found.ignore_orientation,
+        max_pixels=found.max_pixels, upright=found.upright,
     )  # fmt: skip
     kind = found.type or _kind(Path(found.database))
     _check_target(Path(found.database), found.replace)

@@ -12,12 +12,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from pprint import pformat
 
 from netbuilder.engines.onednn.declarations import CDEF, OMP_CDEF
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.options import OptionsParser, argument
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["interface_text", "main"]
@@ -55,12 +56,20 @@ def interface_text() -> str:
     return _TEXT.format(fields="\n".join(f"    {name}={pformat(value, width=100)}," for name, value in values))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of onednn_interface."""
+
+    path: str = argument("netbuilder/engines/onednn/interface.py")
+
+
 @reporting("onednn_interface")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the module to the path that is given."""
-    parser = Parser(prog="onednn_interface", description="Write the parsed prototypes of oneDNN as a Python module.")
-    parser.add_argument("path", help="netbuilder/engines/onednn/interface.py")
-    write_text(parser.parse_args(arguments).path, interface_text())
+    parser = OptionsParser(
+        _Options, prog="onednn_interface", description="Write the parsed prototypes of oneDNN as a Python module."
+    )
+    write_text(parser.parse(arguments).path, interface_text())
     return 0
 
 

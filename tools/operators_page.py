@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import netbuilder.ops.all  # noqa: F401  (fills the registry)
@@ -19,7 +20,7 @@ from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.ops.core.signatures import Blob, is_gradient, parsed
 from netbuilder.ops.core.unsupported import GROUPS
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.options import OptionsParser, argument
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["brew_table", "main", "operator_tables", "page", "unsupported_table"]
@@ -129,12 +130,20 @@ def _table(head: str, rows: Iterable[str]) -> str:
     return "\n".join([head, "|" + "---|" * head.count(" |"), *rows])
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of operators_page."""
+
+    page: str = argument("the file to write, such as build/docs/operators.md; its folder is made")
+
+
 @reporting("operators_page")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page to the file that the command line names; return the exit status."""
-    parser = Parser(prog="operators_page", description="Write a page with all operators, from the registry.")
-    parser.add_argument("page", help="the file to write, such as build/docs/operators.md; its folder is made")
-    path = Path(parser.parse_args(arguments).page)
+    parser = OptionsParser(
+        _Options, prog="operators_page", description="Write a page with all operators, from the registry."
+    )
+    path = Path(parser.parse(arguments).page)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page())
     return 0

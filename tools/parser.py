@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from netbuilder.proto.suggestions import did_you_mean
 
-__all__ = ["Help", "Parser", "add_list", "count", "real_number", "whole_number"]
+__all__ = ["Help", "Parser", "add_list", "count", "device_number", "real_number", "whole_number"]
 
 _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")
 
@@ -24,6 +24,13 @@ def count(text: str) -> int:
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive whole number, got {text!r}")
+    return int(text)
+
+
+def device_number(text: str) -> int:
+    """Return the number of a device, for ``type=`` of an option."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be numbers of devices, such as 0,1,2; got {text!r}")
     return int(text)
 
 

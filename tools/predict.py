@@ -9,6 +9,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,14 @@ from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.proto import ArgumentError, NetDef, ParseError, ShapeError, files
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.structured_text import parse_json
-from netbuilder.tools.common_options import add_cpu, add_max_pixels, add_trusted, count, cpu_device
-from netbuilder.tools.parser import Parser, real_number
+from netbuilder.tools.common_options import (
+    count,
+    cpu_device,
+    cpu_option,
+    max_pixels_option,
+    trusted_option,
+)
+from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.reporting import reporting
 
 __all__ = ["load", "main", "prepared_image"]
@@ -43,13 +50,13 @@ _SAME_VALUES = {
 @reporting("netbuilder-predict")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each image and class; return the exit status: 1 if something could not be read or run."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse(arguments)
     predictor = load(
         options.predictor,
         options.init,
         inputs=options.inputs,
         outputs=options.outputs,
-        device=cpu_device(options),
+        device=cpu_device(options.cpu),
         trusted=options.trusted,
     )
     classes = _class_names(options.classes) or predictor.classes
@@ -68,87 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shown = f"{row['score']:8.2%}" if percent else f"{row['score']:10.5g}"
             print(f"  {shown}  {row['name']}")
     return status
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="netbuilder-predict",
-        description="Run a predictor on image files, and print the classes with the highest scores for each.",
-    )
-    parser.add_argument(
-        "predictor",
-        help="a folder with init_net.pb and predict_net.pb, a .minidb file of predictor_exporter, or an .onnx file; "
-        "with --init, the file of the predict net",
-    )
-    parser.add_argument(
-        "images",
-        nargs="+",
-        metavar="IMAGE",
-        help="an image file, a folder of them, or a pattern such as 'photos/*.jpg'; "
-        "what cannot be read is named at the end, and the exit status is 1",
-    )
-    parser.add_argument(
-        "--top", type=count, default=5, metavar="K", help="classes to print for each image (default: 5)"
-    )
-    parser.add_argument(
-        "--classes",
-        metavar="FILE",
-        help="names of the classes, one on each line or as a JSON list (default: those stored in the predictor)",
-    )
-    parser.add_argument("--batch", type=count, default=32, metavar="N", help="images in each run (default: 32)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--scores",
-        action="store_true",
-        help="print the values of a Softmax as numbers instead of percent; other outputs are always printed as numbers",
-    )
-    net = parser.add_argument_group("the net, if its files do not name these or name others")
-    net.add_argument("--init", metavar="FILE", help="the init net, if the two files have other names")
-    net.add_argument("--inputs", nargs="+", metavar="BLOB", help="the blob that takes the images")
-    net.add_argument(
-        "--outputs", nargs="+", metavar="BLOB", help="the blob with the scores of the classes; the first one is printed"
-    )
-    add_cpu(net)
-    add_trusted(net)
-    image = parser.add_argument_group(
-        "preparation of images: (pixel * scale - mean) / std",
-        "Pixels are 0 to 255. These options override what the predictor stores (netbuilder-train --export stores it).",
-    )
-    image.add_argument("--size", type=_size, metavar="HxW", help="height and width of the input")
-    image.add_argument(
-        "--resize",
-        type=_length,
-        metavar="N|fit",
-        help="resize each image so that its shorter side has N "
-        "pixels, or so that it just covers the input (fit), before the center crop",
-    )
-    image.add_argument(
-        "--interpolation",
-        choices=["area", "linear"],
-        help="how pixels are interpolated (default: area to shrink, linear to enlarge)",
-    )
-    image.add_argument("--scale", type=real_number(), metavar="S", help="factor of pixels (default: 1)")
-    image.add_argument(
-        "--mean",
-        type=_mean,
-        metavar="B,G,R|FILE.npy",
-        help="subtracted after scaling (default: 0): one "
-        "number, three, or an array of shape (3,), (3, H, W) or (H, W, 3), such as ilsvrc_2012_mean.npy, "
-        "of which each channel's mean is used",
-    )
-    image.add_argument("--std", type=_divisors, metavar="B,G,R", help="divisor, after the subtraction (default: 1)")
-    image.add_argument(
-        "--rgb",
-        action=argparse.BooleanOptionalAction,
-        help="channels, and the numbers above, are in the order red, green, blue",
-    )
-    image.add_argument(
-        "--channels-last",
-        action=argparse.BooleanOptionalAction,
-        help="the input has the shape (N, H, W, C) instead of (N, C, H, W)",
-    )
-    add_max_pixels(image)
-    return parser
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -205,6 +131,86 @@ def _divisors(text: str) -> tuple[float, ...]:
     return numbers
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-predict."""
+
+    predictor: str = argument(
+        "a folder with init_net.pb and predict_net.pb, a .minidb file of predictor_exporter, or an .onnx file; "
+        "with --init, the file of the predict net"
+    )
+    images: tuple[str, ...] = argument(
+        "an image file, a folder of them, or a pattern such as 'photos/*.jpg'; "
+        "what cannot be read is named at the end, and the exit status is 1",
+        nargs="+",
+        metavar="IMAGE",
+    )
+    top: int = option("classes to print for each image", type=count, default=5, metavar="K")
+    classes: str | None = option(
+        "names of the classes, one on each line or as a JSON list (default: those stored in the predictor)",
+        metavar="FILE",
+    )
+    batch: int = option("images in each run", type=count, default=32)
+    json: bool = switch("print JSON")
+    scores: bool = switch(
+        "print the values of a Softmax as numbers instead of percent; other outputs are always printed as numbers"
+    )
+    init: str | None = option(
+        "the init net, if the two files have other names",
+        metavar="FILE",
+        group="the net, if its files do not name these or name others",
+    )
+    inputs: tuple[str, ...] | None = option("the blob that takes the images", nargs="+", metavar="BLOB")
+    outputs: tuple[str, ...] | None = option(
+        "the blob with the scores of the classes; the first one is printed", nargs="+", metavar="BLOB"
+    )
+    cpu: bool = cpu_option()
+    trusted: bool = trusted_option()
+    size: tuple[int, int] | None = option(
+        "height and width of the input",
+        type=_size,
+        nargs=None,
+        metavar="HxW",
+        group=(
+            "preparation of images: (pixel * scale - mean) / std",
+            "Pixels are 0 to 255. These options override what the predictor stores (netbuilder-train --export stores "
+            "it).",
+        ),
+    )
+    resize: int | None = option(
+        "resize each image so that its shorter side has N "
+        "pixels, or so that it just covers the input (fit), before the center crop",
+        type=_length,
+        metavar="N|fit",
+    )
+    interpolation: str | None = option(
+        "how pixels are interpolated (default: area to shrink, linear to enlarge)", choices=["area", "linear"]
+    )
+    scale: float | None = option("factor of pixels (default: 1)", metavar="S")
+    mean: tuple[float, ...] | None = option(
+        "subtracted after scaling (default: 0): one "
+        "number, three, or an array of shape (3,), (3, H, W) or (H, W, 3), such as ilsvrc_2012_mean.npy, "
+        "of which each channel's mean is used",
+        type=_mean,
+        nargs=None,
+        metavar="B,G,R|FILE.npy",
+    )
+    std: tuple[float, ...] | None = option(
+        "divisor, after the subtraction (default: 1)", type=_divisors, nargs=None, metavar="B,G,R"
+    )
+    rgb: bool | None = option("channels, and the numbers above, are in the order red, green, blue")
+    channels_last: bool | None = option("the input has the shape (N, H, W, C) instead of (N, C, H, W)")
+    max_pixels: int | None = max_pixels_option()
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
+        prog="netbuilder-predict",
+        description="Run a predictor on image files, and print the classes with the highest scores for each.",
+    )
+
+
 def load(path: str, init: str | None = None, **options: Any) -> Predictor:
     """Load a predictor from a folder, a minidb or an ONNX file, or from a predict net and an init net.
 
@@ -242,7 +248,7 @@ def _class_names(path: str | None) -> list[str] | None:
     return [str(name) for name in found]
 
 
-def _preparation(predictor: Predictor, options: argparse.Namespace) -> ImagePreparation:
+def _preparation(predictor: Predictor, options: _Options) -> ImagePreparation:
     """Return the preprocessing of images: from the options, else the predictor, else the defaults."""
     names = [field.name for field in dataclasses.fields(ImagePreparation)]
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -287,7 +293,7 @@ def _batches(
 
 
 def _predict(
-    predictor: Predictor, options: argparse.Namespace, classes: Sequence[str], failed: list[str]
+    predictor: Predictor, options: _Options, classes: Sequence[str], failed: list[str]
 ) -> Iterator[dict[str, Any]]:
     if len(predictor.inputs) != 1:
         raise ArgumentError(

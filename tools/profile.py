@@ -5,16 +5,17 @@ NET is a net in a file, a folder with a predictor, or the name of a net of the z
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from netbuilder.data import read_npz
 from netbuilder.graph.observability import KINDS
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
@@ -25,15 +26,15 @@ from netbuilder.runtime.profile.table import profile_table
 from netbuilder.runtime.profile.trace import chrome_trace
 from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.common_options import (
-    add_cpu,
-    add_trusted,
-    add_without,
-    blob_spec,
     check_outputs,
     count,
     cpu_device,
+    cpu_option,
+    input_option,
+    trusted_option,
+    without_option,
 )
-from netbuilder.tools.parser import Parser
+from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.profiling.load import load_folder, load_net
 from netbuilder.tools.profiling.memory_page import memory_page
 from netbuilder.tools.profiling.memory_table import memory_table
@@ -52,7 +53,7 @@ _IDLE = 0.05  # largest share of the cores that other processes may use without 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Profile a net as the command line says, and print tables; return the exit status."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse(arguments)
     if options.memory:
         return _draw_memory(parser, options)
     if options.find_nan:
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _draw_memory(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+def _draw_memory(parser: OptionsParser[_Options], options: _Options) -> int:
     """Plan the memory of a net, print tables and write the page; return the exit status."""
     if options.trace:
         parser.error("--trace needs runs with timed calls, and --memory runs nothing; give one of the two")
@@ -93,7 +94,7 @@ def _draw_memory(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     return 0
 
 
-def _find_nan(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+def _find_nan(parser: OptionsParser[_Options], options: _Options) -> int:
     """Run a net with the finder of NaN; return the exit status, 1 if it finds something."""
     for name in ("trace", "json", "output"):
         if getattr(options, name):
@@ -109,112 +110,83 @@ def _width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-profile."""
+
+    net: str = argument(
+        "a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo"
+    )
+    threads: int | None = option(
+        "total number of threads (default: OMP_NUM_THREADS, or one for each core)",
+        type=count,
+        group="how it runs",
+    )
+    runs: int = option("runs with timed calls, each followed by one without", type=count, default=5)
+    warmup: int = option("runs before the timed ones", type=count, default=2)
+    without: frozenset[str] = without_option()
+    observable: str | None = option(
+        f"which values can be fetched after a run, and so do not share memory: {', '.join(KINDS)} "
+        "(default: as the net says)",
+        choices=KINDS,
+        metavar="KIND",
+    )
+    dtype: str | None = option(
+        "how activations are stored (default: as the net says; float32 for nets of the zoo)", choices=PRECISIONS
+    )
+    memory_budget: str | None = option(
+        "memory of a run, such as 4GiB, or the fraction of what it would take, such as 0.6: values are computed "
+        "again to keep to it (default: as the net says)",
+        metavar="SIZE",
+    )
+    numpy: bool = switch("use only NumPy, no faster library")
+    init: str | None = option("init net that makes the parameters", metavar="FILE", group="nets in files")
+    cpu: bool = cpu_option()
+    trusted: bool = trusted_option()
+    input: tuple[tuple[str, TensorSpec], ...] = input_option(
+        "shape of an input, such as data=32x3x224x224 or label=32:int32; floats are drawn at random, integers are 0"
+    )
+    feed: str | None = option("values of inputs by name, in an .npz file", metavar="FILE")
+    batch: int | None = option(
+        "samples in each step, over all devices (default: 32; for a predictor, the stored batch)",
+        type=count,
+        group="nets of the zoo",
+    )
+    image_size: int | None = option(
+        "height and width of images in pixels (default: the usual size for the net)", type=count, metavar="N"
+    )
+    classes: int = option("number of classes", type=count, default=1000)
+    inference: bool = switch("run the forward pass in test mode instead of a training step")
+    devices: int = option("replicas that share the batch", type=count, default=1)
+    gpu: bool = switch("run on GPUs instead of the CPU")
+    net_type: str = option(
+        f"with several devices, how the net is executed (default: dag): {', '.join(NET_TYPES)}",
+        default="dag",
+        choices=NET_TYPES,
+        metavar="TYPE",
+    )
+    top: int = option("list the N slowest calls, or largest values", type=count, default=20, group="result")
+    memory: bool = switch(
+        "instead of times: plan the memory of a step, list the largest values, and draw the arena over the steps"
+    )
+    find_nan: bool = switch(
+        "instead of times: look at the result of every operator of --runs runs, also in step nets, and name the "
+        "first that is NaN or infinite"
+    )
+    output: str | None = option(
+        "with --memory: the page to write (default: NET-memory.html)", short="-o", metavar="FILE"
+    )
+    json: str | None = option("write all results as JSON", metavar="FILE")
+    trace: str | None = option("write a trace for https://ui.perfetto.dev", metavar="FILE")
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
         prog="netbuilder-profile",
         description="Run a net with every call timed, and print time, share, rates and the machine's limits for each "
         "operator and each type of operator.",
     )
-    parser.add_argument(
-        "net",
-        help="a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo",
-    )
-    run = parser.add_argument_group("how it runs")
-    run.add_argument(
-        "--threads",
-        type=count,
-        metavar="N",
-        help="total number of threads (default: OMP_NUM_THREADS, or one for each core)",
-    )
-    run.add_argument(
-        "--runs",
-        type=count,
-        default=5,
-        metavar="N",
-        help="runs with timed calls, each followed by one without (default: 5)",
-    )
-    run.add_argument("--warmup", type=count, default=2, metavar="N", help="runs before the timed ones (default: 2)")
-    add_without(run)
-    run.add_argument(
-        "--observable",
-        choices=KINDS,
-        metavar="KIND",
-        help=f"which values can be fetched after a run, and so do not share memory: {', '.join(KINDS)} "
-        "(default: as the net says)",
-    )
-    run.add_argument(
-        "--dtype",
-        choices=PRECISIONS,
-        help="how activations are stored (default: as the net says; float32 for nets of the zoo)",
-    )
-    run.add_argument(
-        "--memory-budget",
-        metavar="SIZE",
-        help="memory of a run, such as 4GiB, or the fraction of what it would take, such as 0.6: values are computed "
-        "again to keep to it (default: as the net says)",
-    )
-    run.add_argument("--numpy", action="store_true", help="use only NumPy, no faster library")
-    stored = parser.add_argument_group("nets in files")
-    stored.add_argument("--init", metavar="FILE", help="init net that makes the parameters")
-    add_cpu(stored)
-    add_trusted(stored)
-    stored.add_argument(
-        "--input",
-        metavar="BLOB=SHAPE[:TYPE]",
-        type=blob_spec,
-        action="append",
-        default=[],
-        help="shape of an input, such as data=32x3x224x224 or label=32:int32; floats are drawn at "
-        "random, integers are 0; may be repeated",
-    )
-    stored.add_argument("--feed", metavar="FILE", help="values of inputs by name, in an .npz file")
-    zoo = parser.add_argument_group("nets of the zoo")
-    zoo.add_argument(
-        "--batch",
-        type=count,
-        metavar="N",
-        help="samples in each step, over all devices (default: 32; for a predictor, the stored batch)",
-    )
-    zoo.add_argument(
-        "--image-size",
-        type=count,
-        metavar="N",
-        help="height and width of images in pixels (default: the usual size for the net)",
-    )
-    zoo.add_argument("--classes", type=count, default=1000, metavar="N", help="number of classes (default: 1000)")
-    zoo.add_argument(
-        "--inference", action="store_true", help="run the forward pass in test mode instead of a training step"
-    )
-    zoo.add_argument("--devices", type=count, default=1, metavar="N", help="replicas that share the batch (default: 1)")
-    zoo.add_argument("--gpu", action="store_true", help="run on GPUs instead of the CPU")
-    zoo.add_argument(
-        "--net-type",
-        default="dag",
-        choices=NET_TYPES,
-        metavar="TYPE",
-        help=f"with several devices, how the net is executed (default: dag): {', '.join(NET_TYPES)}",
-    )
-    out = parser.add_argument_group("result")
-    out.add_argument(
-        "--top", type=count, default=20, metavar="N", help="list the N slowest calls, or largest values (default: 20)"
-    )
-    out.add_argument(
-        "--memory",
-        action="store_true",
-        help="instead of times: plan the memory of a step, list the largest values, and draw the arena over the steps",
-    )
-    out.add_argument(
-        "--find-nan",
-        action="store_true",
-        help="instead of times: look at the result of every operator of --runs runs, also in step nets, and name the "
-        "first that is NaN or infinite",
-    )
-    out.add_argument(
-        "-o", "--output", metavar="FILE", help="with --memory: the page to write (default: NET-memory.html)"
-    )
-    out.add_argument("--json", metavar="FILE", help="write all results as JSON")
-    out.add_argument("--trace", metavar="FILE", help="write a trace for https://ui.perfetto.dev")
-    return parser
 
 
 def _arrays(path: str | None) -> dict[str, Any]:
@@ -223,7 +195,7 @@ def _arrays(path: str | None) -> dict[str, Any]:
     return dict(read_npz(path))
 
 
-def _load(options: argparse.Namespace) -> Ready:
+def _load(options: _Options) -> Ready:
     workspace = Workspace(engines=() if options.numpy else None, threads=options.threads, without=options.without)
     path, given = Path(options.net), {**_arrays(options.feed), **dict(options.input)}
     if path.is_dir():
@@ -233,10 +205,12 @@ def _load(options: argparse.Namespace) -> Ready:
             raise NetError(f"--memory-budget: a predictor has no backward pass to compute for; leave it out for {path}")
         if options.dtype:
             raise NetError(f"--dtype: a predictor runs in the type in which it was exported; leave it out for {path}")
-        return load_folder(workspace, path, options.batch, given, device=cpu_device(options), trusted=options.trusted)
+        return load_folder(
+            workspace, path, options.batch, given, device=cpu_device(options.cpu), trusted=options.trusted
+        )
     if path.is_file() or (path.suffix and options.net not in NETS):
         return load_net(
-            workspace, path, options.init, given, device=cpu_device(options), trusted=options.trusted,
+            workspace, path, options.init, given, device=cpu_device(options.cpu), trusted=options.trusted,
             observable=options.observable, memory_budget=options.memory_budget, dtype=options.dtype,
         )  # fmt: skip
     requested = ZooOptions(

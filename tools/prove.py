@@ -6,17 +6,18 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from netbuilder.engines.arrays import gpu_count
-from netbuilder.graph.memory_budget import MemoryBudgetError, parse_budget
+from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.parallel import GradientScaling
-from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import check_outputs, count
-from netbuilder.tools.parser import Parser, add_list, real_number
+from netbuilder.tools.common_options import budget, check_outputs, count
+from netbuilder.tools.options import OptionsParser, option, switch
+from netbuilder.tools.parser import real_number
 from netbuilder.tools.proof.measure import METHODS, Values, difference, has_options
 from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES
 from netbuilder.tools.proof.processes import trained_in_processes
@@ -144,14 +145,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _judge(found, bound, f"{options.steps} steps{_listed(chosen)}")
 
 
-def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, Any], list[tuple[int, int]]]:
+def _parse(arguments: Sequence[str] | None) -> tuple[_Options, dict[str, Any], list[tuple[int, int]]]:
     """Return the command line, the options of Parallelize, and the columns of the table."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse(arguments)
     check_outputs(options, "json")
     if on_gpus := options.gpus or options.dtype == "float16":
-        _choose_gpus(parser, options)
-    options.devices = options.devices or list(DEVICES)
+        options = replace(options, devices=_gpus(parser, options))
+    options = replace(options, devices=options.devices or DEVICES)
     for number in options.processes:
         if not places_of(options.devices, [number]):
             parser.error(
@@ -174,18 +175,19 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[st
     return options, chosen, places
 
 
-def _choose_gpus(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Set the numbers of GPUs, those that there are by default; end the program if it cannot train on GPUs."""
+def _gpus(parser: OptionsParser[_Options], options: _Options) -> tuple[int, ...]:
+    """Return the numbers of GPUs, those that there are by default; end the program if it cannot train on GPUs."""
     what, present = "--gpus" if options.gpus else f"--dtype {options.dtype}", gpu_count()
     if not present:
         why = "" if options.gpus else "activations are stored as float16 on GPUs only; "
         parser.error(f"{what}: {why}this machine has no NVIDIA GPU that CuPy can use; run it where there is one")
-    options.devices = options.devices or [number for number in DEVICES if number <= present]
-    if absent := [number for number in options.devices if number > present]:
+    devices = options.devices or tuple(number for number in DEVICES if number <= present)
+    if absent := [number for number in devices if number > present]:
         parser.error(f"--devices: this machine has {counted(present, 'GPU')}, not {', '.join(map(str, absent))}")
     for name, given in (("--processes", max(options.processes) > 1), ("--shared-model", options.shared_model)):
         if given:
             parser.error(f"{name}: with GPUs there is one process, whose replicas do not share parameters; omit it")
+    return devices
 
 
 def _titles(places: Sequence[tuple[int, int]]) -> list[str]:
@@ -237,99 +239,80 @@ def _line(cells: Sequence[str]) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+def _divisor(text: str) -> int:
+    """Return a number of devices which can share the samples evenly."""
+    if SAMPLES % (number := count(text)):
+        raise argparse.ArgumentTypeError(f"must be numbers that divide {SAMPLES}, such as 1,2,3,4,8, got {text!r}")
+    return number
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-prove."""
+
+    models: tuple[str, ...] = option(
+        f"models (default: all): {', '.join(MODELS)}", default=tuple(MODELS), choices=MODELS, metavar="NAME,NAME"
+    )
+    optimizers: tuple[str, ...] = option(
+        f"optimizers (default: all): {', '.join(OPTIMIZERS)}",
+        default=tuple(OPTIMIZERS),
+        choices=OPTIMIZERS,
+        metavar="NAME,NAME",
+    )
+    methods: tuple[str, ...] = option(
+        f"how models are distributed over devices (default: all): {', '.join(METHODS)}",
+        default=tuple(METHODS),
+        choices=METHODS,
+        metavar="NAME,NAME",
+    )
+    devices: tuple[int, ...] = option(
+        f"numbers of devices, of all processes together (default: {','.join(map(str, DEVICES))}; of GPUs those "
+        "that this machine has)",
+        type=_divisor,
+        default=(),
+        metavar="N,N",
+    )
+    gpus: bool = switch("train on GPUs, also what is compared with")
+    processes: tuple[int, ...] = option(
+        "numbers of processes, among which the devices are divided: --devices 4 --processes 1,2,4 has the columns "
+        "1 x 4, 2 x 2 and 4 x 1 (default: 1)",
+        type=count,
+        default=(1,),
+        metavar="P,P",
+    )
+    steps: int = option("training steps", type=count, default=10)
+    dtype: str | None = option(
+        "type in which activations are stored, also on the one device that is compared with (default: float32); "
+        "float16 is for GPUs (--gpus), and for models whose gradients are dense, since it scales them",
+        choices=list(_BOUNDS),
+    )
+    memory_budget: str | None = option(
+        "memory of a step on several devices, in bytes or as a fraction such as 0.95; compared with one device "
+        "without a budget",
+        type=budget,
+        metavar="SIZE",
+    )
+    shared_model: bool = switch(
+        "one copy of each parameter for all replicas (Parallelize and DataParallel); several processes have one "
+        "device each"
+    )
+    bound: float | None = option(
+        "exit with status 1 if a difference is larger "
+        f"(default: {', '.join(f'{bound:.0e} with {dtype}' for dtype, bound in _BOUNDS.items())})",
+        type=real_number(0),
+    )
+    json: str | None = option("also write all differences as JSON", metavar="FILE")
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
         prog="netbuilder-prove",
         description="Train small models on several numbers of devices, and print how much their parameters differ from "
         "those of one device, or with BMUF from those of separate models and the rule in float64: "
         "||a - b|| / max(||b||, 1e-6 sqrt(n)). With --processes the devices are divided among processes, which are "
         "started over MPI.",
     )
-    add_list(
-        parser,
-        "--models",
-        choices=MODELS,
-        default=list(MODELS),
-        metavar="NAME,NAME",
-        help=f"models (default: all): {', '.join(MODELS)}",
-    )
-    add_list(
-        parser,
-        "--optimizers",
-        choices=OPTIMIZERS,
-        default=list(OPTIMIZERS),
-        metavar="NAME,NAME",
-        help=f"optimizers (default: all): {', '.join(OPTIMIZERS)}",
-    )
-    add_list(
-        parser,
-        "--methods",
-        choices=METHODS,
-        default=list(METHODS),
-        metavar="NAME,NAME",
-        help=f"how models are distributed over devices (default: all): {', '.join(METHODS)}",
-    )
-    add_list(
-        parser,
-        "--devices",
-        type=_divisor,
-        metavar="N,N",
-        help=f"numbers of devices, of all processes together (default: {','.join(map(str, DEVICES))}; of GPUs those "
-        "that this machine has)",
-    )
-    parser.add_argument("--gpus", action="store_true", help="train on GPUs, also what is compared with")
-    add_list(
-        parser,
-        "--processes",
-        type=count,
-        default=[1],
-        metavar="P,P",
-        help="numbers of processes, among which the devices are divided: --devices 4 --processes 1,2,4 has the columns "
-        "1 x 4, 2 x 2 and 4 x 1 (default: 1)",
-    )
-    parser.add_argument("--steps", type=count, default=10, metavar="N", help="training steps (default: 10)")
-    parser.add_argument(
-        "--dtype",
-        choices=list(_BOUNDS),
-        help="type in which activations are stored, also on the one device that is compared with (default: float32); "
-        "float16 is for GPUs (--gpus), and for models whose gradients are dense, since it scales them",
-    )
-    parser.add_argument(
-        "--memory-budget",
-        type=_budget,
-        metavar="SIZE",
-        help="memory of a step on several devices, in bytes or as a fraction such as 0.95; compared with one device "
-        "without a budget",
-    )
-    parser.add_argument(
-        "--shared-model",
-        action="store_true",
-        help="one copy of each parameter for all replicas (Parallelize and DataParallel); several processes have one "
-        "device each",
-    )
-    parser.add_argument(
-        "--bound",
-        type=real_number(0),
-        help="exit with status 1 if a difference is larger "
-        f"(default: {', '.join(f'{bound:.0e} with {dtype}' for dtype, bound in _BOUNDS.items())})",
-    )
-    parser.add_argument("--json", metavar="FILE", help="also write all differences as JSON")
-    return parser
-
-
-def _budget(text: str) -> str:
-    try:
-        parse_budget(text, "--memory-budget")
-    except NetError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("--memory-budget: ")) from None
-    return text
-
-
-def _divisor(text: str) -> int:
-    """Return a number of devices which can share the samples evenly."""
-    if SAMPLES % (number := count(text)):
-        raise argparse.ArgumentTypeError(f"must be numbers that divide {SAMPLES}, such as 1,2,3,4,8, got {text!r}")
-    return number
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import check_outputs, count, size
-from netbuilder.tools.parser import Parser, add_list
+from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.picture import check_picture
 from netbuilder.tools.profiling.zoo import ZooOptions
 from netbuilder.tools.reporting import reporting
@@ -43,7 +44,7 @@ _OF_PUBLISHED = ("devices", "hosts", "link", "local_link", "algorithm", "bucket"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Predict as the command line says, and print a table; return the exit status."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse(arguments)
     if options.measure:
         return _measure(parser, options)
     published = PUBLISHED[options.published] if options.published else None
@@ -63,13 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if published:
         clusters = [_with_options(published.cluster(size), options) for size, _ in published.steps]
     found = [simulate(times, cluster, exchange) for cluster in clusters]
-    title = _title(options.step or options.published, times, exchange, clusters[0])
+    title = _title(options.step or options.published or "", times, exchange, clusters[0])
     print(growth_table(title, found) if published is None else f"{title}\n{published_table(published, found)}")
     _write(options, times, clusters, exchange, found, title)
     return 0
 
 
-def _measure(parser: Parser, options: argparse.Namespace) -> int:
+def _measure(parser: OptionsParser[_Options], options: _Options) -> int:
     """Measure the link between the processes that mpiexec has started; rank 0 prints and writes it."""
     if options.step or options.published or options.save or options.plot:
         parser.error("--measure measures the link between processes and nothing else; only --json goes with it")
@@ -83,60 +84,6 @@ def _measure(parser: Parser, options: argparse.Namespace) -> int:
             write_text(options.json, json.dumps(link.to_dict(), indent=1) + "\n")
             print(f"written: {options.json}")
     return 0
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="netbuilder-simulate",
-        description="Measure a training step on one device, and predict it on many devices and hosts: its time, the "
-        "efficiency, and the part of the exchange of gradients that computing does not hide.",
-    )
-    parser.add_argument(
-        "step", nargs="?", metavar="NET", help="the name of a net of the zoo, or a file with a step (.json) from --save"
-    )
-    one = parser.add_argument_group("the step of one device")
-    one.add_argument("--batch", type=count, metavar="N", help="samples of each device (default: 32)")
-    one.add_argument("--image-size", type=count, metavar="N", help="height and width of images in pixels "
-                     "(default: the usual size for the net)")  # fmt: skip
-    one.add_argument("--classes", type=count, default=1000, metavar="N", help="number of classes (default: 1000)")
-    one.add_argument("--dtype", choices=OneDnnEngine.precisions, help="how activations are stored (default: float32)")
-    one.add_argument("--threads", type=count, default=1, metavar="N", help="of each device (default: 1)")
-    one.add_argument("--runs", type=count, default=5, metavar="N", help="measured steps (default: 5)")
-    one.add_argument("--save", metavar="FILE", help="write the measured step, which can be given in place of NET")
-    one.add_argument("--step-time", type=_or(seconds_of), metavar="TIME",
-                     help="predict for a device whose step takes so long, such as 260ms")  # fmt: skip
-    one.add_argument("--backward-time", type=_or(seconds_of), metavar="TIME",
-                     help="its backward pass (default: in proportion)")  # fmt: skip
-    where = parser.add_argument_group("devices and links")
-    add_list(where, "--devices", type=count, metavar="N,N", help="numbers of devices of each host (default: 1,2,4,8)")
-    add_list(where, "--hosts", type=count, metavar="N,N", help="numbers of hosts (default: 1)")
-    where.add_argument("--link", type=_or(read_link), metavar="LATENCY:BANDWIDTH",
-                       help=f"between hosts, such as 2us:100Gbit/s, or a file (default: {_NETWORK})")  # fmt: skip
-    where.add_argument("--local-link", type=_or(read_link), metavar="LATENCY:BANDWIDTH",
-                       help=f"between the devices of a host (default: {_LOCAL})")  # fmt: skip
-    where.add_argument("--algorithm", choices=ALGORITHMS, help="of the allreduce (default: hierarchical)")
-    where.add_argument("--reduce-bandwidth", type=_or(bandwidth_of), metavar="RATE",
-                       help="bytes that a device adds per second, such as 5GB/s (default: no time; a measured link "
-                       "includes it)")  # fmt: skip
-    where.add_argument("--cores", type=count, metavar="N", help="of each host, for computing and exchanging (default: "
-                       "enough for both)")  # fmt: skip
-    where.add_argument("--memory-bandwidth", type=_or(bandwidth_of), metavar="RATE",
-                       help="of each host, read and written, such as 80GB/s (default: enough)")  # fmt: skip
-    where.add_argument("--measure", action="store_true", help="instead: measure the link between the processes that "
-                       "mpiexec -n 2 netbuilder-simulate --measure --json link.json has started")  # fmt: skip
-    how = parser.add_argument_group("exchange")
-    how.add_argument("--bucket", type=size, metavar="SIZE", help="gradients are exchanged together until they "
-                     f"have so many bytes; 0: each by itself (default: {_BUCKET})")  # fmt: skip
-    how.add_argument("--no-overlap", action="store_true", help="compute nothing while gradients are exchanged")
-    how.add_argument("--precision", choices=list(WIDTHS), default="float32", help="of what is sent (default: float32)")
-    how.add_argument("--jitter", type=_or(_fraction), default=0.0, metavar="X", help="standard deviation of a device's "
-                     "step time as a fraction of it; each step waits for the slowest device (default: 0)")  # fmt: skip
-    out = parser.add_argument_group("result")
-    out.add_argument("--published", choices=sorted(PUBLISHED), help="predict for the machines of published figures, "
-                     "and print both; without NET the step is measured with their net")  # fmt: skip
-    out.add_argument("--json", metavar="FILE", help="also write the predictions, with all buckets, as JSON")
-    out.add_argument("--plot", metavar="FILE", help="also draw efficiency and step time (.png); needs matplotlib")
-    return parser
 
 
 def _or(convert: Callable[[str], T]) -> Callable[[str], T]:
@@ -161,14 +108,98 @@ def _fraction(text: str) -> float:
     return value
 
 
-def _check_files(options: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """The options of netbuilder-simulate."""
+
+    step: str | None = argument(
+        "the name of a net of the zoo, or a file with a step (.json) from --save", nargs="?", metavar="NET"
+    )
+    batch: int | None = option("samples of each device (default: 32)", type=count, group="the step of one device")
+    image_size: int | None = option(
+        "height and width of images in pixels (default: the usual size for the net)", type=count, metavar="N"
+    )
+    classes: int = option("number of classes", type=count, default=1000)
+    dtype: str | None = option("how activations are stored (default: float32)", choices=OneDnnEngine.precisions)
+    threads: int = option("of each device", type=count, default=1)
+    runs: int = option("measured steps", type=count, default=5)
+    save: str | None = option("write the measured step, which can be given in place of NET", metavar="FILE")
+    step_time: float | None = option(
+        "predict for a device whose step takes so long, such as 260ms", type=_or(seconds_of), metavar="TIME"
+    )
+    backward_time: float | None = option(
+        "its backward pass (default: in proportion)", type=_or(seconds_of), metavar="TIME"
+    )
+    devices: tuple[int, ...] | None = option(
+        "numbers of devices of each host (default: 1,2,4,8)", type=count, group="devices and links"
+    )
+    hosts: tuple[int, ...] | None = option("numbers of hosts (default: 1)", type=count)
+    link: Link | None = option(
+        f"between hosts, such as 2us:100Gbit/s, or a file (default: {_NETWORK})",
+        type=_or(read_link),
+        metavar="LATENCY:BANDWIDTH",
+    )
+    local_link: Link | None = option(
+        f"between the devices of a host (default: {_LOCAL})", type=_or(read_link), metavar="LATENCY:BANDWIDTH"
+    )
+    algorithm: str | None = option("of the allreduce (default: hierarchical)", choices=ALGORITHMS)
+    reduce_bandwidth: float | None = option(
+        "bytes that a device adds per second, such as 5GB/s (default: no time; a measured link includes it)",
+        type=_or(bandwidth_of),
+        metavar="RATE",
+    )
+    cores: int | None = option(
+        "of each host, for computing and exchanging (default: enough for both)", type=count, metavar="N"
+    )
+    memory_bandwidth: float | None = option(
+        "of each host, read and written, such as 80GB/s (default: enough)", type=_or(bandwidth_of), metavar="RATE"
+    )
+    measure: bool = switch(
+        "instead: measure the link between the processes that "
+        "mpiexec -n 2 netbuilder-simulate --measure --json link.json has started"
+    )
+    bucket: int | None = option(
+        f"gradients are exchanged together until they have so many bytes; 0: each by itself (default: {_BUCKET})",
+        type=size,
+        metavar="SIZE",
+        group="exchange",
+    )
+    no_overlap: bool = switch("compute nothing while gradients are exchanged")
+    precision: str = option("of what is sent", default="float32", choices=list(WIDTHS))
+    jitter: float = option(
+        "standard deviation of a device's step time as a fraction of it; each step waits for the slowest device "
+        "(default: 0)",
+        type=_or(_fraction),
+        default=0.0,
+        metavar="X",
+    )
+    published: str | None = option(
+        "predict for the machines of published figures, "
+        "and print both; without NET the step is measured with their net",
+        choices=sorted(PUBLISHED),
+        group="result",
+    )
+    json: str | None = option("also write the predictions, with all buckets, as JSON", metavar="FILE")
+    plot: str | None = option("also draw efficiency and step time (.png); needs matplotlib", metavar="FILE")
+
+
+def _parser() -> OptionsParser[_Options]:
+    return OptionsParser(
+        _Options,
+        prog="netbuilder-simulate",
+        description="Measure a training step on one device, and predict it on many devices and hosts: its time, the "
+        "efficiency, and the part of the exchange of gradients that computing does not hide.",
+    )
+
+
+def _check_files(options: _Options) -> None:
     """Raise NetError if a result could not be written, before anything is measured."""
     check_outputs(options, "save", "json", "plot")
     if options.plot:
         check_picture(options.plot)
 
 
-def _step(options: argparse.Namespace, published: Published | None) -> StepTimes:
+def _step(options: _Options, published: Published | None) -> StepTimes:
     name = options.step or (published.net if published else "")
     if name.endswith(".json"):
         times = read_step(name)
@@ -184,7 +215,7 @@ def _step(options: argparse.Namespace, published: Published | None) -> StepTimes
     return times if step is backward is None else times.scaled(step=step, backward=backward)
 
 
-def _clusters(options: argparse.Namespace) -> list[Cluster]:
+def _clusters(options: _Options) -> list[Cluster]:
     local, network = options.local_link or Link.parse(_LOCAL), options.link or Link.parse(_NETWORK)
     algorithm = options.algorithm or "hierarchical"
     return [
@@ -194,14 +225,14 @@ def _clusters(options: argparse.Namespace) -> list[Cluster]:
     ]
 
 
-def _with_options(cluster: Cluster, options: argparse.Namespace) -> Cluster:
+def _with_options(cluster: Cluster, options: _Options) -> Cluster:
     return dataclasses.replace(
         cluster, reduce_bandwidth=options.reduce_bandwidth or math.inf, cores=options.cores, threads=options.threads,
         memory_bandwidth=options.memory_bandwidth,
     )  # fmt: skip
 
 
-def _exchange(options: argparse.Namespace, default: Exchange) -> Exchange:
+def _exchange(options: _Options, default: Exchange) -> Exchange:
     bucket = options.bucket if options.bucket is not None else default.bucket_bytes
     return dataclasses.replace(
         default, bucket_bytes=bucket, overlap=not options.no_overlap, precision=options.precision, jitter=options.jitter
@@ -219,7 +250,7 @@ def _title(net: str, times: StepTimes, exchange: Exchange, cluster: Cluster) -> 
 
 
 def _write(
-    options: argparse.Namespace,
+    options: _Options,
     times: StepTimes,
     clusters: Sequence[Cluster],
     exchange: Exchange,

@@ -10,7 +10,6 @@ from netbuilder.caffe2.net_records import RecordNet
 from netbuilder.caffe2.records import Field
 from netbuilder.graph.blob import BlobReference, GradientSlice, blob_name
 from netbuilder.graph.defuse import operators_between
-from netbuilder.graph.devices import Devices
 from netbuilder.graph.gradient_context import OverwrittenInputError
 from netbuilder.graph.gradients import Callback
 from netbuilder.graph.net import Net, RemapFunction
@@ -115,7 +114,6 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
         skip: int = 0,
         *,
         callbacks: Sequence[Callback] = (),
-        devices: Devices | None = None,
     ) -> dict[BlobReference, BlobReference | GradientSlice]:
         """See ``Net.AddGradientOperators``.
 
@@ -125,7 +123,7 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
         before: NetDef | None = None
         while True:
             try:
-                return super().AddGradientOperators(ys, skip, callbacks=callbacks, devices=devices)
+                return super().AddGradientOperators(ys, skip, callbacks=callbacks)
             except OverwrittenInputError as error:
                 if before is None:
                     before = NetDef()

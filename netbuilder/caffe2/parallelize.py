@@ -32,7 +32,7 @@ _BMUF_SIGNATURE = inspect.signature(parallel.Parallelize_BMUF)
 
 @arguments_of(parallel.Parallelize)
 def Parallelize(*args: Any, **kwargs: Any) -> Replicas:
-    """``netbuilder.parallel.Parallelize`` with ``vector_losses=True`` and ``combine_means=False``, as in Caffe2.
+    """``netbuilder.parallel.Parallelize``; without ``options`` losses may be vectors and means are not combined.
 
     Without parameter updates ``optimize_gradient_memory`` has no effect: scripts also give it for models that only
     evaluate. A script that has assigned ``data_parallel_model._DEFAULT_TIMEOUT_SEC`` sets the time limit of collectives
@@ -44,7 +44,12 @@ def Parallelize(*args: Any, **kwargs: Any) -> Replicas:
     if "optimize_gradient_memory" in given.arguments and not any(updates):
         given.arguments["optimize_gradient_memory"] = False
         args, kwargs = given.args, given.kwargs
-    return parallel.Parallelize(*args, **{**_AS_IN_CAFFE2, **kwargs})
+    return parallel.Parallelize(*args, **_as_in_caffe2(kwargs))
+
+
+def _as_in_caffe2(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments with those for Caffe2's behaviour, unless they have an object with all options."""
+    return kwargs if kwargs.get("options") is not None else {**_AS_IN_CAFFE2, **kwargs}
 
 
 def _set_time_limit() -> None:
@@ -78,7 +83,7 @@ def Parallelize_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     if given.get("nesterov") is True and given.get("lookahead") is None:
         kwargs["lookahead"] = -1.0
     _set_time_limit()
-    return parallel.Parallelize_BMUF(*args, **{**_AS_IN_CAFFE2, **kwargs})
+    return parallel.Parallelize_BMUF(*args, **_as_in_caffe2(kwargs))
 
 
 @arguments_of(Parallelize_BMUF, "cpu_device")

@@ -13,7 +13,7 @@ from netbuilder.graph.devices import Devices
 from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas, World
 from netbuilder.passes.net_pass import PassContext
-from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES, ProcessLink, assign_worlds_pass
+from netbuilder.passes.processes import ProcessLink, assign_worlds_pass
 from netbuilder.proto import PROTO_CPU, NetDef, OperatorDef
 from netbuilder.proto.arguments import arguments, make_device_option, make_op, set_argument
 from netbuilder.runtime import Workspace
@@ -49,14 +49,12 @@ class ProcessRequest:
     Args:
         rendezvous: the processes, two or more.
         concurrent: maximum number of operators between processes that run at the same time.
-        bucket_bytes: see ``buckets``.
         barrier_seconds: time limit of the barrier.
         gpus: with engine NCCL: the GPUs of this process.
     """
 
     rendezvous: Rendezvous
     concurrent: int = 16
-    bucket_bytes: int = DEFAULT_BUCKET_BYTES
     barrier_seconds: float = 300
     gpus: tuple[int, ...] = ()
 

@@ -222,13 +222,17 @@ def seed_name(loss: Any) -> str:
     return blob_name(loss) + AUTOGEN_GRADIENT_SUFFIX
 
 
+SHARE_MARK = "_"
+"""Begins the name of a share of a gradient, before the scope."""
+
+
 def autosplit_name(gradient: str, index: int) -> str:
     """Return the name of the share of a gradient that comes from consumer ``index`` + 1.
 
     >>> autosplit_name("x_grad", 0)
     '_x_grad_autosplit_0'
     """
-    return f"_{gradient}_autosplit_{index}"
+    return f"{SHARE_MARK}{gradient}_autosplit_{index}"
 
 
 def other_gradient_name(gradient: str, version: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from netbuilder.graph.scope import CurrentNameScope
 from netbuilder.proto import NetDef, OperatorDef
 
-__all__ = ["BlobTable", "Trial"]
+__all__ = ["BlobTable"]
 
 
 class BlobTable:
@@ -25,14 +25,14 @@ class BlobTable:
         self._scan_all()
 
     def _scan_all(self) -> None:
-        self.written: set[str] = set()
+        self.written: dict[str, int] = {}  # blob -> index of the last operator that writes it
         self.external: set[str] = set()
         self._n_ops = self._n_external = 0
         self._scan_new()
 
     def _scan_new(self) -> None:
-        for op in self._net.op[self._n_ops :] if self._n_ops else self._net.op:
-            self.written.update(op.output[:])
+        for index, op in enumerate(self._net.op[self._n_ops :] if self._n_ops else self._net.op, self._n_ops):
+            self.written.update(dict.fromkeys(op.output[:], index))
         self.external.update(self._net.external_input[self._n_external :])
         self._n_ops, self._n_external = len(self._net.op), len(self._net.external_input)
 
@@ -48,13 +48,17 @@ class BlobTable:
         """Read the whole message again."""
         self._scan_all()
 
-    def trial(self) -> Trial:
-        """Return a record of the net's state, to which ``Trial.undo`` brings it back."""
-        self.refresh()
-        return Trial(self)
-
     def __contains__(self, name: str) -> bool:
         return name in self.written or name in self.external
+
+    def writer(self, name: str) -> OperatorDef | None:
+        """Return the last operator that writes a blob; None: none does."""
+        self.refresh()
+        index = self.written.get(name)
+        if index is not None and name not in self._net.op[index].output:  # the message has been edited
+            self._scan_all()
+            index = self.written.get(name)
+        return None if index is None else self._net.op[index]
 
     def add_operator(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Record an appended operator; inputs that nothing defines become external inputs of the net."""
@@ -62,7 +66,8 @@ class BlobTable:
         for name in inputs:
             if name not in written and name not in external:
                 self.add_external(name)
-        written.update(outputs)
+        for name in outputs:
+            written[name] = self._n_ops
         self._n_ops += 1
 
     def add_external(self, name: str) -> None:
@@ -103,47 +108,3 @@ class BlobTable:
             self._returned[prefix] = index + 1
         self._returned.setdefault(name, 0)
         return name
-
-
-class Trial:
-    """What is appended to a net from now on, until ``undo``; operators that exist must not be changed meanwhile.
-
-    The cost does not depend on the size of the net.
-
-    Args:
-        table: the net's table, after ``refresh``.
-    """
-
-    def __init__(self, table: BlobTable) -> None:
-        self._table = table
-        self._counts = table._n_ops, table._n_external
-        self._sets = table.written, table.external
-        self._numbers = dict(table._next_index), table._next_unnamed, dict(table._returned)
-        table.written, table.external = _Added(table.written), _Added(table.external)
-
-    def undo(self) -> tuple[list[OperatorDef], list[str]]:
-        """Remove what was appended; return the operators, and the names of the blobs that they defined."""
-        table, (n_ops, n_external) = self._table, self._counts
-        new = [name for name in table.written if name not in self._sets[0]]
-        net = table._net
-        ops = []
-        for op in net.op[n_ops:]:
-            ops.append(copy := OperatorDef())
-            copy.CopyFrom(op)
-        del net.op[n_ops:]
-        del net.external_input[n_external:]
-        table.written, table.external = self._sets
-        table._next_index, table._next_unnamed, table._returned = self._numbers
-        table._n_ops, table._n_external = n_ops, n_external
-        return ops, new
-
-
-class _Added(set[str]):
-    """A set of names that also contains those of another one, which stays as it is."""
-
-    def __init__(self, others: set[str]) -> None:
-        super().__init__()
-        self._others = others
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self._others

@@ -6,13 +6,11 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from netbuilder.graph.backward import BackwardPass, Gradient
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name, seed_name
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.graph.devices import Devices
 from netbuilder.graph.gradient_context import (
     GradientFunction,
     OverwrittenInputError,
@@ -21,11 +19,10 @@ from netbuilder.graph.gradient_context import (
     operator_gradient,
 )
 from netbuilder.graph.gradient_shares import ONLY_SUM_TAG, SUM_TAG
-from netbuilder.graph.replicated_backward import replicated_backward
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.graph.source import user_source
 from netbuilder.graph.versions import EXTERNAL, describe
-from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
+from netbuilder.proto import GradientError, NetDef, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.proto.depth import deep_nets, nesting
 from netbuilder.proto.suggestions import did_you_mean
@@ -36,6 +33,8 @@ __all__ = [
     "Differentiated",
     "GradientRegistry",
     "add_gradient_operators",
+    "as_references",
+    "backward_pass",
     "differentiate",
 ]
 
@@ -47,9 +46,7 @@ _numbers = itertools.count()  # of operators that are differentiated one at a ti
 GradientMap = dict[BlobReference, BlobReference | GradientSlice]
 
 
-def add_gradient_operators(
-    net: Any, ys: Any, skip: int, callbacks: Sequence[Callback], devices: Devices | None = None
-) -> GradientMap:
+def add_gradient_operators(net: Any, ys: Any, skip: int, callbacks: Sequence[Callback]) -> GradientMap:
     """See ``Net.AddGradientOperators``; ``net`` is a Net."""
     calls = _checked_callbacks(callbacks)
     proto: NetDef = net.Proto()
@@ -59,17 +56,30 @@ def add_gradient_operators(
     ops = list(proto.op)
     skipped = {name for op in ops[:skip] for name in op.output}
     with _depth_error(proto):
-        made, found = _backward(ops[skip:], ys, f"net {net}", subgraphs, skipped, devices)
+        made, found = _backward(ops[skip:], ys, f"net {net}", subgraphs, skipped)
     if not calls:
         net.extend_ops(made)
-        return _as_references(found)
+        return as_references(found)
     before = len(proto.op), len(proto.external_input), len(proto.external_output)
     try:
         _append(net, made, calls)
     except BaseException:
         del proto.op[before[0] :], proto.external_input[before[1] :], proto.external_output[before[2] :]
         raise
-    return _as_references(found)
+    return as_references(found)
+
+
+def backward_pass(ops: Sequence[OperatorDef], seeds: Mapping[str, Gradient]) -> BackwardPass:
+    """Return the backward pass of operators, after its run.
+
+    Args:
+        ops: in the order in which they run; unchanged.
+        seeds: loss -> its gradient.
+
+    Raises:
+        GradientError: see ``Net.AddGradientOperators``.
+    """
+    return _run(_Subgraphs(), ops, seeds)
 
 
 def _append(net: Any, made: Iterable[OperatorDef], calls: Sequence[Callback]) -> None:
@@ -145,16 +155,10 @@ def _backward(
     where: str,
     subgraphs: _Subgraphs,
     reserved: set[str] | None = None,
-    devices: Devices | None = None,
     **names: Any,
 ) -> tuple[list[OperatorDef], dict[str, Gradient]]:
     """Return the backward pass."""
     seeds = _seeds(ys)
-    if devices is not None and len(devices) > 1 and not reserved:
-        # An error is raised by the pass over all replicas, with the operator's index in the net.
-        with contextlib.suppress(NetError):
-            if (found := replicated_backward(ops, seeds, devices, partial(_run, subgraphs))) is not None:
-                return found
     try:
         backward = _run(subgraphs, ops, seeds, reserved, **names)
     except OverwrittenInputError as error:
@@ -229,7 +233,8 @@ def _ones(backward: BackwardPass, loss: str, line: str) -> OperatorDef:
     return op
 
 
-def _as_references(found: Mapping[str, Gradient]) -> GradientMap:
+def as_references(found: Mapping[str, Gradient]) -> GradientMap:
+    """Return where gradients are stored, as references to blobs."""
     return {BlobReference(name): _as_reference(gradient) for name, gradient in found.items()}
 
 
@@ -314,7 +319,7 @@ class GradientRegistry:
             ys_generate_gradient: ignored; Caffe2's scripts pass it.
         """
         made, found = _backward(operators, ys, "backward pass", _Subgraphs())
-        return made, _as_references(found)
+        return made, as_references(found)
 
     @staticmethod
     def GetGradientForOp(

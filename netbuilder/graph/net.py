@@ -11,7 +11,6 @@ from netbuilder.graph import gradients, observability
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.context_stack import under_builder
-from netbuilder.graph.devices import Devices
 from netbuilder.graph.memory_budget import set_stored_budget
 from netbuilder.graph.net_blobs import NetBlobs
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
@@ -437,7 +436,6 @@ class Net(NetBlobs):
         skip: int = 0,
         *,
         callbacks: Sequence[gradients.Callback] = (),
-        devices: Devices | None = None,
     ) -> dict[BlobReference, BlobReference | GradientSlice]:
         """Append the operators that compute the gradients of ``ys``; return where each blob's gradient is.
 
@@ -446,8 +444,6 @@ class Net(NetBlobs):
             skip: number of operators at the start of the net that are not differentiated.
             callbacks: functions called with (net, operator), in this order, after each operator is appended;
                 they may append operators themselves. They are called for the gradient nets of ParallelDo, too.
-            devices: devices of the replicas that the net consists of, if it does. The result is the same; it takes
-                less time where the replicas are equal.
 
         Returns:
             For each blob with a gradient, a reference to it, or a GradientSlice where it is sparse.
@@ -457,7 +453,7 @@ class Net(NetBlobs):
                 overwritten; gradients were added before. The net is unchanged.
             TypeError: ``ys`` is neither a list nor a mapping, or ``callbacks`` is not a list of functions.
         """
-        return gradients.add_gradient_operators(self, ys, skip, callbacks, devices)
+        return gradients.add_gradient_operators(self, ys, skip, callbacks)
 
     def repeated_rows(self, gradient: GradientSlice) -> str:
         """Return how optimizers aggregate rows of equal index by default: "sum", or "none" (not at all)."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.graph.blob import BlobReference, ScopedBlobReference, ScopedName, blob_name
 from netbuilder.graph.blob_table import BlobTable
-from netbuilder.proto import BlobError, NetDef, UsageError
+from netbuilder.proto import BlobError, NetDef, OperatorDef, UsageError
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["NetBlobs"]
@@ -53,6 +53,10 @@ class NetBlobs:
         """Whether an operator writes ``blob``, or it is an external input."""
         self._blobs.refresh()
         return blob_name(blob) in self._blobs
+
+    def writer_of(self, blob: Any) -> OperatorDef | None:
+        """Return the last operator that writes ``blob``; None: none does."""
+        return self._blobs.writer(blob_name(blob))
 
     def UsesBlob(self, blob: Any) -> bool:
         """Whether an operator reads ``blob``, or it is an external input."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -103,7 +104,7 @@ class Replicas:
     parameters: tuple[str, ...] = ()
     computed: tuple[str, ...] = ()
     gradients: tuple[GradientGroup, ...] = ()
-    losses: tuple[tuple[str, ...], ...] = field(default=())
+    losses: tuple[tuple[str, ...], ...] = ()
     outside: tuple[str, ...] = ()
     shared: bool = False
     broadcasts_computed: bool = True
@@ -190,39 +191,18 @@ class Replicas:
     @checked()
     def store(self, net: NetDef) -> None:
         """Write the record into the net's arguments; it replaces an earlier record."""
-        found = {
+        found: dict[str, Any] = {
             "device_type": self.devices.device_type,
             "devices": list(self.devices.ids),
             "prefixes": list(self.devices.scopes),
-            "parameters": list(self.parameters),
-            "computed": list(self.computed),
             "gradients_of": [group.parameter for group in self.gradients],
             "gradients": [str(group) for group in self.gradients],
             "losses": [loss for losses in self.losses for loss in losses],
             "losses_each": [len(losses) for losses in self.losses],
-            "outside": list(self.outside),
-            "shared": self.shared,
-            "broadcasts_computed": self.broadcasts_computed,
         }
-        if self.weighted_shares:
-            found["weighted_shares"] = True
-        if self.shares_memory:
-            found["shares_memory"] = True
-        if self.accumulate_steps > 1:
-            found.update(accumulate_steps=self.accumulate_steps, accumulated=list(self.accumulated))
-            found.update(accumulated_rows=list(self.accumulated_rows))
-        if self.world != World(len(self)):
-            found.update(world_size=self.world.size, first=self.world.first_replica, rank=self.world.rank)
-            if self.world.common:
-                found.update(common_worlds=list(self.world.common), barrier=self.world.barrier)
-        if self.block is not None:
-            found.update(self.block.arguments())
-        if self.residuals:
-            found["residuals"] = list(self.residuals)
-        if self.combines_means:
-            found["combines_means"] = True
-        if self.step_divisors:
-            found["step_divisors"] = list(self.step_divisors)
+        found.update({} if self.world == World(len(self)) else _changed(self.world, _WORLD))
+        found.update({} if self.block is None else self.block.arguments())
+        found.update(_changed(self, _PLAIN))
         remove_record(net)
         net.arg.extend(make_argument(_KEY + key, value) for key, value in found.items())
 
@@ -238,36 +218,57 @@ class Replicas:
         if "devices" not in found:
             raise NetError(f"net {net.name!r}: has no record of replicas, because Parallelize did not make it")
         try:
-            losses = iter(_texts(found, "losses"))
-            size, first, rank = (found.get(key, 0) for key in ("world_size", "first", "rank"))
+            losses = iter(_texts(found["losses"]))
             return cls(
                 devices=Devices(int(found["device_type"]), tuple(found["devices"])),
-                parameters=_texts(found, "parameters"),
-                computed=_texts(found, "computed"),
-                gradients=tuple(map(_gradient, _texts(found, "gradients_of"), _texts(found, "gradients"))),
-                losses=tuple(tuple(next(losses) for _ in range(n)) for n in found.get("losses_each") or ()),
-                outside=_texts(found, "outside"),
-                shared=bool(found["shared"]),
-                broadcasts_computed=bool(found["broadcasts_computed"]),
-                weighted_shares=bool(found.get("weighted_shares")),
-                accumulate_steps=int(found.get("accumulate_steps", 1)),
-                accumulated=_texts({"accumulated": (), **found}, "accumulated"),
-                accumulated_rows=_texts({"accumulated_rows": (), **found}, "accumulated_rows"),
-                shares_memory=bool(found.get("shares_memory")),
-                world=World(
-                    int(size),
-                    int(first),
-                    int(rank),
-                    _texts({"common_worlds": (), **found}, "common_worlds"),
-                    bytes(found.get("barrier", b"")).decode(),
-                ),
+                gradients=tuple(map(_gradient, _texts(found["gradients_of"]), _texts(found["gradients"]))),
+                losses=tuple(tuple(next(losses) for _ in range(n)) for n in found["losses_each"] or ()),
+                world=World(**_read(found, World, _WORLD)),
                 block=BlockRule.of_arguments(found),
-                residuals=_texts({"residuals": (), **found}, "residuals"),
-                combines_means=bool(found.get("combines_means")),
-                step_divisors=_texts({"step_divisors": (), **found}, "step_divisors"),
+                **_read(found, cls, _PLAIN),
             )
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise NetError(f"net {net.name!r}: its record of replicas is damaged: {error!r}") from error
+
+
+_WORLD = {
+    "size": "world_size",
+    "first_replica": "first",
+    "rank": "rank",
+    "common": "common_worlds",
+    "barrier": "barrier",
+}
+"""The fields of a world, and the arguments that they are stored in, unless they have their default."""
+
+_PLAIN = {
+    field.name: field.name
+    for field in dataclasses.fields(Replicas)
+    if field.name not in ("devices", "gradients", "losses", "world", "block")
+}
+"""The fields of a record that are stored as they are, likewise."""
+
+
+def _changed(value: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments for those fields that have not their default."""
+    fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value) if field.name in names)
+    return {
+        names[field.name]: list(given) if isinstance(given, tuple) else given
+        for field, given in fields
+        if given != field.default
+    }
+
+
+def _read(found: Mapping[str, Any], kind: type, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a record or a world that arguments have."""
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    return {field: _value(found[name], defaults[field]) for field, name in names.items() if name in found}
+
+
+def _value(stored: Any, default: Any) -> Any:
+    """Return a stored value as one of the kind of its field's default."""
+    if isinstance(default, tuple):
+        return _texts(stored)
+    return stored.decode() if isinstance(default, str) else type(default)(stored)
 
 
 def _gradient(parameter: str, text: str) -> GradientGroup:
@@ -275,8 +276,8 @@ def _gradient(parameter: str, text: str) -> GradientGroup:
     return GradientGroup(parameter, values, indices)
 
 
-def _texts(found: dict[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(text.decode() for text in found[key] or ())
+def _texts(stored: Any) -> tuple[str, ...]:
+    return tuple(text.decode() for text in stored or ())
 
 
 def _some(names: Sequence[str], most: int = 12) -> str:

@@ -7,14 +7,13 @@ from typing import Any
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.block_updates import BlockNets
-from netbuilder.graph.devices import Devices
 from netbuilder.graph.gradients import Callback
 from netbuilder.graph.net import Net
 from netbuilder.graph.operators import IsOperator
 from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.parameters import ModelParameters
-from netbuilder.proto import GradientError, NetDef, NetError
+from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.suggestions import suggests_arguments
 
@@ -154,7 +153,6 @@ class ModelHelper(ModelParameters):
         skip: int = 0,
         *,
         callbacks: Sequence[Callback] = (),
-        devices: Devices | None = None,
     ) -> dict[BlobReference, Gradient]:
         """Add the backward pass to the main net; arguments as for ``Net.AddGradientOperators``.
 
@@ -165,12 +163,32 @@ class ModelHelper(ModelParameters):
             GradientError: the model has a backward pass already, it cannot be built, or no loss is given.
             NetError: parameters are listed twice.
         """
+        self._check_no_gradients()
+        if isinstance(ys, (Sequence, Mapping)) and not ys:
+            raise GradientError(f"model {self.name!r}: ys must be a list of at least one loss, got {ys!r}")
+        return self._with_gradients(self.net.AddGradientOperators(ys, skip, callbacks=callbacks))
+
+    def extend_backward(self, ops: Iterable[OperatorDef], gradients: Mapping[BlobReference, Gradient]) -> None:
+        """Append to the main net a backward pass that has been built elsewhere.
+
+        Args:
+            ops: its operators.
+            gradients: the gradient of each blob that has one.
+
+        Raises:
+            GradientError, NetError: as for ``AddGradientOperators``.
+        """
+        self._check_no_gradients()
+        self.net.extend_ops(ops)
+        self._with_gradients(dict(gradients))
+
+    def _check_no_gradients(self) -> None:
         if self.gradient_ops_added:
             raise GradientError(f"model {self.name!r}: has a backward pass already; it can be added only once")
         self.Validate()
-        if isinstance(ys, (Sequence, Mapping)) and not ys:
-            raise GradientError(f"model {self.name!r}: ys must be a list of at least one loss, got {ys!r}")
-        self.grad_map = self.net.AddGradientOperators(ys, skip, callbacks=callbacks, devices=devices)
+
+    def _with_gradients(self, gradients: dict[BlobReference, Gradient]) -> dict[BlobReference, Gradient]:
+        self.grad_map = gradients
         self.gradient_ops_added = True
         self.param_to_grad = self.get_param_to_grad(self.params)
         return self.grad_map

@@ -156,15 +156,14 @@ def _add_updates(
         optimizer.add_lr_multiplier(multiplier)
     for device, of_device in groupby(infos, lambda info: get_param_device(info.name, info.grad, devices)):
         with DeviceScope(device):
-            here = list(of_device)
             updates: RepeatedUpdates | None = None
-            for number, info in enumerate(here):
+            for info in of_device:
                 own = info.optimizer if use_param_info_optim else None
                 if own:
                     own(model.net, model.param_init_net, info)
                     updates = None  # another optimizer may have changed what the updates share
                 else:
-                    updates = updates or RepeatedUpdates(optimizer, model, len(here) - number)
+                    updates = updates or RepeatedUpdates(optimizer, model)
                     updates.add(info)
     if optimizer.updates:
         model._updated += [info.blob for info in infos]

@@ -77,6 +77,9 @@ class Optimizer:
     gradient's; all state must be in the list that ``get_auxiliary_parameters`` returns.
     """
 
+    uses_shapes = False
+    """Whether an update has depended on the shape of its parameter; then none is repeated."""
+
     rate_name: str | None = None
     """The attribute with its base learning rate; None: it has none."""
 
@@ -341,6 +344,7 @@ class Optimizer:
                 f"{type(self).__name__}: {what} needs the shape of {param_info}, which is not known; create it by "
                 "create_param, or by a fill with the argument shape"
             )
+        self.uses_shapes = True
         return param_info.shape
 
     def _share(self, blob: BlobReference) -> None:
@@ -434,12 +438,10 @@ def constant(param_init_net: Net, name: str, value: float) -> BlobReference:
 
 def _value_of(net: Net, blob: str) -> Any:
     """Return the value of a constant that a net makes, in float32; None if it does not make it."""
-    if not net.BlobIsDefined(blob):
+    op = net.writer_of(blob)
+    if op is None:
         return None
-    for op in reversed(net.Proto().op):  # the last ones, since they are many
-        if blob in op.output:
-            return np.float32(next((argument_value(each) for each in op.arg if each.name == "value"), 0.0))
-    return None
+    return np.float32(next((argument_value(each) for each in op.arg if each.name == "value"), 0.0))
 
 
 def iteration_counter(

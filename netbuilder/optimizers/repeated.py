@@ -1,17 +1,18 @@
-"""The updates of many parameters on one device: the operators are built for two of them and repeated for the others."""
+"""The updates of many parameters on one device: the operators of one of them, made again with the blobs of others."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from netbuilder.graph.blob import BlobReference
-from netbuilder.graph.operator_pattern import OperatorPattern
+from netbuilder.graph.net import Net, operator_watchers
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.optimizers.optimizer import Optimizer
+from netbuilder.passes.replicate import Template
+from netbuilder.proto import OperatorDef
 
 __all__ = ["RepeatedUpdates"]
-
-_PARAMETER, _GRADIENT = "\x01parameter\x01", "\x01gradient\x01"  # in no name that a user gives
-_LEAST = 4  # parameters from which on a pattern takes less time than their updates
 
 
 class RepeatedUpdates:
@@ -23,48 +24,88 @@ class RepeatedUpdates:
     Args:
         optimizer: the optimizer.
         model: gets the updates.
-        count: maximum number of parameters.
     """
 
-    def __init__(self, optimizer: Optimizer, model: ModelHelper, count: int) -> None:
+    def __init__(self, optimizer: Optimizer, model: ModelHelper) -> None:
         self._optimizer, self._nets = optimizer, (model.net, model.param_init_net)
-        self._left = count
-        self._repeats = "repeats" in vars(type(optimizer)) and optimizer.repeats
-        self._pattern: OperatorPattern | None = None
-        self._state: list[BlobReference] = []
-        self._began = False
+        self._repeats = "repeats" in vars(type(optimizer)) and optimizer.repeats and not operator_watchers
+        self._first: set[str] | None = None  # what the first update writes
+        self._update: _Update | None = None
 
     def add(self, info: ParameterInfo) -> None:
         """Add the update of a parameter."""
-        self._left -= 1
-        if not self._repeats or info.blob_copy or not isinstance(info.grad, BlobReference):
-            self._optimizer(*self._nets, info)
+        local = self._optimizer.get_auxiliary_parameters().local
+        repeated = self._repeats and not info.blob_copy and isinstance(info.grad, BlobReference)
+        blobs = info.name, str(info.grad)
+        if repeated and self._update is not None and (names := self._update.append(blobs)) is not None:
+            local.extend(BlobReference(names[str(blob)], blob.Net()) for blob in self._update.state)
             return
-        if self._began and self._pattern is None:
-            self._record()
-        if self._pattern is None or not self._repeat(self._pattern, info):
-            self._optimizer(*self._nets, info)
-        self._began = True
-
-    def _record(self) -> None:
-        """Record the update of a parameter whose shape is not known: one that depends on the shape is not repeated."""
-        self._repeats = False
-        if self._left < _LEAST:
+        starts, state = [net.op_len for net in self._nets], len(local)
+        self._optimizer(*self._nets, info)
+        if not repeated or self._update is not None:
             return
-        optimizer, (local, shared) = self._optimizer, self._optimizer.get_auxiliary_parameters()
-        before = len(local), len(shared)
-        info = ParameterInfo(None, BlobReference(_PARAMETER), grad=BlobReference(_GRADIENT))
-        names = _PARAMETER, _GRADIENT
-        pattern = OperatorPattern.record(self._nets, names, lambda: optimizer(*self._nets, info))
-        self._state = local[before[0] :]
-        del local[before[0] :]
-        if pattern is not None and len(shared) == before[1]:
-            self._pattern, self._repeats = pattern, True
+        added = [net.Proto().op[start:] for net, start in zip(self._nets, starts)]
+        if self._first is None:
+            self._first = {name for ops in added for op in ops for name in op.output}
+            return
+        self._repeats = not self._optimizer.uses_shapes
+        self._update = _Update(self._nets, added, blobs, local[state:], self._first)
 
-    def _repeat(self, pattern: OperatorPattern, info: ParameterInfo) -> bool:
-        names = pattern.append((info.name, str(info.grad)))
-        if names is None:
-            return False
-        state = (BlobReference(names[str(blob)], blob.Net()) for blob in self._state)
-        self._optimizer.get_auxiliary_parameters().local.extend(state)
-        return True
+
+class _Update:
+    """The update of one parameter, to be appended for others.
+
+    Args:
+        nets: the nets that have it.
+        added: its operators in each of them.
+        blobs: the parameter and its gradient.
+        state: blobs that the optimizer keeps for the parameter.
+        before: blobs that the first update on the device has written; others share those.
+    """
+
+    def __init__(
+        self,
+        nets: Sequence[Net],
+        added: Sequence[Sequence[OperatorDef]],
+        blobs: tuple[str, str],
+        state: Sequence[BlobReference],
+        before: Collection[str],
+    ) -> None:
+        self.state = state
+        self._nets = nets
+        self._parts = [list(map(Template, ops)) for ops in added]
+        templates = [template for part in self._parts for template in part]
+        own = {*blobs, *(name for template in templates for name in template.written if name not in before)}
+        # Own blob -> which of ``blobs`` its name is made of, and what stands before and after that.
+        self._made_of = {name: _made_of(name, blobs) for name in own}
+        self._shared = {name: name for template in templates for name in template.blobs if name not in own}
+        self._may_repeat = None not in self._made_of.values() and not any(t.draws or t.names_more for t in templates)
+        self._gradient_of = _made_of(blobs[1], blobs[:1])
+
+    def append(self, blobs: tuple[str, str]) -> dict[str, str] | None:
+        """Append the update of another parameter; return name here -> name there.
+
+        None, and the nets are unchanged, if the names of its blobs do not follow.
+        """
+        parameter, gradient = blobs
+        if not self._may_repeat or _made_of(gradient, (parameter,)) != self._gradient_of:
+            return None
+        names = dict(self._shared)
+        for name, made_of in self._made_of.items():
+            assert made_of is not None
+            place, before, after = made_of
+            names[name] = before + blobs[place] + after
+        if len(set(names.values())) < len(names):
+            return None
+        for net, part in zip(self._nets, self._parts):
+            net.extend_ops([template.operator(names) for template in part])
+        return names
+
+
+def _made_of(name: str, blobs: Sequence[str]) -> tuple[int, str, str] | None:
+    """Return of which blob a name is made, and the text before and after it; None: of none, or of one twice."""
+    for place in sorted(range(len(blobs)), key=lambda place: -len(blobs[place])):
+        if name.count(blobs[place]) == 1:
+            before, _, after = name.partition(blobs[place])
+            return place, before, after
+    return None

@@ -8,6 +8,7 @@ from netbuilder.parallel.data_parallel import DataParallel, Output
 from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.parallel.input import loss_reader, prefetch
 from netbuilder.parallel.memory import OptimizeGradientMemory
+from netbuilder.parallel.options import DataParallelOptions
 from netbuilder.parallel.parallel_do import ParallelDo
 from netbuilder.parallel.parallelize import Parallelize, Parallelize_CPU, Parallelize_GPU, Parallelize_iDeep
 from netbuilder.parallel.parallelize_bmuf import Parallelize_BMUF, Parallelize_CPU_BMUF, Parallelize_GPU_BMUF
@@ -31,6 +32,7 @@ __all__ = [
     "ConvertNetForDevice",
     "CreateNet",
     "DataParallel",
+    "DataParallelOptions",
     "ExtractPredictorNet",
     "FinalizeAfterCheckpoint",
     "GetCheckpointParams",

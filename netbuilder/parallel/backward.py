@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from netbuilder.graph.batch_norm_exchange import combined_statistics
 from netbuilder.graph.blob import BlobReference, GradientSlice, gathered_name, gradient_name, seed_name
 from netbuilder.graph.devices import Devices
+from netbuilder.graph.gradients import as_references
 from netbuilder.graph.replicas import GradientGroup, Replicas, gradient_group
 from netbuilder.graph.scope import DeviceScope, EmptyNameScope
 from netbuilder.model import ModelHelper
@@ -21,6 +23,7 @@ from netbuilder.passes.reductions import (
     nccl_allreduce,
     nccl_broadcast,
 )
+from netbuilder.passes.replicate import replicated_backward
 from netbuilder.proto import NetDef, NetError
 
 __all__ = ["add_backward_pass", "broadcast_computed", "exchange_gradients", "gathered_gradients", "group_gradients"]
@@ -59,7 +62,15 @@ def add_backward_pass(
                     seeds[loss] = model.net.ConstantFill([loss], name, value=seed, **checked)
                     for factors in filter(None, (weights, scales)):
                         model.net.WeightedSum([seeds[loss], factors[replica]], name)
-    model.AddGradientOperators(seeds, devices=devices)
+    found = None
+    if len(devices) > 1:
+        given = {str(loss): str(gradient) for loss, gradient in seeds.items()}
+        with contextlib.suppress(NetError):  # raised by the pass over all replicas, with the index in the net
+            found = replicated_backward(model.net.Proto().op, given, devices)
+    if found is None:
+        model.AddGradientOperators(seeds)
+    else:
+        model.extend_backward(found[0], as_references(found[1]))
 
 
 def group_gradients(

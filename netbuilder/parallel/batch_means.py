@@ -10,7 +10,7 @@ from netbuilder.graph.batch_means import BatchMeans, split_means, sums_first
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
-from netbuilder.parallel.replicate import call_per_device
+from netbuilder.parallel.builders import call_per_device
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.step_divisors import OF_STEP, why_not_before_a_step
 from netbuilder.passes.processes import ProcessLink
@@ -36,10 +36,10 @@ def combine_means(model: ModelHelper, request: Request, record: Replicas) -> tup
     Returns:
         The record that says so, and the blobs, without the replicas' scopes, that ``add_up_divisors`` has to sum.
     """
-    main, steps = model.net.Proto(), request.accumulate_steps if record.trains else 1
+    main, steps = model.net.Proto(), request.options.accumulate_steps if record.trains else 1
     alone = request.strategy.blocks or request.block is not None
     parts = 1 if alone else record.world.size if record.trains and request.strategy.sums_gradients else len(record)
-    if not request.combines_means or parts * steps == 1 and not (alone and record.weighted_shares):
+    if not request.options.combine_means or parts * steps == 1 and not (alone and record.weighted_shares):
         return record, []
     made = _made(model, record)
     first_replica = BatchMeans(_of_first_replica(main, record), made, request.loss_scale)
@@ -145,7 +145,7 @@ def divisor_sums(groups: Sequence[Sequence[str]], request: Request, link: Proces
     """Return the operators that replace the blobs of each group, one per device, by their sum over all shares."""
     devices, debug_info = request.devices, request.debug_info
     if link is None:
-        if request.use_nccl:
+        if request.options.use_nccl:
             return nccl_allreduce(groups, devices, debug_info=debug_info).op
         return allreduce(groups, devices, peer_access=request.peer_access, debug_info=debug_info).op
     if link.over_gpus:

@@ -12,6 +12,7 @@ from typing import Any
 from netbuilder.data.gc_paused import collection_paused
 from netbuilder.distributed.common_worlds import EXTRA_WORKERS, ProcessRequest, assign_worlds, process_link
 from netbuilder.distributed.strategies import PartialSynchronization, Plain, Strategy
+from netbuilder.engines.peers import can_access_peer
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
@@ -20,6 +21,7 @@ from netbuilder.graph.replicas import Replicas, World
 from netbuilder.graph.source import definition_of, warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.model.rollback import restore_on_error
+from netbuilder.ops.core.precision import DETERMINISTIC_ARGUMENT
 from netbuilder.ops.core.renaming import rename_in_subgraphs
 from netbuilder.optimizers.build import updates_of_one_replica
 from netbuilder.parallel.accumulate import accumulate_gradients
@@ -32,9 +34,15 @@ from netbuilder.parallel.backward import (
 )
 from netbuilder.parallel.batch_means import add_up_divisors, combine_means
 from netbuilder.parallel.block_update import BlockRequest, block_nets
+from netbuilder.parallel.builders import (
+    assign_random_replicas,
+    build_replicas,
+    call_per_device,
+    group_by_name,
+    initial_shapes,
+)
 from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_device_attributes
 from netbuilder.parallel.gradient_scaling import (
-    GradientScaling,
     fill_scales,
     require_dense_gradients,
     scale_update,
@@ -42,19 +50,13 @@ from netbuilder.parallel.gradient_scaling import (
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.loss_scale import LossScale, warn_of_scaled_updates
 from netbuilder.parallel.memory import share_gradient_memory
+from netbuilder.parallel.options import DataParallelOptions
 from netbuilder.parallel.process_exchange import (
     add_residuals,
     average_chunks,
     broadcast_computed_over_processes,
     dense_sizes,
     exchange_over_processes,
-)
-from netbuilder.parallel.replicate import (
-    assign_random_replicas,
-    build_replicas,
-    call_per_device,
-    group_by_name,
-    initial_shapes,
 )
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.synchronize import (
@@ -83,42 +85,27 @@ Builder = Callable[[ModelHelper], Any]
 
 @dataclass(frozen=True)
 class Request:
-    """The checked arguments of a call of Parallelize or Parallelize_BMUF."""
+    """A checked call of Parallelize or Parallelize_BMUF.
+
+    Args:
+        options: with what was chosen where the caller left it open, or where it does not apply.
+        strategy: of the exchange between processes.
+    """
 
     devices: Devices
+    options: DataParallelOptions
+    debug_info: str
     build_input: Builder
     build_forward: Callable[[ModelHelper, float], Any]
-    use_nccl: bool
-    peer_access: PeerAccess
-    debug_info: str
-    net_type: str
-    num_threads_per_device: int
-    dtype: str | None = None
-    allow_tf32: bool | None = None
-    deterministic: bool = False
-    memory_budget: Any = None
     update: Builder | None = None
     optimize: Builder | None = None
     post_sync: Builder | None = None
     before_gradients: Builder | None = None
     transform: Callable[[ModelHelper, int, str, int], Any] | None = None
-    broadcasts_computed: bool = False
-    shared_model: bool = False
-    weighted_shares: bool = False
-    accumulate_steps: int = 1
-    outside_from_bytes: int | None = None
-    shares_memory: bool = False
-    kept: tuple[str, ...] | None = None  # the further blobs of a model that keeps only what is read after a step
-    reduce_update_broadcast: bool = False
-    combines_batch_norm: bool = False
-    combines_means: bool = True
-    vector_losses: bool = False
     world: World = World()
     processes: ProcessRequest | None = None
     block: BlockRequest | None = None
     strategy: Strategy = Plain()
-    average_initial_parameters: bool = False
-    gradient_scaling: GradientScaling | None = None
 
     @property
     def gradient_seed(self) -> float:
@@ -146,13 +133,18 @@ class Request:
     @property
     def hands_back(self) -> bool:
         """Whether all devices get the sums of gradients, not only the first one."""
-        return not (self.shared_model or self.reduce_update_broadcast)
+        return not (self.options.shared_model or self.options.reduce_update_broadcast)
+
+    @property
+    def peer_access(self) -> PeerAccess:
+        """Which GPUs can read each other's memory."""
+        return self.options.peer_access or can_access_peer
 
     @property
     def workers(self) -> int:
         """The maximum number of threads that run the main net."""
         extra = EXTRA_WORKERS if self.processes is not None else 0
-        return self.num_threads_per_device * len(self.devices) + extra
+        return self.options.num_threads_per_device * len(self.devices) + extra
 
     @property
     def trains(self) -> bool:
@@ -165,16 +157,21 @@ def build(model: ModelHelper, request: Request) -> Replicas:
     After an exception the model is in its former state.
     """
     with restore_on_error(model), collection_paused():
-        model.net.set_type(request.net_type, request.workers)
-        if request.memory_budget is not None:
-            model.net.set_memory_budget(request.memory_budget)
-        if request.dtype is not None:
-            model.net.set_activation_dtype(request.dtype)
-        if request.allow_tf32 is not None:
-            model.net.set_allow_tf32(request.allow_tf32)
-        if request.deterministic:
-            model.net.set_deterministic(True)
+        net, options = model.net, request.options
+        net.set_type(options.net_type, request.workers)
+        if options.memory_budget is not None:
+            net.set_memory_budget(options.memory_budget)
+        if options.dtype is not None:
+            net.set_activation_dtype(options.dtype)
+        if options.allow_tf32 is not None:
+            net.set_allow_tf32(options.allow_tf32)
+        if options.deterministic is not None and options.deterministic != _is_deterministic(model):
+            net.set_deterministic(options.deterministic)
         return _build(model, request)
+
+
+def _is_deterministic(model: ModelHelper) -> bool:
+    return bool(arguments(model.net.Proto()).get(DETERMINISTIC_ARGUMENT))
 
 
 def _build(model: ModelHelper, request: Request) -> Replicas:
@@ -192,10 +189,10 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         trains=request.trains,
         world_size=request.world_size,
         sums_gradients=request.block is None,
-        vector_losses=request.vector_losses,
+        vector_losses=request.options.vector_losses,
     )
-    if request.outside_from_bytes is not None:
-        before = before + move_tables_outside(model, request.devices, request.outside_from_bytes)
+    if request.options.outside_from_bytes is not None:
+        before = before + move_tables_outside(model, request.devices, request.options.outside_from_bytes)
     model.Validate()
     record = _group(model, request, before, losses)
     if request.before_gradients is not None:
@@ -210,7 +207,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
             scales = _gradient_scales(model, request)
             add_backward_pass(
                 model, request.devices, losses, seed=request.gradient_seed, weights=weights, scales=scales,
-                vector_losses=request.vector_losses,
+                vector_losses=request.options.vector_losses,
             )  # fmt: skip
     _transform(model, request)
     if request.trains:
@@ -218,10 +215,10 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         with _prefer_device_errors(model, record):
             gradients = group_gradients(record.parameters, model.param_to_grad, record.devices)
         record = dataclasses.replace(record, gradients=tuple(gradients))
-        if request.gradient_scaling is not None:
+        if request.options.gradient_scaling is not None:
             require_dense_gradients(model, record)
     add_up_divisors(model, request, record, divisors, _link(model, request, record))
-    if request.combines_batch_norm:
+    if request.options.combine_spatial_bn:
         _combine_batch_norm(model, request, record, weights)
     if record.shared:
         _share_parameters(model, record.parameters, record.devices)
@@ -230,12 +227,12 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
             first, *others = record.blobs(name)
             model.parameter_copies.update(dict.fromkeys(others, first))
     if request.trains:
-        if request.accumulate_steps > 1:
+        if request.options.accumulate_steps > 1:
             record = accumulate_gradients(model, record)
         record = _exchange(model, request, record)
         optimizer = _update(model, request, record)
         _average(model, request, record)
-        if request.reduce_update_broadcast:
+        if request.options.reduce_update_broadcast:
             groups = [record.blobs(group.parameter) for group in record.gradients]
             model.net.Proto().MergeFrom(broadcast(groups, request.devices, debug_info=request.debug_info))
         _synchronize_initial_values(model, request, record)
@@ -245,10 +242,11 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         if model.init_params:
             _warn_of_initializers(model)
         _warn_of_training_mode(model)
-    if request.shares_memory:
+    if request.options.optimize_gradient_memory:
         record = share_gradient_memory(model, record)
-    if request.kept is not None:
-        keep_only(model, record.devices, [*request.kept, *_gradients_to_keep(model, record)])
+    if request.options.dynamic_memory_management:
+        kept = request.options.blobs_to_keep or ()
+        keep_only(model, record.devices, [*kept, *_gradients_to_keep(model, record)])
     if request.block is not None:
         _add_block_nets(model, request, request.block, record)
     if record.world.common:
@@ -287,7 +285,7 @@ def _add_block_nets(model: ModelHelper, request: Request, block: BlockRequest, r
         model.net.Proto(),
         record,
         dataclasses.replace(block, synchronized=names),
-        use_nccl=request.use_nccl,
+        use_nccl=request.options.use_nccl,
         peer_access=request.peer_access,
         debug_info=request.debug_info,
         link=_link(model, request, record),
@@ -308,7 +306,7 @@ def _link(model: ModelHelper, request: Request, record: Replicas) -> ProcessLink
     return process_link(
         record,
         [model.param_init_net.Proto(), model.net.Proto()],
-        deterministic=request.deterministic,
+        deterministic=_is_deterministic(model),
         debug_info=request.debug_info,
         by_nccl=request.processes is not None and request.processes.rendezvous.engine == "NCCL",
     )
@@ -316,9 +314,9 @@ def _link(model: ModelHelper, request: Request, record: Replicas) -> ProcessLink
 
 def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
     """Let the init net create the weight of each replica's share of a batch; return the blobs, none for even shares."""
-    if not request.weighted_shares:
+    if not request.options.weighted_shares:
         return []
-    value = 1.0 / request.accumulate_steps
+    value = 1.0 / request.options.accumulate_steps
     return call_per_device(
         request.devices,
         lambda replica: model.param_init_net.ConstantFill([], SHARE_WEIGHT, shape=[1], value=value),
@@ -327,7 +325,7 @@ def _share_weights(model: ModelHelper, request: Request) -> list[BlobReference]:
 
 def _gradient_scales(model: ModelHelper, request: Request) -> list[BlobReference]:
     """Let the init net create the scale of each replica's gradients; return the blobs, none without scaling."""
-    scaling = request.gradient_scaling
+    scaling = request.options.gradient_scaling
     return [] if scaling is None else call_per_device(request.devices, lambda replica: fill_scales(model, scaling))
 
 
@@ -344,7 +342,7 @@ def _combine_batch_norm(
         weights=tuple(map(str, weights)),
         debug_info=request.debug_info,
         link=_link(model, request, record),
-        use_nccl=request.use_nccl,
+        use_nccl=request.options.use_nccl,
     )
     model.net.replace_message(result.net)
     _log.info("model %r: %d batch normalizations over %s", model.name, result.extras["count"], request.devices)
@@ -360,7 +358,7 @@ def _log_summary(model: ModelHelper, request: Request, record: Replicas) -> None
         len(record.outside),
         len(record.gradients) if len(record) > 1 and record.block is None else 0,
         ", parameters averaged after each block" if record.block is not None else "",
-        "NCCL" if request.use_nccl else "sums and copies",
+        "NCCL" if request.options.use_nccl else "sums and copies",
     )
     if record.world.common:
         _log.info(
@@ -426,10 +424,10 @@ def _group(
         computed=tuple(computed),
         losses=tuple(tuple(map(str, of_replica)) for of_replica in losses),
         outside=tuple(map(str, outside)),
-        shared=request.shared_model,
-        broadcasts_computed=request.broadcasts_computed and request.block is None,
-        weighted_shares=request.weighted_shares,
-        accumulate_steps=request.accumulate_steps,
+        shared=request.options.shared_model,
+        broadcasts_computed=request.options.broadcast_computed_params and request.block is None,
+        weighted_shares=request.options.weighted_shares,
+        accumulate_steps=request.options.accumulate_steps,
         world=request.world,
         block=None if request.block is None else request.block.rule,
     )
@@ -482,25 +480,24 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
     if link is not None and record.broadcasts_computed:
         broadcast_computed_over_processes(model, record, link)
     if link is not None and not isinstance(request.strategy, PartialSynchronization):
-        assert request.processes is not None
         return exchange_over_processes(
             model,
             record,
             link,
-            bucket_bytes=request.processes.bucket_bytes,
+            bucket_bytes=request.options.bucket_bytes,
             peer_access=request.peer_access,
             hand_back=request.hands_back,
             strategy=request.strategy,
         )
     if len(record) < 2 or request.block is not None:
         return record
-    main = model.net.Proto()
+    main, use_nccl = model.net.Proto(), request.options.use_nccl
     if record.broadcasts_computed and link is None:
-        main.MergeFrom(broadcast_computed(record, main, use_nccl=request.use_nccl, debug_info=request.debug_info))
+        main.MergeFrom(broadcast_computed(record, main, use_nccl=use_nccl, debug_info=request.debug_info))
     for part in exchange_gradients(
         record,
         main,
-        use_nccl=request.use_nccl,
+        use_nccl=use_nccl,
         peer_access=request.peer_access,
         hand_back=request.hands_back,
         debug_info=request.debug_info,
@@ -515,7 +512,7 @@ def _average(model: ModelHelper, request: Request, record: Replicas) -> None:
     if link is None or not isinstance(strategy, PartialSynchronization):
         return
     average_chunks(model, record, link, strategy.chunk)
-    if not request.reduce_update_broadcast:  # which copies the parameters itself
+    if not request.options.reduce_update_broadcast:  # which copies the parameters itself
         groups = [record.blobs(name) for name in record.parameters]
         model.net.Proto().MergeFrom(broadcast(groups, record.devices, debug_info=request.debug_info))
 
@@ -526,7 +523,7 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
     if request.block is not None:
         call_per_device(devices, lambda replica: _update_replica(model, request, record, replica))
     else:
-        if request.reduce_update_broadcast:
+        if request.options.reduce_update_broadcast:
             devices = Devices(devices.device_type, devices.ids[:1])
         with _only_parameters_of(model, record, range(len(devices))):
             if request.optimize is not None:
@@ -535,8 +532,8 @@ def _update(model: ModelHelper, request: Request, record: Replicas) -> Any:
                 update = request.update
                 with updates_of_one_replica():
                     call_per_device(devices, lambda replica: update(model))
-    if request.gradient_scaling is not None:
-        scale_update(model, record, start, request.gradient_scaling)
+    if request.options.gradient_scaling is not None:
+        scale_update(model, record, start, request.options.gradient_scaling)
     written = {blob for op in model.net.Proto().op[start:] for blob in op.output}
     parameters = {blob for name in record.parameters for blob in record.blobs(name)}
     if parameters and written.isdisjoint(parameters):
@@ -622,7 +619,7 @@ def _synchronize_initial_values(model: ModelHelper, request: Request, record: Re
     link = _link(model, request, record)
     names = initialized_names(init_net, record.devices) if len(record) > 1 or link is not None else []
     groups = [record.devices.copies(name) for name in names]
-    if request.average_initial_parameters and request.world_size > 1:
+    if request.options.average_initial_parameters and request.world_size > 1:
         _average_initial_parameters(model, request, record, link)
     if link is None:
         init_net.MergeFrom(broadcast(groups, record.devices, debug_info=request.debug_info))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
 import threading
@@ -18,6 +19,7 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.parallel.call_arguments import (
     difference,
     map_leaves,
@@ -26,8 +28,9 @@ from netbuilder.parallel.call_arguments import (
     split_sizes,
     take_leaves,
 )
+from netbuilder.parallel.options import DataParallelOptions, check_flags, takes_options
 from netbuilder.parallel.same_state import require_equal_replicas
-from netbuilder.parallel.settings import check_flags, check_scope, check_wrapper_options, wrapper_devices
+from netbuilder.parallel.settings import check_scope, choose_scaling, choose_sharing, wrapper_devices
 from netbuilder.parallel.shares import SHARE_WEIGHT, share_sizes
 from netbuilder.parallel.wrapped_nets import (
     Definition,
@@ -44,19 +47,13 @@ from netbuilder.parallel.wrapped_nets import (
 )
 from netbuilder.proto import ArgumentError, NetError, ShapeError, UsageError
 from netbuilder.proto.errors import counted
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import suggests_arguments
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import Clock
 from netbuilder.runtime.input.batches import Batch, Splitter
 from netbuilder.runtime.plan.options import FindNan, check_find_nan
 
 __all__ = ["DataParallel", "Output"]
-
-_OPTIONS = frozenset(
-    {"allow_tf32", "broadcast_computed_params", "combine_means", "combine_spatial_bn", "deterministic", "dtype",
-     "gradient_scaling", "memory_budget", "net_type", "num_threads_per_device", "optimize_gradient_memory",
-     "outside_from_bytes", "peer_access", "reduce_update_broadcast", "shared_model", "use_nccl"}
-)  # fmt: skip
 
 
 class Output:
@@ -183,9 +180,8 @@ class DataParallel:
         workspace: where the nets run; None: a new one.
         name: name of the main net; None: that of ``model``.
         arg_scope: arguments for all layer helpers, see ``ModelHelper``.
-        options: arguments of ``Parallelize``, such as ``shared_model``, ``memory_budget``, ``dtype`` or
-            ``gradient_scaling``. Where ``dtype``, ``deterministic`` or ``allow_tf32`` is left out, a ModelHelper's
-            setting holds.
+        options: how the replicas are built, see ``DataParallelOptions``; its fields are keywords, too. Where ``dtype``,
+            ``deterministic`` or ``allow_tf32`` is None, a ModelHelper's setting holds.
 
     Raises:
         NetError: a device is repeated, or an argument is out of range.
@@ -209,6 +205,8 @@ class DataParallel:
     DataParallel(scores, CPU 0, 1; training)
     """
 
+    @suggests_arguments
+    @takes_options
     def __init__(
         self,
         model: Any,
@@ -225,8 +223,10 @@ class DataParallel:
         workspace: Workspace | None = None,
         name: str | None = None,
         arg_scope: Mapping[str, Any] | None = None,
-        **options: Any,
+        options: DataParallelOptions | None = None,
+        **fields: Any,
     ) -> None:
+        assert options is not None
         function = as_function(model) if isinstance(model, ModelHelper) else model
         if isinstance(function, type) or not callable(function):
             raise TypeError(f"DataParallel: model must be a function or a ModelHelper, got {model!r}")
@@ -235,17 +235,14 @@ class DataParallel:
                 raise TypeError(f"DataParallel: {what} must be a function, or None, got {given!r}")
         if optimizer is not None and loss is None:
             raise NetError("DataParallel: an optimizer needs a loss; give loss=, a function that returns it")
-        if unknown := sorted(set(options) - _OPTIONS):
-            raise ArgumentError(
-                f"DataParallel: unknown options {unknown}; the options are {', '.join(sorted(_OPTIONS))}"
-                f"{did_you_mean(unknown[0], [*inspect.signature(DataParallel).parameters, *_OPTIONS])}"
-            )
         if isinstance(model, ModelHelper):
-            options = {**numeric_settings(model), **options}
+            held = numeric_settings(model).items()
+            options = dataclasses.replace(options, **{key: item for key, item in held if getattr(options, key) is None})
         check_flags(cpu_device=cpu_device, gather=gather, sync=sync)
         self._passes_through = devices is None
         found = wrapper_devices([0] if devices is None else devices, cpu_device or devices is None and not gpu_count())
-        check_wrapper_options(options, "DataParallel", found, trains=optimizer is not None)
+        shared = dataclasses.replace(options, shared_model=choose_sharing(options, found, None))
+        choose_scaling(shared, options.dtype or PRECISIONS[0], trains=optimizer is not None)
         title = name or getattr(function, "__name__", "") or type(function).__name__
         title = title if title != "<lambda>" else "model"
         unique = ModelHelper(title).net.Name()
@@ -655,7 +652,7 @@ class DataParallel:
 
     def _check_forward(self, call: _Call) -> None:
         """Raise NetError if a net without losses would compute something else than the net for training."""
-        if call.training and len(self) > 1 and self._definition.options.get("combine_spatial_bn"):
+        if call.training and len(self) > 1 and self._definition.options.combine_spatial_bn:
             raise NetError(
                 f"{self!r}: with combine_spatial_bn=True outputs in training mode can be computed once loss() has been "
                 "called: batch normalization over all devices is a part of nets with losses; read them after that"

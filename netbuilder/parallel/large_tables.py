@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.devices import Devices
-from netbuilder.graph.replicated_net import draw_as
 from netbuilder.model import ModelHelper, ParameterInfo
+from netbuilder.passes.replicate import draw_as
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_device_option
 

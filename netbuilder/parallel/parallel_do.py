@@ -17,7 +17,9 @@ from netbuilder.graph.versions import describe
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.renaming import rename_in_operator
 from netbuilder.parallel import settings
+from netbuilder.parallel.options import DataParallelOptions, takes_options
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, OperatorDef, UsageError
+from netbuilder.proto.suggestions import suggests_arguments
 
 __all__ = ["ParallelDo"]
 
@@ -41,11 +43,10 @@ class ParallelDo:
         model: the model; layers inside the block create their parameters as outside.
         devices: device numbers; None: all GPUs, or as many replicas as the CPU has cores.
         device_type: PROTO_CPU or PROTO_CUDA.
-        use_nccl: GPUs: sum gradients by NCCL; on CPUs the option is ignored with a warning.
-        combine_spatial_bn: batch normalization in training mode uses the statistics of the whole batch instead of each
-            device's share, so that any number of devices gives what one gives; otherwise each device normalizes its
-            own share, and the running averages are those of the first device.
         name: prefix of the block's blobs; made unique in the net.
+        options: ``use_nccl`` and ``combine_spatial_bn`` of ``DataParallelOptions``, which are keywords, too. Without
+            ``combine_spatial_bn`` each device normalizes its own share, and the running averages are those of the first
+            device.
 
     Raises:
         TypeError: ``model`` is not a ModelHelper, or a flag is neither True nor False.
@@ -66,16 +67,19 @@ class ParallelDo:
     BlobReference("scores_w_grad")
     """
 
+    @suggests_arguments
+    @takes_options
     def __init__(
         self,
         model: ModelHelper,
         devices: Iterable[int] | None = None,
         *,
         device_type: int = PROTO_CPU,
-        use_nccl: bool = False,
-        combine_spatial_bn: bool = False,
         name: str = "parallel_do",
+        options: DataParallelOptions | None = None,
+        **fields: Any,
     ) -> None:
+        assert options is not None
         if not isinstance(model, ModelHelper):
             raise TypeError(
                 f"ParallelDo: the model must be a ModelHelper, got {model!r} of type {type(model).__name__}"
@@ -85,12 +89,11 @@ class ParallelDo:
                 f"ParallelDo: model {model.name!r} is data-parallel already; call ParallelDo in the builder that "
                 "Parallelize is given, or make a new ModelHelper"
             )
-        settings.check_flags(use_nccl=use_nccl, combine_spatial_bn=combine_spatial_bn)
         self.devices = settings.choose_devices(devices, settings.check_device_type(device_type))
         self.outputs: list[BlobReference] = []  # references to the merged outputs, in the order of ``write_output``
         self._model = model
-        self._use_nccl = settings.choose_nccl(use_nccl, self.devices)
-        self._combine_spatial_bn = combine_spatial_bn
+        self._use_nccl = settings.choose_nccl(options.use_nccl, self.devices)
+        self._combine_spatial_bn = options.combine_spatial_bn
         self.name = str(model.net.NextBlob(model.net.Name() + SEPARATOR + name))
         self._start: NetDef | None = None  # the net before the block
         self._ended = False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from netbuilder.distributed.rendezvous import Rendezvous
-from netbuilder.engines.peers import can_access_peer
+from netbuilder.distributed.strategies import Plain
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.replicas import Replicas
@@ -16,7 +16,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
 from netbuilder.parallel.build import Request, build
-from netbuilder.passes.reductions import PeerAccess
+from netbuilder.parallel.options import DataParallelOptions, check_flags, takes_options
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 from netbuilder.proto.call_checks import is_number, is_whole
 from netbuilder.proto.numbers import listed
@@ -28,6 +28,7 @@ Builder = Callable[[ModelHelper], Any]
 
 
 @suggests_arguments
+@takes_options
 def Parallelize_BMUF(
     model_helper_obj: ModelHelper,
     input_builder_fun: Builder,
@@ -52,15 +53,8 @@ def Parallelize_BMUF(
     *,
     block_iterations: int | None = None,
     lookahead: float | None = None,
-    peer_access: PeerAccess | None = None,
-    dtype: str | None = None,
-    weighted_shares: bool = False,
-    accumulate_steps: int = 1,
-    memory_budget: Any = None,
-    vector_losses: bool = False,
-    allow_tf32: bool | None = None,
-    deterministic: bool = False,
-    combine_means: bool = True,
+    options: DataParallelOptions | None = None,
+    **fields: Any,
 ) -> Replicas:
     """Build a model on several devices that train on their own and are brought together after each block of iterations.
 
@@ -88,28 +82,19 @@ def Parallelize_BMUF(
         devices: as for ``Parallelize``.
         rendezvous: as for ``Parallelize``; the average is that of the devices of all processes. What differs between
             replicas is in a process's own checkpoint.
-        net_type: the executor of the nets.
         master_device: the device that has the global parameters; None: the first one.
-        use_nccl: as for ``Parallelize``.
         nesterov: Nesterov's block momentum: replicas start a block from the global parameters plus ``block_momentum``
             times the last change, the look-ahead.
-        optimize_gradient_memory: as for ``Parallelize``.
         reset_momentum_sgd: set the momenta of the replicas' own updates (SGD with momentum) to 0 after each block.
         warmup_iterations: number of updates before the first block, see ``RunWarmup``; None: none.
-        max_concurrent_distributed_ops: as for ``Parallelize``.
         add_blobs_to_sync: further blobs, with or without a replica's scope, that the master's values overwrite on the
             other devices at the end of each block.
-        num_threads_per_device: maximum number of threads per device that run the net.
         cpu_device: replicas on the CPU instead of on GPUs.
-        barrier_net_timeout_sec: as for ``Parallelize``.
         block_iterations: length of a block in updates of the replicas, counted over calls of ``RunNet``, the warm-up
             first; checkpoints hold the count. None: each call of ``RunNet`` is a block.
         lookahead: the look-ahead as a multiple of ``block_momentum``; None: 1 with ``nesterov``, else 0. Caffe2's
             ``nesterov=True`` has the opposite sign, -1.
-        accumulate_steps: number of micro-batches, each an iteration of ``RunNet``, whose gradients each replica sums
-            before its own update, as for ``Parallelize``.
-        peer_access, dtype, weighted_shares, memory_budget, vector_losses, allow_tf32, deterministic, combine_means: as
-            for ``Parallelize``; a mean is then that over the micro-batches of a replica.
+        options: as for ``Parallelize``; it has no options that are for exchanged gradients.
 
     Returns:
         The record of the replicas, which the net stores in its arguments; ``record.block`` is the rule.
@@ -128,37 +113,17 @@ def Parallelize_BMUF(
     Source: Chen and Huo, "Scalable training of deep learning machines by incremental block training with intra-block
     parallel optimization and blockwise model-update filtering", ICASSP 2016.
     """
+    assert options is not None
     settings.check_call(
         model_helper_obj,
-        builders={
-            "input_builder_fun": input_builder_fun,
-            "forward_pass_builder_fun": forward_pass_builder_fun,
-            "param_update_builder_fun": param_update_builder_fun,
-        },
-        flags={
-            "use_nccl": use_nccl,
-            "nesterov": nesterov,
-            "optimize_gradient_memory": optimize_gradient_memory,
-            "reset_momentum_sgd": reset_momentum_sgd,
-            "cpu_device": cpu_device,
-            "weighted_shares": weighted_shares,
-            "vector_losses": vector_losses,
-            "deterministic": deterministic,
-            "combine_means": combine_means,
-        },
-        net_type=net_type,
-        num_threads_per_device=num_threads_per_device,
-        peer_access=peer_access,
+        input_builder_fun=input_builder_fun,
+        forward_pass_builder_fun=forward_pass_builder_fun,
+        param_update_builder_fun=param_update_builder_fun,
     )
+    check_flags(nesterov=nesterov, reset_momentum_sgd=reset_momentum_sgd, cpu_device=cpu_device)
     if param_update_builder_fun is None:
         raise TypeError("param_update_builder_fun must be a function, got None: replicas train on their own")
-    settings.check_accumulation(accumulate_steps)
-    processes = settings.choose_processes(
-        rendezvous,
-        max_concurrent_distributed_ops=max_concurrent_distributed_ops,
-        barrier_net_timeout_sec=barrier_net_timeout_sec,
-        use_nccl=use_nccl,
-    )
+    processes = settings.choose_processes(rendezvous, options)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
     if isinstance(add_blobs_to_sync, (str, bytes)):
         raise TypeError(f"add_blobs_to_sync must be a list, got the single string {add_blobs_to_sync!r}")
@@ -181,27 +146,15 @@ def Parallelize_BMUF(
         warmup_iterations=_count("warmup_iterations", warmup_iterations, least=0),
         master=_master(master_device, chosen.ids),
     )
-    if settings.chosen_precision(dtype, model_helper_obj) == "float16":
+    if settings.chosen_precision(options.dtype, model_helper_obj) == "float16":
         raise NetError("Parallelize_BMUF does not scale gradients, as dtype='float16' needs; let it be 'bfloat16'")
     request = Request(
         devices=chosen,
-        use_nccl=settings.choose_nccl(use_nccl, chosen),
-        peer_access=peer_access or can_access_peer,
+        options=settings.settled(options, model_helper_obj, chosen, processes, Plain(), trains=True),
         debug_info=user_source(),
-        net_type=net_type,
-        num_threads_per_device=num_threads_per_device,
-        dtype=dtype,
-        allow_tf32=allow_tf32,
-        deterministic=deterministic,
-        memory_budget=memory_budget,
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,
         update=param_update_builder_fun,
-        weighted_shares=weighted_shares or accumulate_steps > 1,
-        accumulate_steps=accumulate_steps,
-        shares_memory=optimize_gradient_memory,
-        vector_losses=vector_losses,
-        combines_means=combine_means,
         block=BlockRequest(rule, synchronized, reset_momentum_sgd),
         processes=settings.with_gpus(processes, chosen),
     )

@@ -9,13 +9,13 @@ from netbuilder.graph.blob import BlobReference, blob_name, device_prefix
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.net import Net
 from netbuilder.graph.net_copy import copy_net
-from netbuilder.graph.replicated_net import draw_as
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.registry import is_registered
 from netbuilder.ops.core.renaming import rename_blobs, subgraphs
 from netbuilder.parallel.record import replicas_of
 from netbuilder.passes.extract_predictor import extract_predictor
+from netbuilder.passes.replicate import draw_as
 from netbuilder.proto import DeviceOption, NetDef, NetError
 from netbuilder.proto.call_checks import checked
 

@@ -12,7 +12,7 @@ from netbuilder.graph.blob import BlobReference, GradientSlice, gathered_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.backward import gathered_gradients
-from netbuilder.parallel.replicate import initial_shapes
+from netbuilder.parallel.builders import initial_shapes
 from netbuilder.passes.net_pass import PassContext
 from netbuilder.passes.processes import ProcessLink, allreduce_over_processes_pass, broadcast_over_processes
 from netbuilder.passes.reductions import PeerAccess, gather_sparse

@@ -1,73 +1,53 @@
-"""Checks of the arguments of Parallelize, before anything is built."""
+"""Checks of the arguments of Parallelize that options do not make themselves: of what they are given together with."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from netbuilder.distributed.common_worlds import ProcessRequest
 from netbuilder.distributed.rendezvous import Rendezvous
-from netbuilder.distributed.strategies import Strategy
+from netbuilder.distributed.strategies import Plain, Strategy
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.engines.nccl import nccl
 from netbuilder.graph.devices import Devices
-from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.graph.replicas import has_record
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameScope
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
-from netbuilder.ops.core.precision import check_precision, check_switch, precision_of
+from netbuilder.ops.core.precision import check_precision, precision_of
 from netbuilder.parallel.gradient_scaling import GradientScaling
-from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
+from netbuilder.parallel.options import DataParallelOptions
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, UsageError
 from netbuilder.proto.errors import counted
-from netbuilder.runtime import NET_TYPES
 
 __all__ = [
-    "check_accumulation",
     "check_builders",
     "check_call",
-    "check_executor",
-    "chosen_precision",
     "check_device_type",
-    "check_flags",
-    "check_gradient_scaling",
     "check_model",
-    "check_net_type",
-    "check_outside_from_bytes",
-    "check_peer_access",
     "check_scope",
     "check_strategy",
     "choose_devices",
     "choose_nccl",
     "choose_processes",
+    "choose_scaling",
     "choose_sharing",
-    "check_wrapper_options",
+    "chosen_precision",
+    "settled",
     "with_gpus",
-    "refuse_unsupported",
     "wrapper_devices",
 ]
 
 
-def check_call(
-    model: Any,
-    *,
-    builders: Mapping[str, Any],
-    flags: Mapping[str, Any],
-    net_type: Any,
-    num_threads_per_device: Any,
-    peer_access: Any,
-) -> None:
-    """Check the arguments that Parallelize and Parallelize_BMUF have in common; raise what the functions below do."""
+def check_call(model: Any, **builders: Any) -> None:
+    """Check what Parallelize and Parallelize_BMUF have in common besides options; raise what the functions below do."""
     check_scope()
     check_model(model)
     check_builders(**builders)
-    check_flags(**flags)
-    check_executor(num_threads_per_device, net_type)
-    check_peer_access(peer_access)
 
 
 def check_model(model: Any) -> None:
@@ -88,42 +68,6 @@ def check_model(model: Any) -> None:
             f"model {model.name!r} has a backward pass already; Parallelize adds one for each device, so call it on a "
             "model without backward pass"
         )
-
-
-def check_wrapper_options(options: Mapping[str, Any], where: str, devices: Devices, *, trains: bool) -> None:
-    """Check the arguments of Parallelize that a wrapper is given, which builds its nets later; raise what they do.
-
-    Args:
-        options: the arguments.
-        where: the wrapper, for messages.
-        devices: of its replicas.
-        trains: whether it has an update.
-    """
-    flags = {name: value for name, value in options.items() if name in _WRAPPER_FLAGS}
-    check_flags(**flags)
-    check_executor(options.get("num_threads_per_device", 1), options.get("net_type", "dag"))
-    check_peer_access(options.get("peer_access"))
-    check_outside_from_bytes(options.get("outside_from_bytes"))
-    if options.get("dtype") is not None:
-        check_precision(options["dtype"], where)
-    if options.get("allow_tf32") is not None:
-        check_switch(options["allow_tf32"], "allow_tf32", where)
-    if options.get("memory_budget") is not None:
-        parse_budget(options["memory_budget"], where)
-    check_gradient_scaling(
-        options.get("gradient_scaling"),
-        precision=options.get("dtype") or "float32",
-        trains=trains,
-        shared_model=choose_sharing(options.get("shared_model", False), devices, None),
-        reduce_update_broadcast=options.get("reduce_update_broadcast", False),
-    )
-
-
-_MOST_THREADS = 1 << 16  # for each device: the message of a net holds their sum
-_WRAPPER_FLAGS = frozenset(
-    {"broadcast_computed_params", "combine_means", "combine_spatial_bn", "deterministic", "optimize_gradient_memory",
-     "reduce_update_broadcast", "shared_model", "use_nccl"}
-)  # fmt: skip
 
 
 def check_scope(called: str = "Parallelize") -> None:
@@ -185,41 +129,8 @@ def _check_signature(name: str, builder: Callable[..., Any], names: Sequence[str
         raise NetError(f"{name} is called with the arguments ({', '.join(names)}), but takes {signature}") from None
 
 
-def refuse_unsupported(**given: tuple[Any, bool, str]) -> None:
-    """Raise NotImplementedError for an argument that this version does not support.
-
-    Args:
-        given: argument -> (value, whether the value requests the feature, description of the feature).
-    """
-    for name, (value, requested, purpose) in given.items():
-        if requested:
-            raise NotImplementedError(
-                f"Parallelize: {name}={value!r} ({purpose}) is not supported in this version; omit it"
-            )
-
-
-def check_flags(**given: Any) -> None:
-    """Raise TypeError for a flag that is not True or False; flags are given as keywords."""
-    for name, value in given.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True or False, got {value!r}")
-
-
-def check_accumulation(steps: Any) -> None:
-    """Raise TypeError or NetError unless ``steps`` is a positive integer."""
-    if isinstance(steps, bool) or not isinstance(steps, int):
-        raise TypeError(f"accumulate_steps must be an integer, got {steps!r}")
-    if steps < 1:
-        raise NetError(f"accumulate_steps must be at least 1, got {steps}")
-
-
-def check_strategy(strategy: Strategy, *, trains: bool, **given: bool) -> None:
-    """Raise NetError if a strategy cannot be combined with other arguments of Parallelize.
-
-    Args:
-        trains: whether there is an update.
-        given: argument -> whether it is given.
-    """
+def check_strategy(strategy: Strategy, options: DataParallelOptions, *, trains: bool) -> None:
+    """Raise NetError if a strategy cannot be combined with other options, or has no update that it needs."""
     if strategy.blocks and not trains:
         raise NetError(
             f"strategy={strategy!r} is for training: without param_update_builder_fun or optimizer_builder_fun there "
@@ -227,37 +138,76 @@ def check_strategy(strategy: Strategy, *, trains: bool, **given: bool) -> None:
         )
     refused = _NOT_IN_BLOCKS if strategy.blocks else () if strategy.sums_gradients else _NOT_ALONE
     for name in refused:
-        if given[name]:
+        value = getattr(options, name)
+        if value is not None and value is not False:
             raise NetError(
                 f"strategy={strategy!r} cannot be combined with {name}: {_WHY_NOT[name]}; omit one of them, or use a "
                 "strategy that exchanges gradients"
             )
 
 
-def check_gradient_scaling(scaling: Any, *, precision: str, trains: bool, **given: bool) -> GradientScaling | None:
-    """Return the scaling of gradients; raise TypeError or NetError if it cannot be combined with other arguments.
+def settled(
+    options: DataParallelOptions,
+    model: ModelHelper,
+    devices: Devices,
+    processes: ProcessRequest | None,
+    strategy: Strategy,
+    *,
+    trains: bool,
+) -> DataParallelOptions:
+    """Return the options of a call with what holds where they leave it open or do not apply.
 
     Args:
-        scaling: as the caller gave it; training with float16 has one by default.
+        options: as they are given.
+        model: to be replicated.
+        devices: of the replicas.
+        processes: what is requested for several processes.
+        strategy: of the exchange between them.
+        trains: whether there is an update.
+
+    Raises:
+        NetError: options cannot be combined with one another, or with the other arguments.
+        DeviceError: NCCL is missing.
+    """
+    shared = choose_sharing(options, devices, processes)
+    if options.reduce_update_broadcast and shared:
+        options.refuse_one_update("shared_model=True, whose replicas have one copy")
+    options = dataclasses.replace(options, shared_model=shared)
+    check_strategy(strategy, options, trains=trains)
+    precision = chosen_precision(options.dtype, model)
+    return dataclasses.replace(
+        options,
+        use_nccl=choose_nccl(options.use_nccl, devices),
+        weighted_shares=options.weighted_shares or options.accumulate_steps > 1,
+        gradient_scaling=choose_scaling(options, precision, trains=trains, strategy=not isinstance(strategy, Plain)),
+    )
+
+
+def choose_scaling(
+    options: DataParallelOptions, precision: str, *, trains: bool, strategy: bool = False
+) -> GradientScaling | None:
+    """Return the scaling of gradients; raise NetError if it cannot be combined with other options.
+
+    Args:
+        options: with the scaling that is given; training with float16 has one by default.
         precision: in which activations are stored.
         trains: whether there is an update.
-        given: argument -> whether it is given, of those that it cannot be combined with.
+        strategy: whether there is one but ``Plain``.
     """
-    what, remedy = "gradient_scaling", "omit one of them"
+    scaling, what, remedy = options.gradient_scaling, "gradient_scaling", "omit one of them"
     if scaling is None:
         if precision != "float16" or not trains:
             return None
         scaling = GradientScaling()
         what, remedy = "dtype='float16', which scales gradients,", "store activations as bfloat16, or omit it"
-    if not isinstance(scaling, GradientScaling):
-        raise TypeError(f"gradient_scaling must be a GradientScaling or None, got {scaling!r}")
     if not trains:
         raise NetError(
             "gradient_scaling is for training: without a function that appends the update there are no gradients; give "
             "one, or omit it"
         )
-    for name, excluded in given.items():
-        if excluded:
+    excluded = {name: getattr(options, name) for name in ("shared_model", "reduce_update_broadcast")}
+    for name, given in {**excluded, "strategy": strategy}.items():
+        if given:
             raise NetError(
                 f"{what} cannot be combined with {name}, with which not every replica has the gradients of all; "
                 f"{remedy}"
@@ -275,60 +225,40 @@ _NOT_ALONE = ("combine_spatial_bn",)
 _NOT_IN_BLOCKS = tuple(_WHY_NOT)
 
 
-def check_outside_from_bytes(size: Any) -> None:
-    """Raise TypeError or NetError unless ``size`` is None or a non-negative integer."""
-    if size is None:
-        return
-    if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"outside_from_bytes must be an integer (bytes) or None, got {size!r}")
-    if size < 0:
-        raise NetError(f"outside_from_bytes must not be negative, got {size}")
-
-
-def choose_processes(
-    rendezvous: Any,
-    *,
-    max_concurrent_distributed_ops: Any,
-    barrier_net_timeout_sec: Any,
-    bucket_bytes: Any = DEFAULT_BUCKET_BYTES,
-    **excluded: bool,
-) -> ProcessRequest | None:
-    """Return what Parallelize's arguments request for several processes; None for one process.
+def choose_processes(rendezvous: Any, options: DataParallelOptions) -> ProcessRequest | None:
+    """Return what is requested for several processes; None for one process.
 
     Args:
         rendezvous: a Rendezvous, a dict with Caffe2's keys, or None.
-        excluded: arguments that several processes do not support -> whether they are given.
+        options: of the replicas.
 
     Raises:
-        NetError: an argument is out of range, or an excluded one is given.
-        TypeError: an argument is of the wrong type.
+        NetError: the rendezvous is none, or several processes do not support an option.
     """
-    for name, value, least in (
-        ("max_concurrent_distributed_ops", max_concurrent_distributed_ops, 1),
-        ("bucket_bytes", bucket_bytes, 0),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an integer, got {value!r}")
-        if value < least:
-            raise NetError(f"{name} must be at least {least}, got {value}")
-    seconds = barrier_net_timeout_sec
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise NetError(f"barrier_net_timeout_sec must be a positive number of seconds, got {seconds!r}")
     found = None if rendezvous is None else Rendezvous.of(rendezvous)
     if found is None or found.num_shards == 1:
         return None
-    for name, given in excluded.items():
-        if given:
-            raise NetError(
-                f"{name}=True cannot be combined with a rendezvous of {found.num_shards} processes; omit one of them"
-            )
-    return ProcessRequest(found, max_concurrent_distributed_ops, bucket_bytes, float(barrier_net_timeout_sec))
+    if options.use_nccl:
+        raise NetError(
+            f"use_nccl=True cannot be combined with a rendezvous of {found.num_shards} processes; omit one of them"
+        )
+    return ProcessRequest(found, options.max_concurrent_distributed_ops, float(options.barrier_net_timeout_sec))
 
 
-def check_net_type(net_type: Any) -> None:
-    """Raise NetError unless ``net_type`` is one of the executors of workspaces."""
-    if not isinstance(net_type, str) or net_type not in NET_TYPES:
-        raise NetError(f"unknown net_type {net_type!r}; the types are {', '.join(NET_TYPES)}")
+def with_gpus(processes: ProcessRequest | None, devices: Devices) -> ProcessRequest | None:
+    """Return what is requested for several processes, with the GPUs by which NCCL reaches the others.
+
+    Raises:
+        NetError: NCCL is to exchange values of replicas on the CPU.
+    """
+    if processes is None or processes.rendezvous.engine != "NCCL":
+        return processes
+    if devices.is_cpu:
+        raise NetError(
+            "rendezvous: engine 'NCCL' exchanges values of GPUs, but the replicas are on the CPU; use engine 'MPI', or "
+            "Parallelize_GPU"
+        )
+    return dataclasses.replace(processes, gpus=tuple(devices.ids))
 
 
 def check_device_type(device_type: Any) -> int:
@@ -356,29 +286,13 @@ def choose_nccl(use_nccl: bool, devices: Devices) -> bool:
     return not devices.is_cpu
 
 
-def with_gpus(processes: ProcessRequest | None, devices: Devices) -> ProcessRequest | None:
-    """Return what is requested for several processes, with the GPUs by which NCCL reaches the others.
-
-    Raises:
-        NetError: NCCL is to exchange values of replicas on the CPU.
-    """
-    if processes is None or processes.rendezvous.engine != "NCCL":
-        return processes
-    if devices.is_cpu:
-        raise NetError(
-            "rendezvous: engine 'NCCL' exchanges values of GPUs, but the replicas are on the CPU; use engine 'MPI', or "
-            "Parallelize_GPU"
-        )
-    return dataclasses.replace(processes, gpus=tuple(devices.ids))
-
-
-def choose_sharing(shared_model: bool, devices: Devices, processes: ProcessRequest | None) -> bool:
+def choose_sharing(options: DataParallelOptions, devices: Devices, processes: ProcessRequest | None) -> bool:
     """Return whether replicas have one copy of the parameters; a process with one device has one anyway.
 
     Raises:
         NetError: they are replicas of several processes, with several devices each.
     """
-    if not shared_model or len(devices) == 1:
+    if not options.shared_model or len(devices) == 1:
         return False
     if processes is not None:
         raise NetError(
@@ -392,23 +306,6 @@ def chosen_precision(dtype: Any, model: ModelHelper) -> str:
     """Return the type in which activations are stored: ``dtype``, or what the model asks for if it is None."""
     where = f"model {model.name!r}"
     return precision_of(model.net.Proto(), where) if dtype is None else check_precision(dtype, where)
-
-
-def check_executor(num_threads_per_device: Any, net_type: Any) -> None:
-    """Raise TypeError or NetError unless the number of threads is a positive integer and the net type is known."""
-    if isinstance(num_threads_per_device, bool) or not isinstance(num_threads_per_device, int):
-        raise TypeError(f"num_threads_per_device must be an integer, got {num_threads_per_device!r}")
-    if num_threads_per_device < 1:
-        raise NetError(f"num_threads_per_device must be at least 1, got {num_threads_per_device}")
-    if num_threads_per_device > _MOST_THREADS:
-        raise NetError(f"num_threads_per_device must be at most {_MOST_THREADS}, got {num_threads_per_device}")
-    check_net_type(net_type)
-
-
-def check_peer_access(peer_access: Any) -> None:
-    """Raise TypeError unless ``peer_access`` is a function or None."""
-    if peer_access is not None and not callable(peer_access):
-        raise TypeError(f"peer_access must be a function of two device numbers, or None, got {peer_access!r}")
 
 
 def choose_devices(devices: Iterable[int] | None, device_type: int) -> Devices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
 import warnings
@@ -30,9 +31,10 @@ from netbuilder.ops.core.precision import (
     check_switch,
     precision_of,
 )
+from netbuilder.parallel.builders import require_scalar_losses
 from netbuilder.parallel.call_arguments import Leaf, difference, map_leaves
+from netbuilder.parallel.options import DataParallelOptions
 from netbuilder.parallel.parallelize import Parallelize
-from netbuilder.parallel.replicate import require_scalar_losses
 from netbuilder.parallel.running import require_devices
 from netbuilder.parallel.same_state import made_equal
 from netbuilder.parallel.synchronize import FinalizeAfterCheckpoint
@@ -55,11 +57,6 @@ __all__ = [
 ]
 
 Function = Callable[..., Any]
-
-_FOR_TRAINING = frozenset(
-    {"broadcast_computed_params", "combine_spatial_bn", "gradient_scaling", "optimize_gradient_memory", "peer_access",
-     "reduce_update_broadcast"}
-)  # fmt: skip
 
 
 class Kind(enum.Enum):
@@ -127,7 +124,7 @@ class Definition:
     optimizer: Function | None
     devices: Devices
     arg_scope: Mapping[str, Any] | None
-    options: Mapping[str, Any]
+    options: DataParallelOptions
 
 
 @dataclass(frozen=True)
@@ -201,7 +198,7 @@ def build(
         losses.append(_losses(found, definition))
         return [helper.net.Scale(loss, f"{str(loss).rpartition('/')[2]}_scaled", scale=scale) for loss in losses[-1]]
 
-    options = {key: value for key, value in definition.options.items() if trains or key not in _FOR_TRAINING}
+    options = definition.options if trains else definition.options.for_evaluation()
     with warnings.catch_warnings():
         if not kind.in_test_mode:  # only the init net is needed, or what it computes before a backward pass
             warnings.filterwarnings("ignore", ".*is for evaluation, but")
@@ -212,8 +209,7 @@ def build(
             optimizer_builder_fun=definition.optimizer if trains else None,
             devices=list(definition.devices.ids),
             cpu_device=definition.devices.is_cpu,
-            weighted_shares=kind.has_losses,
-            **options,
+            options=dataclasses.replace(options, weighted_shares=kind.has_losses),
         )
     if not trains:
         helper.net.Proto().name += f"_{kind.value}"
@@ -388,7 +384,7 @@ def as_function(model: ModelHelper) -> Function:
 
 
 def numeric_settings(model: ModelHelper) -> dict[str, Any]:
-    """Return what a model's main net says of its numbers, as arguments of ``Parallelize``.
+    """Return what a model's main net says of its numbers, as options.
 
     Raises:
         NetError: a setting has an unknown value.

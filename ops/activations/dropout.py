@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
@@ -52,11 +50,9 @@ class Dropout(DropoutArguments):
     stateful = True
     draws = True
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "f", self, f"X must be of a floating type, got {x.dtype}")
+    def check_inputs(self, x: TensorSpec) -> None:
         text = f"sample_axis must be an axis of X, of shape {x.shape}, got {self.sample_axis}"
         require(self.sample_axis < max(x.ndim, 1), self, text)
-        return (x.plain, x.with_dtype(np.bool_))[: self.n_out]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         if self.is_test:
@@ -102,12 +98,9 @@ class DropoutGrad(DropoutArguments):
     signature = "dY, mask? -> dX"
     inplace = ((0, 0),)
 
-    def infer(self, dy: TensorSpec, mask: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        if not self.is_test:
-            require(mask is not None, self, "in training it needs Dropout's mask as its second input")
-            assert mask is not None
-            require(mask.shape == dy.shape, self, f"mask {mask.shape} and dY {dy.shape} must have the same shape")
-        return (dy.plain,)
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        given = self.is_test or len(inputs) == 2
+        require(given, self, "in training it needs Dropout's mask as its second input")
 
 
 @kernel(DropoutGrad)

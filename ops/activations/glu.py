@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -21,15 +21,12 @@ class Glu(Operator):
     Source: Dauphin et al., "Language Modeling with Gated Convolutional Networks", 2016, arXiv:1612.08083.
     """
 
-    signature = "X (*A, 2 * D, *B): float -> Y (*A, D, *B): as X"
+    signature = "X (*A, N @ dim, *B): float -> Y (*A, N // 2, *B): as X"
     dim: int = -1
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        require(-x.ndim <= self.dim < x.ndim, self, f"dim must lie in [{-x.ndim}, {x.ndim}), got {self.dim}")
-        axis = self.dim % x.ndim
-        require(x.shape[axis] % 2 == 0, self, f"the extent along dim must be even, got {x.shape[axis]}")
-        return (x.with_shape([n // 2 if i == axis else n for i, n in enumerate(x.shape)]),)
+    def check_inputs(self, x: TensorSpec) -> None:
+        extent = x.shape[self.dim]
+        require(extent % 2 == 0, self, f"the extent along dim must be even, got {extent}")
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 2 * inputs[0].size

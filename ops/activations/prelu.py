@@ -6,7 +6,6 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, other_axes
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -25,8 +24,8 @@ class PReluArguments(Operator):
     def check(self) -> None:
         check_order(self, self.order)
 
-    def check_slope(self, x: TensorSpec, slope: TensorSpec) -> None:
-        """Raise ShapeError unless the slope is one number, or one per channel of X."""
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        *_, x, slope = inputs
         if slope.shape == (1,):
             return
         require(x.ndim >= 2, self, f"X of shape {x.shape} has no channels, so slope must have shape (1,)")
@@ -46,18 +45,9 @@ class PRelu(PReluArguments):
     Source: He et al., "Delving Deep into Rectifiers", 2015, arXiv:1502.01852.
     """
 
-    signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        slope (C) or (1): as X
-        -> Y (N, C, *S) or (N, *S, C): as X
-    """
+    signature = "X (*S): float, slope (K): as X -> Y: as X"
     inplace = ((0, 0),)
     in_batch = InBatch.ROW_BY_ROW
-
-    def infer(self, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, slope=slope)
-        self.check_slope(x, slope)
-        return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.output("Y"), g.d_output("Y"), g.input("X"), g.input("slope")]
@@ -73,14 +63,6 @@ class PReluGradient(PReluArguments):
     """dX = dY where X > 0, else slope * dY; dslope is the sum of dY * X over where X <= 0, per slope."""
 
     signature = "Y, dY, X, slope -> dX, dslope"
-
-    def infer(self, y: TensorSpec, dy: TensorSpec, x: TensorSpec, slope: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, Y=y, dY=dy, X=x, slope=slope)
-        require(
-            y.shape == dy.shape == x.shape, self, f"Y {y.shape}, dY {dy.shape} and X {x.shape} must have the same shape"
-        )
-        self.check_slope(x, slope)
-        return (x.plain, slope.plain)
 
     def flops(self, y: TensorSpec, dy: TensorSpec, x: TensorSpec, slope: TensorSpec) -> int:
         return 4 * x.size

@@ -10,8 +10,8 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import one_float_type, require_one_float_type
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.half import one_float_type
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -30,18 +30,9 @@ def _matrix_shape(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
 class Softmax(Operator):
     """Y = exp(X) / sum(exp(X)), the sum taken over all axes from ``axis`` on."""
 
-    signature = "X (*S): float -> Y (*S): as X"
+    signature = "X (*A, N @ axis, *B): float -> Y: as X"
     in_batch = InBatch.ROW_BY_ROW
     axis: int = 1
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        require(
-            -x.ndim <= self.axis < x.ndim,
-            self,
-            f"axis must lie in [{-x.ndim}, {x.ndim}) for X of shape {x.shape}, got {self.axis}",
-        )
-        return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("SoftmaxGradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]

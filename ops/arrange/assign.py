@@ -53,26 +53,9 @@ class Scatter(Operator):
     At repeated positions the last update is used.
     """
 
-    signature = "X (*S): any, indices (*I): int32|int64, updates (*I): as X -> Y (*S): as X"
+    signature = "X (*A, N @ axis, *B): any, indices (*A, M, *B): int32|int64, updates (*A, M, *B): as X -> Y: as X"
     inplace = ((0, 0),)
     axis: int = 1
-
-    def infer(self, x: TensorSpec, indices: TensorSpec, updates: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
-        require(indices.dtype in (np.int32, np.int64), self, f"indices must be int32 or int64, got {indices.dtype}")
-        axis = self.axis % x.ndim
-        others = [*x.shape[:axis], *x.shape[axis + 1 :]]
-        require(
-            indices.ndim == x.ndim and [*indices.shape[:axis], *indices.shape[axis + 1 :]] == others,
-            self,
-            f"indices must have the shape of X {x.shape} except along axis {axis}, got {indices.shape}",
-        )
-        require(
-            updates.shape == indices.shape and updates.dtype == x.dtype,
-            self,
-            f"updates must have shape {indices.shape} and type {x.dtype}, got {updates.shape} of {updates.dtype}",
-        )
-        return (x.plain,)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -94,15 +77,6 @@ class CopyRowsToTensor(Operator):
 
     signature = "X (R, *S): any, indices (I): int32|int64, row {prod(S)}: as X -> Y (R, *S): as X"
     must_inplace = ((0, 0),)
-
-    def infer(self, x: TensorSpec, indices: TensorSpec, row: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_integers(self, "indices", indices)
-        require(
-            x.ndim >= 1 and row.size == x.size // max(x.shape[0], 1) and row.dtype == x.dtype,
-            self,
-            f"row must have the size and type of a row of X {x.shape} of {x.dtype}, got {row.shape} of {row.dtype}",
-        )
-        return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("CopyRowsToTensorGradient", [g.d_output("Y")], [g.d_input("X")])]
@@ -126,9 +100,6 @@ class CopyRowsToTensorGradient(Operator):
 
     signature = "dY -> dX"
     inplace = ((0, 0),)
-
-    def infer(self, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (dy.plain,)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0

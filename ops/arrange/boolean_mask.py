@@ -52,12 +52,7 @@ class BooleanMask(Operator):
 class BooleanMaskGradient(Operator):
     """dX = the rows of dY where ``mask`` is true, zeros elsewhere."""
 
-    signature = "mask, dY -> dX"
-
-    def infer(self, mask: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_mask(self, mask)
-        require(dy.ndim >= 1, self, "dY must have rows, got a scalar")
-        return (dy.with_shape(mask.shape + dy.shape[1:]),)
+    signature = "mask, dmasked_data -> ddata"
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0

@@ -18,7 +18,7 @@ __all__ = ["NCHW2NHWC", "NHWC2NCHW"]
 class _MovesChannels(Operator):
     signature = "X -> Y"
 
-    def check_axes(self, x: TensorSpec) -> None:
+    def check_inputs(self, x: TensorSpec) -> None:
         require(x.ndim >= 3, self, f"X must have axes of samples, channels and positions, got shape {x.shape}")
 
     def flops(self, *inputs: TensorSpec) -> int:
@@ -31,10 +31,6 @@ class NCHW2NHWC(_MovesChannels):
     """Y = X with the channel axis moved from axis 1 to the last axis."""
 
     signature = "X (N, C, *S): any -> Y (N, *S, C): as X"
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_axes(x)
-        return (x.with_shape((x.shape[0], *x.shape[2:], x.shape[1])),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("NHWC2NCHW", [g.d_output("Y")], [g.d_input("X")])]
@@ -51,10 +47,6 @@ class NHWC2NCHW(_MovesChannels):
     """Y = X with the channel axis moved from the last axis to axis 1."""
 
     signature = "X (N, *S, C): any -> Y (N, C, *S): as X"
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_axes(x)
-        return (x.with_shape((x.shape[0], x.shape[-1], *x.shape[1:-1])),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("NCHW2NHWC", [g.d_output("Y")], [g.d_input("X")])]

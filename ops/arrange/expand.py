@@ -76,11 +76,10 @@ class ExpandGradient(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"
 
-    def infer(self, dy: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
+    def check_inputs(self, dy: TensorSpec, x: TensorSpec) -> None:
         view = (1,) * (dy.ndim - x.ndim) + x.shape
         fits = dy.ndim >= x.ndim and all(m in (1, n) for n, m in zip(dy.shape, view))
         require(fits, self, f"X {x.shape} cannot be broadcast to dY {dy.shape}")
-        return (TensorSpec(x.shape, dy.dtype),)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return inputs[0].size

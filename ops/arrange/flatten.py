@@ -13,7 +13,7 @@ from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared,
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.proto import OperatorDef
+from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["Flatten", "FlattenToVec", "ResizeLike"]
@@ -28,15 +28,13 @@ def _like(g: GradientContext) -> list[OperatorDef]:
 class Flatten(Operator):
     """Y = X as a matrix: the axes before ``axis`` are its rows, the others its columns."""
 
-    signature = "X (*A, *B): any -> Y (prod(A), prod(B)): as X"
+    signature = "X (*A, *B @ axis): any -> Y (prod(A), prod(B)): as X"
     in_batch = InBatch.ROW_BY_ROW
     axis: int = 1
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(
-            0 <= self.axis <= x.ndim, self, f"axis must lie in [0, {x.ndim}] for X of shape {x.shape}, got {self.axis}"
-        )
-        return (x.with_shape((math.prod(x.shape[: self.axis]), math.prod(x.shape[self.axis :]))),)
+    def check(self) -> None:
+        if self.axis < 0:
+            raise ArgumentError(f"{self.type}: axis must not be negative, got {self.axis}")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return _like(g)
@@ -77,9 +75,8 @@ class ResizeLike(Operator):
 
     signature = "X (*S): any, like (*T): any -> Y (*T): as X"
 
-    def infer(self, x: TensorSpec, like: TensorSpec) -> tuple[TensorSpec, ...]:
+    def check_inputs(self, x: TensorSpec, like: TensorSpec) -> None:
         require(x.size == like.size, self, f"X {x.shape} and like {like.shape} must have the same number of elements")
-        return (x.with_shape(like.shape),)
 
     def flops(self, x: TensorSpec, like: TensorSpec) -> int:
         return 0

@@ -27,11 +27,16 @@ class _Gathering(Operator, abc.ABC):
     """Base: slices of a tensor gathered by indices."""
 
     signature = """
-        X (*A, R, *B): any
-        indices (*I) or (*A, *I): int32|int64, the latter with match_outer
+        X (*A, R @ axis, *B): any
+        indices (*A, *I) if match_outer else (*I): int32|int64
         -> Y (*A, *I, *B): as X
     """
     match_outer: bool = False
+
+    def check_inputs(self, x: TensorSpec, *others: TensorSpec) -> None:
+        axis = self.indexed_axis(x.ndim)
+        text = f"match_outer is for an axis after the first one, got axis {axis}"
+        require(axis > 0 or not self.match_outer, self, text)
 
     @abc.abstractmethod
     def indexed_axis(self, ndim: int) -> int:
@@ -41,29 +46,8 @@ class _Gathering(Operator, abc.ABC):
         """Return the lowest index allowed: along axis 0 negative indices count from the end, as in Caffe2."""
         return 0 if axis else -extent
 
-    def infer(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check(self, x, indices)
-        return (x.with_shape(_gathered_shape(self, x, indices, self.indexed_axis(x.ndim), self.match_outer)),)
-
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
-
-
-def _check(op: Operator, x: TensorSpec, indices: TensorSpec) -> None:
-    require(indices.dtype in (np.int32, np.int64), op, f"indices must be int32 or int64, got {indices.dtype}")
-    require(x.ndim >= 1, op, "X must have an axis to index, got a scalar")
-
-
-def _gathered_shape(op: Operator, x: TensorSpec, indices: TensorSpec, axis: int, match_outer: bool) -> Shape:
-    """Return the shape of Y: that of X, with the axes of the indices in place of ``axis``."""
-    if match_outer:
-        require(axis > 0, op, f"match_outer is for an axis after the first one, got axis {axis}")
-        require(
-            indices.shape[:axis] == x.shape[:axis],
-            op,
-            f"with match_outer, indices must begin with the axes {x.shape[:axis]} of X, got {indices.shape}",
-        )
-    return x.shape[:axis] + indices.shape[axis if match_outer else 0 :] + x.shape[axis + 1 :]
 
 
 def _outer_indices(xp: Any, x: Shape, indices: Any, axis: int) -> Any:
@@ -88,7 +72,6 @@ class Gather(_Gathering):
     dense_gradient: bool = False
 
     def indexed_axis(self, ndim: int) -> int:
-        require(-ndim <= self.axis < ndim, self, f"axis must lie in [{-ndim}, {ndim}), got {self.axis}")
         return self.axis % ndim
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -106,8 +89,9 @@ class Gather(_Gathering):
 class BatchGather(_Gathering):
     """Y = the slices of X at ``indices`` along axis 1; with ``match_outer`` each sample has its own indices."""
 
+    signature = "X (N, R, *B): any, indices (N, *I) if match_outer else (*I): int32|int64 -> Y (N, *I, *B): as X"
+
     def indexed_axis(self, ndim: int) -> int:
-        require(ndim >= 2, self, f"X must have two axes or more, got {ndim}")
         return 1
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -154,20 +138,15 @@ for _cls in (Gather, BatchGather):
 
 @register
 @operator_class(frozen=True)
-class BatchGatherGradient(Operator):
+class BatchGatherGradient(_Gathering):
     """dX = dY summed at ``indices`` along ``axis``, 0 elsewhere; ``match_outer`` as for Gather."""
 
     signature = "X, indices, dY -> dX"
+    gradient_of = Gather
     axis: int = 1
-    match_outer: bool = False
 
-    def infer(self, x: TensorSpec, indices: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check(self, x, indices)
-        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
-        shape = _gathered_shape(self, x, indices, self.axis % x.ndim, self.match_outer)
-        require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
-        require(dy.dtype == x.dtype, self, f"dY must have the type of X, {x.dtype}, got {dy.dtype}")
-        return (x.plain,)
+    def indexed_axis(self, ndim: int) -> int:
+        return self.axis % ndim
 
 
 @kernel(BatchGatherGradient)

@@ -44,12 +44,10 @@ class PrependDim(_Leading):
         if self.dim_size < 1:
             raise ArgumentError(f"PrependDim: dim_size must be given, and be 1 or more, got {self.dim_size}")
 
-    def infer(self, data: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(data.ndim >= 1, self, "data must have an axis, got a scalar")
+    def check_inputs(self, data: TensorSpec) -> None:
         first = data.shape[0]
         text = f"the first extent, {first}, must be a multiple of dim_size={self.dim_size}"
         require(first % self.dim_size == 0, self, text)
-        return (data.with_shape((self.dim_size, first // self.dim_size, *data.shape[1:])),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("MergeDim", [g.d_output(0)], [g.d_input(0)])]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.proto import OperatorDef, ShapeError
+from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["SampleAs", "SampleAsGradient", "SpatialNarrowAs", "SpatialNarrowAsGradient"]
@@ -20,10 +18,9 @@ __all__ = ["SampleAs", "SampleAsGradient", "SpatialNarrowAs", "SpatialNarrowAsGr
 class _Narrowing(Operator):
     signature = "A, B -> C"
 
-    def narrowed(self, a: TensorSpec, b: TensorSpec) -> TensorSpec:
-        fits = a.ndim == 4 == b.ndim and all(n >= m for n, m in zip(a.shape[2:], b.shape[2:]))
-        require(fits, self, f"A must be (N, C, H, W), no smaller than B in H and W, got shapes {a.shape} and {b.shape}")
-        return a.with_shape((*a.shape[:2], *b.shape[2:]))
+    def check_inputs(self, a: TensorSpec, b: TensorSpec, *others: TensorSpec) -> None:
+        fits = all(n >= m for n, m in zip(a.shape[2:], b.shape[2:]))
+        require(fits, self, f"A must be no smaller than B in H and W, got shapes {a.shape} and {b.shape}")
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -43,9 +40,6 @@ class SpatialNarrowAs(_Narrowing):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index else "here"  # only the shape of B is used
 
-    def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (self.narrowed(a, b),)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("A"), g.input("B"), g.d_output("C")]
         return [make_op("SpatialNarrowAsGradient", inputs, [g.d_input("A")])]
@@ -60,11 +54,6 @@ class SpatialNarrowAsGradient(_Narrowing):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index == 2 else "any"  # only the shapes of A and B are used
-
-    def infer(self, a: TensorSpec, b: TensorSpec, dc: TensorSpec) -> tuple[TensorSpec, ...]:
-        shape = self.narrowed(a, b).shape
-        require(dc.shape == shape, self, f"dC must have shape {shape}, got {dc.shape}")
-        return (dc.with_shape(a.shape),)
 
 
 @kernel(SpatialNarrowAs)
@@ -81,23 +70,13 @@ def spatial_narrow_as_gradient(
     return (da,)
 
 
-def _check_labels(op: Operator, x: TensorSpec, labels: TensorSpec) -> None:
-    fits = x.ndim >= 1 and labels.size == x.shape[0] and labels.dtype == np.int32
-    text = f"got {labels.shape} of {labels.dtype} for X of shape {x.shape}"
-    require(fits, op, f"labels must be int32, one for each sample of X; {text}")
-
-
 @register
 @operator_class(frozen=True)
 class SampleAs(Operator):
     """Y = the samples of X whose label is positive."""
 
-    signature = "X (N, *S): any, labels (N, ...): int32 -> Y (M, *S): as X"
+    signature = "X (N, *S): any, labels {N}: int32 -> Y (M, *S): as X"
     dynamic = True
-
-    def infer(self, x: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_labels(self, x, labels)
-        raise ShapeError("SampleAs: the number of samples is known only when the net runs")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("labels"), g.d_output("Y")]
@@ -117,18 +96,13 @@ class SampleAsGradient(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used
 
-    def infer(self, x: TensorSpec, labels: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_labels(self, x, labels)
-        require(dy.shape[1:] == x.shape[1:], self, f"dY must have samples of shape {x.shape[1:]}, got {dy.shape[1:]}")
-        return (dy.with_shape(x.shape),)
-
     def flops(self, x: TensorSpec, labels: TensorSpec, dy: TensorSpec) -> int:
         return 0
 
 
 @kernel(SampleAs)
 def sample_as(op: SampleAs, ctx: RunContext, x: Any, labels: Any) -> tuple[Any, ...]:
-    _check_labels(op, spec_of(x), spec_of(labels))
+    op.check_specs(x, labels)
     return (x[ctx.xp.flatnonzero(labels.reshape(-1) > 0)],)
 
 

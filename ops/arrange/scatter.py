@@ -17,17 +17,6 @@ from netbuilder.proto import NetError
 __all__ = ["ScatterAssign", "ScatterWeightedSum"]
 
 
-def _check_rows(op: Operator, x: TensorSpec, indices: TensorSpec, rows: TensorSpec, name: str) -> None:
-    require(x.ndim >= 1, op, "X must have rows, got a scalar")
-    require(indices.dtype in (np.int32, np.int64), op, f"indices must be int32 or int64, got {indices.dtype}")
-    shape = indices.shape + x.shape[1:]
-    require(
-        rows.shape == shape and rows.dtype == x.dtype,
-        op,
-        f"{name} must have shape {shape} and type {x.dtype}, got {rows.shape} {rows.dtype}",
-    )
-
-
 @register
 @operator_class(frozen=True)
 class ScatterWeightedSum(Operator):
@@ -39,12 +28,12 @@ class ScatterWeightedSum(Operator):
 
     signature = """
         X (R, *S): float
-        w0 (1): float
+        w0 {1}: float|int
         indices (*I): int32|int64
         X1 (*I, *S): as X
-        w1 (1): float
-        more* (*I, *S) or (1): float, rows of X's type, each followed by its weight
-        -> Y (R, *S): as X
+        w1 {1}: float|int
+        more* (...): float|int, rows as X1, each followed by its weight
+        -> Y: as X
     """
     must_inplace = ((0, 0),)
 
@@ -54,13 +43,13 @@ class ScatterWeightedSum(Operator):
                 f"ScatterWeightedSum: takes X, w0, indices and pairs of rows and their weight, got {self.n_in} inputs"
             )
 
-    def infer(self, x: TensorSpec, w0: TensorSpec, indices: TensorSpec, *pairs: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
-        require(w0.size == 1, self, f"w0 must have one element, got shape {w0.shape}")
-        for i in range(0, len(pairs), 2):
-            _check_rows(self, x, indices, pairs[i], f"X{i // 2 + 1}")
-            require(pairs[i + 1].size == 1, self, f"w{i // 2 + 1} must have one element, got {pairs[i + 1].shape}")
-        return (x.plain,)
+    def check_inputs(self, x: TensorSpec, w0: TensorSpec, indices: TensorSpec, *pairs: TensorSpec) -> None:
+        shape = indices.shape + x.shape[1:]
+        for i, (rows, weight) in enumerate(zip(pairs[::2], pairs[1::2]), start=1):
+            fits = rows.shape == shape and rows.dtype == x.dtype
+            text = f"X{i} must have shape {shape} and type {x.dtype}, got {rows.shape} {rows.dtype}"
+            require(fits, self, text)
+            require(weight.size == 1, self, f"w{i} must have one element, got shape {weight.shape}")
 
     def flops(self, x: TensorSpec, w0: TensorSpec, indices: TensorSpec, *pairs: TensorSpec) -> int:
         return (len(pairs) // 2 * 2 + 1) * pairs[0].size
@@ -117,10 +106,6 @@ class ScatterAssign(Operator):
 
     signature = "X (R, *S): any, indices (*I): int32|int64, rows (*I, *S): as X -> Y (R, *S): as X"
     must_inplace = ((0, 0),)
-
-    def infer(self, x: TensorSpec, indices: TensorSpec, rows: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_rows(self, x, indices, rows, "rows")
-        return (x.plain,)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0

@@ -100,11 +100,6 @@ class CreateCommonWorld(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        for spec in inputs:
-            require(spec.dtype == STRING, self, f"input 0 must be a store, got a tensor of type {spec.dtype}")
-        return (_OBJECT,)
-
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
 

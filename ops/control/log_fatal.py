@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorError
 
@@ -17,9 +17,6 @@ __all__ = ["Fail", "LogFatal", "ThrowException"]
 class _Failing(Operator):
     dynamic: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
-
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return ()
 
     def flops(self) -> int:
         return 0

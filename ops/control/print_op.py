@@ -53,9 +53,6 @@ class Print(Operator):
         if self.every_n < 1:
             raise ArgumentError(f"Print: every_n must be 1 or more, got {self.every_n}")
 
-    def infer(self, tensor: TensorSpec) -> tuple[TensorSpec, ...]:
-        return ()
-
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
 

@@ -17,7 +17,7 @@ from netbuilder.data.blob_values import BlobObject
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
@@ -78,9 +78,6 @@ class CreateScope(_OnHost):
 
     signature = "-> scope: object"
     effects = ""
-
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec((), STRING),)
 
 
 @kernel(CreateScope)

@@ -96,9 +96,6 @@ class TimerBegin(_OnHost):
     signature = "-> timer: object"
     counter_name: str = ""
 
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (_OBJECT,)
-
 
 @kernel(TimerBegin)
 def timer_begin(op: TimerBegin, ctx: RunContext) -> Arrays:
@@ -184,9 +181,6 @@ class StatRegistryCreate(_OnHost):
     """Create a registry of statistics."""
 
     signature = "-> handle: object"
-
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (_OBJECT,)
 
 
 @register

@@ -143,6 +143,7 @@ class Operator(Declared):
     inplace: which output may be the same blob as which input: pairs (input index, output index),
         or ``"one-to-one"`` for "output i and input i, any i".
     must_inplace: pairs (input index, output index) that have to be the same blob.
+    remedy: what the error about the type of an input advises, or "".
     dynamic: the output shapes depend on data, or on Python; the operator runs outside plans, between two of them.
     in_batch: what the operator makes of the samples of a batch. ``InBatch.UNKNOWN``: nothing is known; the outputs are
         values of samples, as many as the inputs have (``dynamic``: chosen ones), and what reads a mean is not one.
@@ -180,6 +181,7 @@ class Operator(Declared):
     outputs: ClassVar[tuple[str, ...]] = cast(Any, _STATED["outputs"])
     inplace: ClassVar[tuple[tuple[int, int], ...] | Literal["one-to-one"]] = ()
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
+    remedy: ClassVar[str] = ""
     dynamic: ClassVar[bool] = False
     in_batch: ClassVar[InBatch] = InBatch.UNKNOWN
     rows_chosen_by: ClassVar[int | None] = None
@@ -261,6 +263,27 @@ class Operator(Declared):
     def check(self) -> None:
         """Raise ArgumentError if an argument is out of range; called once, by ``decode``."""
 
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        """Raise ShapeError if specs that are as the signature states do not fit together, or with the arguments.
+
+        The default checks a gradient operator whose forward operator has an ``infer`` of its own: the outputs of that,
+        and their gradients, must have the shapes that it gives.
+        """
+        forward = type(self).gradient_of
+        if forward is None or forward.infer is Operator.infer or forward.dynamic:
+            return
+        given = {name.rstrip("?*+"): spec for name, spec in zip(type(self).inputs, inputs)}
+        known = {field.name: getattr(self, field.name, None) for field in dataclasses.fields(forward)}
+        needed = [name for name in forward.inputs if name[-1] != "?"]
+        if any(name not in given for name in needed) or None in known.values():
+            return
+        op = forward(**known).with_arity(len(needed), len(forward.outputs))
+        for name, spec in zip(forward.outputs, op.infer(*[given[name] for name in needed])):
+            for each in (name.rstrip("?*+"), f"d{name.rstrip('?*+')}"):
+                if each in given and given[each].shape != spec.shape:
+                    shape = f"the shape of {name}, {spec.shape}" if each[0] == "d" else f"shape {spec.shape}"
+                    raise ShapeError(f"{self.type}: {each} must have {shape}, got {given[each].shape}")
+
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         """Return where the plain kernel reads an input.
 
@@ -270,9 +293,16 @@ class Operator(Declared):
         return "here"
 
     @classmethod
-    def shape_rules(cls) -> ShapeRules | None:
-        """Return what the signature says of shapes and types; None if it does not determine the outputs."""
+    def shape_rules(cls) -> ShapeRules:
+        """Return what the signature says of shapes and types."""
         return shape_rules(cls.signature, cls.gradient_of.signature if cls.gradient_of else None)
+
+    def check_specs(self, *inputs: Any) -> None:
+        """Raise ShapeError unless inputs, or their specs, are as the signature states and pass ``check_inputs``.
+
+        For kernels of ``dynamic`` operators, whose inputs nothing else checks.
+        """
+        self.shape_rules().check(self, inputs)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         """Return the plain specs of the ``n_out`` outputs; as the signature states, unless a class computes them.
@@ -281,10 +311,7 @@ class Operator(Declared):
             ShapeError: the specs of the inputs are not valid for the operator.
             NotImplementedError: the signature does not say the outputs' extents or types, or they depend on data.
         """
-        rules = None if self.dynamic else self.shape_rules()
-        if rules is None:
-            raise NotImplementedError(f"{self.type}: shapes cannot be inferred")
-        return rules.infer(self, inputs)
+        return self.shape_rules().infer(self, inputs)
 
     def infer_partial(
         self, inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None]

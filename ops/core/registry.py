@@ -54,13 +54,10 @@ def register(cls: type[Operator]) -> type[Operator]:
         raise NetError(f"operator {name!r} is registered twice: {_operators[name].__module__} and {cls.__module__}")
     _operators[name] = cls
     for gradient, forward in ((name, _forward_of(name)), (f"{name}Gradient", name), (f"{name}Grad", name)):
-        if (
-            gradient != forward
-            and gradient in _operators
-            and forward in _operators
-            and _operators[gradient].gradient_of is None
-        ):
-            _operators[gradient].gradient_of = _operators[forward]
+        if gradient != forward and gradient in _operators and forward in _operators:
+            known = _operators[gradient].gradient_of  # its own or that of a base
+            if known is None or issubclass(_operators[forward], known):
+                _operators[gradient].gradient_of = _operators[forward]
     return cls
 
 

@@ -13,14 +13,20 @@ or a line for each input, and after an arrow for each output::
 A name with ``?`` is optional (if it is missing, so are those after it); as the last name, ``X*`` stands for any number
 of tensors, ``X+`` for at least one. An extent is a number, a symbol (the same extent wherever the operator has this
 symbol; the name of an argument or of a property stands for its value) or an expression of these, where ``prod`` and
-``len`` take several axes; ``*S`` stands for any number of axes, ``...`` for axes without a name, ``{1}`` for any shape
-of one element. Types are NumPy's names, ``string``, ``object`` (a blob that is not a tensor, and so has no shape),
-``float`` (float16, float32 or float64), ``int`` (any integer type), ``any``, or ``as X``: the type of X and, without a
-shape, its shape, too. ``one float`` is for several tensors of one type. Text after a comma is a comment, which a
-signature of several lines may have.
+``len`` take several axes, all of a run S or, as ``S[1:]``, some; ``*S`` stands for any number of axes, ``...`` for axes
+without a name, ``{1}`` for any shape of one element. With ``(*A, N @ axis, *B)`` the argument ``axis`` is the axis of
+N, counted from the end if negative; with ``(*A, *B @ axis)`` it is the first axis of B, or the number of axes. ``(N, C,
+*S) if NCHW else (N, *S, C)``: the first shape holds if the argument or property of this name is true, or the argument
+``order`` is this text, or the optional input of this name is given.
+
+Types are NumPy's names, ``string``, ``object`` (a blob that is not a tensor, and so has no shape), ``float`` (float16,
+float32 or float64), ``int`` (any integer type), ``any``, or ``as X``: the type of X and, without a shape, its shape,
+too; ``wide X``: of an input, this or, if X is float16, float32; of an output, float32 if X is float16. ``one float`` is
+for several tensors of one type. Text after a comma is a comment, which a signature of several
+lines may have.
 
 A gradient operator, ``<type>Gradient`` or ``<type>Grad``, gives names alone, ``X, dY -> dX``: a blob of the forward
-operator is as that says, and a gradient has the shape and type of the blob whose gradient it is; that of a scalar may
+operator is as that says, and a gradient has the shape and type of the blob whose gradient it is; that of one number may
 be any one element.
 """
 
@@ -62,7 +68,8 @@ TYPE_GROUPS: dict[str, tuple[str, ...]] = {
 """The names of types in signatures, and the element types that each stands for."""
 
 _SHAPE = r"(?:\((?:[^()]|\([^()]*\))*\)|\{[^{}]*\})"
-_LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPE}(?: or {_SHAPE})*))?: (as \w+|(?:one )?[\w|]+)(?:, (.+))?")
+_SHAPES = rf"{_SHAPE}(?: if \w+ else {_SHAPE}|(?: or {_SHAPE})*)"
+_LINE = re.compile(rf"(\w+[?*+]?)(?: ({_SHAPES}))?: ((?:as|wide) \w+|(?:one )?[\w|]+)(?:, (.+))?")
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,8 @@ class Blob:
         like: the name of the blob that has the same element type, or "".
         text: the comment, or "".
         one_type: whether all tensors of this name have one type.
+        condition: what decides between two shapes, true for the first; "": it may have each.
+        wide: whether the type is that of ``like``, but float32 in place of float16, at least as an output.
     """
 
     name: str
@@ -93,6 +102,8 @@ class Blob:
     like: str
     text: str
     one_type: bool = False
+    condition: str = ""
+    wide: bool = False
 
     @property
     def plain_name(self) -> str:
@@ -102,7 +113,7 @@ class Blob:
     def shapes_text(self) -> str:
         """The shapes, as written."""
         texts = (shape[0] if shape and shape[0][0] == "{" else f"({', '.join(shape)})" for shape in self.shapes)
-        return " or ".join(texts)
+        return (f" if {self.condition} else " if self.condition else " or ").join(texts)
 
     def has_type(self, dtype: np.dtype[Any]) -> bool:
         """Whether the value may have this type; what takes uint16 takes longer ones, which have no name."""
@@ -139,7 +150,7 @@ class Signature:
             dtypes.setdefault(name, form.dtype)
             if form.dtype is not None and not blob.like and not blob.has_type(form.dtype):
                 return f"{name} has elements of type {form.dtype}, must have one of {', '.join(blob.types)}"
-            if None not in (form.dtype, expected) and blob.like and form.dtype != expected:
+            if None not in (form.dtype, expected) and blob.like and form.dtype != expected and not blob.wide:
                 return f"{name} has elements of type {form.dtype}, must have those of {blob.like}, {expected}"
             if form.rank is not None and not blob.has_rank(form.rank):
                 return f"{name} has {form.rank} axes, must have the shape {blob.shapes_text}"
@@ -154,6 +165,8 @@ class Signature:
             blob = self.outputs[min(index, len(self.outputs) - 1)]
             only = blob.types[0] if len(blob.types) == 1 and blob.types[0] != "object" else None
             dtype = dtypes.get(blob.like) if blob.like else None if only is None else dtype_of(only)
+            if blob.wide and dtype == np.float16:
+                dtype = np.dtype(np.float32)
             dtypes.setdefault(blob.plain_name, dtype)
             made.append(Form(dtype))
         return made
@@ -201,13 +214,21 @@ def of_gradient(text: str, forward: str) -> Signature:
             base = blobs[base.like]
         while not shaped.shapes and shaped.like in blobs:
             shaped = blobs[shaped.like]
-        shapes = (("{1}",),) if shaped.shapes == ((),) and stated.plain_name != name else shaped.shapes
+        is_number = shaped.shapes in (((),), (("1",),)) and stated.plain_name != name
+        shapes = (("{1}",),) if is_number else shaped.shapes
         root = roots.setdefault(base.plain_name, name)
         if root != name:
-            return Blob(blob.name, shapes, (), root, "")
-        return Blob(blob.name, shapes, base.types, "", "", base.one_type)
+            return Blob(blob.name, shapes, (), root, "", False, shaped.condition, stated.wide)
+        return Blob(blob.name, shapes, base.types, "", "", base.one_type, shaped.condition)
 
-    return Signature(tuple(map(completed, names.inputs)), tuple(map(completed, names.outputs)))
+    def made(blob: Blob) -> Blob:
+        if blob.types or blob.like:
+            return blob
+        like = next((name for name in given if name in (blob.plain_name[1:], blob.plain_name[2:])), "")
+        return Blob(blob.name, (), (), like, "") if like else completed(blob)
+
+    given = [blob.plain_name for blob in names.inputs]
+    return Signature(tuple(map(completed, names.inputs)), tuple(map(made, names.outputs)))
 
 
 @functools.cache
@@ -253,7 +274,7 @@ def _blob(text: str) -> Blob:
         return Blob(text, (), (), "", "")
     match = _LINE.fullmatch(text)
     types = match[3].removeprefix("one ") if match else ""
-    like = types[3:] if types.startswith("as ") else ""
+    like = types.rpartition(" ")[2] if types.startswith(("as ", "wide ")) else ""
     unknown = [] if like else [name for name in types.split("|") if name not in TYPE_GROUPS]
     if match is None or unknown or (match[2] is None) != (types == "object" or (bool(like) and match[2] is None)):
         raise NetError(
@@ -262,7 +283,17 @@ def _blob(text: str) -> Blob:
         )
     shapes = tuple(_extents(shape) for shape in re.findall(_SHAPE, match[2] or ""))
     expanded = () if like else tuple(dict.fromkeys(t for name in types.split("|") for t in TYPE_GROUPS[name]))
-    return Blob(match[1], shapes, expanded, like, match[4] or "", match[3].startswith("one "))
+    condition = re.search(r" if (\w+) else ", match[2] or "")
+    return Blob(
+        match[1],
+        shapes,
+        expanded,
+        like,
+        match[4] or "",
+        match[3].startswith("one "),
+        condition[1] if condition else "",
+        match[3].startswith("wide "),
+    )
 
 
 def _extents(shape: str) -> tuple[str, ...]:

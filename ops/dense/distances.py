@@ -7,8 +7,8 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -24,21 +24,11 @@ __all__ = [
 ]
 
 
-def _check_pair(op: Operator, x: TensorSpec, y: TensorSpec) -> int:
-    """Return the number of samples, one for scalars; raise ShapeError unless both tensors have the same shape."""
-    require(x.shape == y.shape, op, f"X and Y must have the same shape, got {x.shape} and {y.shape}")
-    return x.shape[0] if x.ndim else 1
-
-
 @operator_class(frozen=True)
 class OfSamples(Operator):
     """Base of operators that compute one number per sample of X and Y; ``<type>Gradient`` reads X, Y and dZ."""
 
-    signature = "X (N, *S) or (N) or (): float, Y (N, *S) or (N) or (): as X -> Z (N): as X"
-
-    def infer(self, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, Y=y)
-        return (x.with_shape((_check_pair(self, x, y),)),)
+    signature = "X (*S): float, Y (*S): as X -> Z (prod(S[:1])): as X"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("Y"), g.d_output("Z")]
@@ -52,13 +42,7 @@ class OfSamples(Operator):
 class OfSamplesGradient(Operator):
     """Base of the gradients of operators that compute one number per sample."""
 
-    signature = "X, Y, dZ -> dX, dY"
-
-    def infer(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, Y=y, dZ=dz)
-        samples = _check_pair(self, x, y)
-        require(dz.size == samples, self, f"dZ must have one number per sample of X, {samples}, got shape {dz.shape}")
-        return (x.plain, y.plain)
+    signature = "X, Y, dZ {prod(S[:1])}: as X -> dX, dY"
 
     def flops(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> int:
         return 3 * x.size

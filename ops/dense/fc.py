@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, one_float_type, widen
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -33,13 +33,6 @@ class FCArguments(Operator):
         Raises:
             ShapeError: the shapes of X and W do not match.
         """
-        for name, spec, axis in (("X", x, self.axis), ("W", w, self.axis_w)):
-            field = "axis" if name == "X" else "axis_w"
-            require(
-                -spec.ndim <= axis <= spec.ndim,
-                self,
-                f"{field} must lie in [{-spec.ndim}, {spec.ndim}] for {name} of shape {spec.shape}, got {axis}",
-            )
         a, b = self.split_x(x), self.split_w(w)
         m, k, n, k_w = math.prod(x.shape[:a]), math.prod(x.shape[a:]), math.prod(w.shape[:b]), math.prod(w.shape[b:])
         if self._transposed:
@@ -51,6 +44,9 @@ class FCArguments(Operator):
             f"{self.axis_w} takes rows of {k_w}",
         )
         return m, n, k
+
+    def check_inputs(self, x: TensorSpec, w: TensorSpec, *others: TensorSpec) -> None:
+        self.sizes(x, w)
 
     def split_x(self, x: TensorSpec) -> int:
         return self.axis if self.axis >= 0 else self.axis + x.ndim
@@ -66,12 +62,6 @@ class FCArguments(Operator):
 class _Forward(FCArguments):
     signature = "X, W, b -> Y"
 
-    def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, W=w, b=b)
-        _, n, _ = self.sizes(x, w)
-        require(b.shape == (n,), self, f"b must have shape ({n},), one number per column of Y, got {b.shape}")
-        return (x.with_shape(self.y_shape(x, n)),)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("W"), g.d_output("Y")]
         return [make_op(self.type + "Gradient", inputs, [g.d_input("W"), g.d_input("b"), g.d_input("X")])]
@@ -85,13 +75,6 @@ class _Forward(FCArguments):
 class _Backward(FCArguments):
     signature = "X, W, dY -> dW, db, dX?"
 
-    def infer(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, W=w, dY=dy)
-        _, n, _ = self.sizes(x, w)
-        shape = self.y_shape(x, n)
-        require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
-        return (w.plain, w.with_shape((n,)), x.plain)[: self.n_out]
-
     def flops(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> int:
         m, n, k = self.sizes(x, w)
         return 2 * (self.n_out - 1) * m * n * k + m * n
@@ -103,8 +86,8 @@ class FC(_Forward):
     """Y = X W^T + b, with X flattened to a matrix at ``axis``, and W, (outputs, inputs), at ``axis_w``."""
 
     signature = """
-        X (*A, *B): float
-        W (*C, *D): as X, prod(D) = prod(B)
+        X (*A, *B @ axis): float
+        W (*C, *D @ axis_w): as X, prod(D) = prod(B)
         b (prod(C)): as X
         -> Y (*A, prod(C)): as X
     """
@@ -123,8 +106,8 @@ class FCTransposed(_Forward):
     """Y = X W + b, with X flattened to a matrix at ``axis``, and W, (inputs, outputs), at ``axis_w``."""
 
     signature = """
-        X (*A, *B): float
-        W (*C, *D): as X, prod(C) = prod(B)
+        X (*A, *B @ axis): float
+        W (*C, *D @ axis_w): as X, prod(C) = prod(B)
         b (prod(D)): as X
         -> Y (*A, prod(D)): as X
     """

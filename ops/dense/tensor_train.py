@@ -41,20 +41,15 @@ class _Train(Operator):
         before, after = self.tt_ranks[:-1], self.tt_ranks[1:]
         return [(i * s, r * o) for i, o, r, s in zip(self.inp_sizes, self.out_sizes, before, after)]
 
-    def check_specs(self, x: Any, cores: Any) -> None:
-        """Raise ShapeError unless X and the cores have the right sizes and the same type."""
-        wide, many = math.prod(self.inp_sizes), sum(rows * columns for rows, columns in self.core_shapes)
-        require(
-            len(x.shape) >= 2 and math.prod(x.shape[1:]) == wide,
-            self,
-            f"X must have samples of {wide} elements, the product of inp_sizes, got shape {tuple(x.shape)}",
-        )
-        require(
-            tuple(cores.shape) == (many,) and cores.dtype == x.dtype and str(x.dtype) in ("float32", "float64"),
-            self,
-            f"the cores must be a vector of {many} elements, of X's type, float32 or float64; got shape "
-            f"{tuple(cores.shape)} of {cores.dtype} for {x.dtype}",
-        )
+    @property
+    def weights(self) -> int:
+        """The number of elements of all cores together."""
+        return sum(rows * columns for rows, columns in self.core_shapes)
+
+    def check_inputs(self, x: TensorSpec, *others: TensorSpec) -> None:
+        wide = math.prod(self.inp_sizes)
+        text = f"X must have samples of {wide} elements, the product of inp_sizes, got shape {x.shape}"
+        require(x.ndim >= 2 and math.prod(x.shape[1:]) == wide, self, text)
 
     def cores_of(self, flat: Array) -> list[Array]:
         """Return the cores as matrices, first to last; they are stored in reverse order."""
@@ -87,17 +82,9 @@ class TT(_Train):
     Source: Novikov et al., "Tensorizing Neural Networks", 2015, arXiv:1509.06569.
     """
 
-    signature = "X (M, K): float32|float64, b (N): as X, cores (P): as X -> Y (M, N): as X"
-
-    def infer(self, x: TensorSpec, b: TensorSpec, cores: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_specs(x, cores)
-        columns = math.prod(self.out_sizes)
-        require(
-            b.shape == (columns,) and b.dtype == x.dtype,
-            self,
-            f"b must have shape {(columns,)}, the product of out_sizes, and type {x.dtype}, got {b.shape} of {b.dtype}",
-        )
-        return (x.with_shape((x.shape[0], columns)),)
+    signature = (
+        "X (M, *S): float32|float64, b (prod(out_sizes)): as X, cores (weights): as X -> Y (M, prod(out_sizes)): as X"
+    )
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("cores"), g.d_output("Y")]
@@ -138,16 +125,7 @@ class TTLinearGradient(_Train):
     """The gradients of TT: of X, of b and of the cores."""
 
     signature = "X, cores, dY -> dX, db, dcores"
-
-    def infer(self, x: TensorSpec, cores: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_specs(x, cores)
-        columns = math.prod(self.out_sizes)
-        require(
-            dy.shape == (x.shape[0], columns) and dy.dtype == x.dtype,
-            self,
-            f"dY must have shape {(x.shape[0], columns)} and type {x.dtype}, got {dy.shape} of {dy.dtype}",
-        )
-        return x.plain, x.with_shape((columns,)), cores.plain
+    gradient_of = TT
 
     def flops(self, x: TensorSpec, cores: TensorSpec, dy: TensorSpec) -> int:
         return 3 * self.products(x.shape[0])

@@ -6,7 +6,6 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -24,6 +23,9 @@ class AnchorArguments(Operator):
     def check(self) -> None:
         if self.num_classes < 1:
             raise ArgumentError(f"{self.type}: num_classes must be at least 1, got {self.num_classes}")
+
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        self.labels_of(inputs[0])
 
     def labels_of(self, x: TensorSpec) -> tuple[int, ...]:
         """Return the shape of the labels, one number for each anchor and position."""
@@ -46,11 +48,6 @@ class GroupSpatialSoftmax(AnchorArguments):
         -> probabilities (N, D, H, W): as X
     """
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        self.labels_of(x)
-        return (x.plain,)
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.output("probabilities"), g.d_output("probabilities")]
         return [make_op("GroupSpatialSoftmaxGradient", inputs, [g.d_input("X")])]
@@ -65,12 +62,6 @@ class GroupSpatialSoftmaxGradient(AnchorArguments):
     """dX = p * (dp - the sum of dp * p over the classes of each anchor), with p the probabilities."""
 
     signature = "probabilities, d_probabilities -> dX"
-
-    def infer(self, p: TensorSpec, dp: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, probabilities=p, d_probabilities=dp)
-        self.labels_of(p)
-        require(dp.shape == p.shape, self, f"d_probabilities must have shape {p.shape}, got {dp.shape}")
-        return (p.plain,)
 
     def flops(self, p: TensorSpec, dp: TensorSpec) -> int:
         return 4 * p.size

@@ -8,8 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.boxes import overlaps, suppress, suppress_softly
 from netbuilder.ops.detection.rotated_boxes import rotated_overlaps
@@ -46,9 +45,9 @@ class BoxWithNMSLimit(Operator):
     """
 
     signature = """
-        scores (R, C) or (R): float32
-        boxes_in (R, D): float32, D = 4 or 5 per class
-        batch_splits? (N): float32
+        scores (R, C): float
+        boxes_in (R, D): as scores, D = 4 or 5 per class
+        batch_splits? (N): float|int
         -> scores (K): float32
         -> boxes (K, B): float32, B = 4 or 5
         -> classes (K): float32
@@ -81,20 +80,17 @@ class BoxWithNMSLimit(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
-    def infer(self, scores: TensorSpec, boxes: TensorSpec, splits: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        self.check_inputs(scores, boxes, splits)
-        raise ShapeError("BoxWithNMSLimit: the number of boxes kept is known only when the net runs")
-
     def flops(self, scores: TensorSpec, boxes: TensorSpec, splits: TensorSpec | None = None) -> int:
         return 4 * boxes.size
 
-    def check_inputs(self, scores: TensorSpec, boxes: TensorSpec, splits: TensorSpec | None) -> None:
-        require_one_float_type(self, scores=scores, boxes_in=boxes)
-        fits = scores.ndim == 2 and scores.shape[1] >= 1
-        require(fits, self, f"scores must be (boxes, classes), including the background, got shape {scores.shape}")
+    def check_inputs(self, scores: TensorSpec, boxes: TensorSpec, *splits: TensorSpec) -> None:
+        require(
+            scores.shape[1] >= 1,
+            self,
+            f"scores must be (boxes, classes), including the background, got shape {scores.shape}",
+        )
         shape = (scores.shape[0], (self.column_of(scores.shape[1] - 1) + 1) * self.numbers)
         require(boxes.shape == shape, self, f"boxes_in must have shape {shape}, got {boxes.shape}")
-        require(splits is None or splits.ndim == 1, self, "batch_splits must have one axis")
 
     @property
     def numbers(self) -> int:
@@ -157,7 +153,7 @@ def _of_image(op: BoxWithNMSLimit, scores: Any, boxes: Any) -> tuple[Any, Any, A
 def box_with_nms_limit(
     op: BoxWithNMSLimit, ctx: RunContext, scores: Any, boxes: Any, splits: Any = None
 ) -> tuple[Any, ...]:
-    op.check_inputs(spec_of(scores), spec_of(boxes), None if splits is None else spec_of(splits))
+    op.check_specs(scores, boxes, *([] if splits is None else [splits]))
     counts = _counts(op, None if splits is None else ctx.host(splits), len(scores))
     all_scores, num_classes = ctx.host(scores), scores.shape[1]
     candidates = ctx.host(boxes).reshape(len(all_scores), boxes.shape[1] // op.numbers, op.numbers)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import checked_indices
-from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.anchor_classes import AnchorArguments, softmax_by_class
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -37,13 +35,9 @@ class _Focal(AnchorArguments):
         if self.gamma < 0:
             raise ArgumentError(f"{self.type}: gamma must not be negative, got {self.gamma}")
 
-    def check_inputs(self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec, *others: TensorSpec) -> None:
-        for other in (normalizer, *others):
-            require_one_float_type(self, X=x, other=other)
+    def check_inputs(self, x: TensorSpec, labels: TensorSpec, *others: TensorSpec) -> None:
         shape = self.labels_of(x)
-        fits = labels.shape == shape and labels.dtype == np.int32
-        require(fits, self, f"labels must be int32 of shape {shape}, got {labels.shape} of {labels.dtype}")
-        require(normalizer.size == 1, self, f"normalizer must have one element, got shape {normalizer.shape}")
+        require(labels.shape == shape, self, f"labels must have shape {shape}, got {labels.shape}")
 
     def factor(self, xp: Any, normalizer: Any) -> Any:
         normalizer = widen(normalizer)
@@ -52,10 +46,6 @@ class _Focal(AnchorArguments):
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 12 * inputs[0].size
-
-
-def _check_d_loss(op: Operator, d_loss: TensorSpec) -> None:
-    require(d_loss.size == 1, op, f"d_loss must have one element, got shape {d_loss.shape}")
 
 
 @register
@@ -73,14 +63,10 @@ class SigmoidFocalLoss(_Focal):
     signature = """
         X (N, D, H, W): float, D = anchors * num_classes
         labels (N, A, H, W): int32
-        normalizer () or (1): as X
+        normalizer {1}: as X
         -> loss (): as X
     """
     num_classes: int = 80
-
-    def infer(self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_inputs(x, labels, normalizer)
-        return (x.with_shape(()),)
 
     def batch_mean(self) -> BatchMean:
         return BatchMean("sum", (2,), by_values=True, least=1.0)
@@ -98,13 +84,6 @@ class SigmoidFocalLossGradient(_Focal):
     signature = "X, labels, normalizer, d_loss -> dX"
     num_classes: int = 80
 
-    def infer(
-        self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec, d_loss: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        self.check_inputs(x, labels, normalizer, d_loss)
-        _check_d_loss(self, d_loss)
-        return (x.plain,)
-
 
 @register
 @operator_class(frozen=True)
@@ -121,14 +100,10 @@ class SoftmaxFocalLoss(_Focal):
     signature = """
         X (N, D, H, W): float, D = anchors * num_classes
         labels (N, A, H, W): int32
-        normalizer () or (1): as X
+        normalizer {1}: as X
         -> loss (): as X
         -> probabilities (N, D, H, W): as X
     """
-
-    def infer(self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_inputs(x, labels, normalizer)
-        return (x.with_shape(()), x.plain)
 
     def batch_mean(self) -> BatchMean:
         return BatchMean("sum", (2,), by_values=True, least=1.0)
@@ -144,14 +119,6 @@ class SoftmaxFocalLossGradient(_Focal):
     """The gradient of SoftmaxFocalLoss; the gradient of its probabilities is ignored."""
 
     signature = "X, labels, normalizer, probabilities, d_loss -> dX"
-
-    def infer(
-        self, x: TensorSpec, labels: TensorSpec, normalizer: TensorSpec, p: TensorSpec, d_loss: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        self.check_inputs(x, labels, normalizer, p, d_loss)
-        require(p.shape == x.shape, self, f"probabilities must have the shape of X, {x.shape}, got {p.shape}")
-        _check_d_loss(self, d_loss)
-        return (x.plain,)
 
 
 def _log(xp: Any, p: Any) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto import ArgumentError
 
 __all__ = ["CollectAndDistributeFpnRpnProposals", "CollectRpnProposals", "DistributeFpnProposals"]
 
@@ -26,14 +26,6 @@ class _Host(Operator, abc.ABC):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
-
-    @abc.abstractmethod
-    def check_inputs(self, *inputs: TensorSpec) -> None:
-        """Raise ShapeError if the inputs do not match."""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_inputs(*inputs)
-        raise ShapeError(f"{self.type}: the number of boxes per output is known only when the net runs")
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 8 * sum(spec.shape[0] for spec in inputs if spec.ndim == 2)
@@ -90,7 +82,7 @@ class CollectRpnProposals(_Collecting):
     """
 
     signature = """
-        rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
+        rpn_rois_and_scores+ (...): float, (R, 5) boxes of each level, then (R) scores of each
         -> rois (K, 5): float32
     """
     in_batch = InBatch.NOT_ADDITIVE
@@ -109,7 +101,7 @@ class DistributeFpnProposals(_Distributing):
     """
 
     signature = """
-        rois (R, D): float32, D = 4 or 5
+        rois (R, D): float, D = 4 or 5
         -> first_level (M, D): float32
         -> further_levels_and_rois_idx_restore+ (...): float32|int32, (M, D) per level, then (R), int32
     """
@@ -129,7 +121,7 @@ class CollectAndDistributeFpnRpnProposals(_Distributing, _Collecting):
     """CollectRpnProposals, whose result is the first output, and DistributeFpnProposals of that result, the others."""
 
     signature = """
-        rpn_rois_and_scores+ (...): float32, (R, 5) boxes of each level, then (R) scores of each
+        rpn_rois_and_scores+ (...): float, (R, 5) boxes of each level, then (R) scores of each
         -> rois (K, 5): float32
         -> first_level (M, 5): float32
         -> further_levels_and_rois_idx_restore+ (...): float32|int32, (M, 5) per level, then (K), int32
@@ -163,18 +155,18 @@ def _distribute(op: _Distributing, rois: Array) -> list[Array]:
 
 @kernel(CollectRpnProposals)
 def collect_rpn_proposals(op: CollectRpnProposals, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
-    op.check_inputs(*map(spec_of, inputs))
+    op.check_specs(*inputs)
     return (ctx.xp.asarray(_collect(op, [ctx.host(a) for a in inputs])),)
 
 
 @kernel(DistributeFpnProposals)
 def distribute_fpn_proposals(op: DistributeFpnProposals, ctx: RunContext, rois: Any) -> tuple[Any, ...]:
-    op.check_inputs(spec_of(rois))
+    op.check_specs(rois)
     return tuple(map(ctx.xp.asarray, _distribute(op, ctx.host(rois))))
 
 
 @kernel(CollectAndDistributeFpnRpnProposals)
 def collect_and_distribute(op: CollectAndDistributeFpnRpnProposals, ctx: RunContext, *inputs: Any) -> tuple[Any, ...]:
-    op.check_inputs(*map(spec_of, inputs))
+    op.check_specs(*inputs)
     rois = _collect(op, [ctx.host(a) for a in inputs])
     return tuple(map(ctx.xp.asarray, (rois, *_distribute(op, rois))))

@@ -8,12 +8,11 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.boxes import AngleArguments, clip_boxes, overlaps, suppress, transform_boxes
 from netbuilder.ops.detection.rotated_boxes import rotated_overlaps
-from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto import ArgumentError
 
 __all__ = ["GenerateProposals", "GenerateProposalsCPP"]
 
@@ -38,10 +37,10 @@ class GenerateProposals(AngleArguments):
     """
 
     signature = """
-        scores (N, A, H, W): float32
-        bbox_deltas (N, D, H, W): float32, D = A * B
-        im_info (N, 3): float32
-        anchors (A, B): float32, B = 4 or 5
+        scores (N, A, H, W): float
+        bbox_deltas (N, A * B, H, W): as scores
+        im_info (N, 3): as scores
+        anchors (A, B): as scores, B = 4 or 5
         -> rois (R, K): float32, K = B + 1
         -> rois_probs (R): float32
     """
@@ -60,24 +59,16 @@ class GenerateProposals(AngleArguments):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
-    def infer(
-        self, scores: TensorSpec, deltas: TensorSpec, im_info: TensorSpec, anchors: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        self.check_inputs(scores, deltas, im_info, anchors)
-        raise ShapeError(f"{self.type}: the number of boxes kept is known only when the net runs")
-
     def flops(self, scores: TensorSpec, deltas: TensorSpec, im_info: TensorSpec, anchors: TensorSpec) -> int:
         return 8 * deltas.size
 
     def check_inputs(self, scores: TensorSpec, deltas: TensorSpec, im_info: TensorSpec, anchors: TensorSpec) -> None:
-        require_one_float_type(self, scores=scores, bbox_deltas=deltas, im_info=im_info, anchors=anchors)
-        require(scores.ndim == 4, self, f"scores must be (images, anchors, height, width), got shape {scores.shape}")
-        n, a, height, width = scores.shape
-        fits = anchors.ndim == 2 and anchors.shape[0] == a and anchors.shape[1] in (4, 5)
-        require(fits, self, f"anchors must be ({a}, 4) or ({a}, 5) for scores {scores.shape}, got {anchors.shape}")
-        shape = (n, anchors.shape[1] * a, height, width)
-        require(deltas.shape == shape, self, f"bbox_deltas must have shape {shape}, got {deltas.shape}")
-        require(im_info.shape == (n, 3), self, f"im_info must have shape {(n, 3)}, got {im_info.shape}")
+        a = scores.shape[1]
+        require(
+            anchors.shape[1] in (4, 5),
+            self,
+            f"anchors must be ({a}, 4) or ({a}, 5) for scores {scores.shape}, got {anchors.shape}",
+        )
 
 
 @register
@@ -129,7 +120,7 @@ def _of_image(op: GenerateProposals, scores: Array, deltas: Array, info: Array, 
 def generate_proposals(
     op: GenerateProposals, ctx: RunContext, scores: Any, deltas: Any, im_info: Any, anchors: Any
 ) -> tuple[Any, ...]:
-    op.check_inputs(*map(spec_of, (scores, deltas, im_info, anchors)))
+    op.check_specs(scores, deltas, im_info, anchors)
     *images, around = (ctx.host(a) for a in (scores, deltas, im_info, anchors))
     rois, values = [np.empty((0, anchors.shape[1] + 1), around.dtype)], [np.empty(0, around.dtype)]
     for number, (values_at, by_anchor, info) in enumerate(zip(*images)):

@@ -6,7 +6,6 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -29,19 +28,14 @@ class HeatmapMaxKeypoint(Operator):
 
     signature = """
         heatmaps (R, K, S, S): float
-        bboxes_in (R, ...): as heatmaps
+        bboxes_in (R, D): as heatmaps, D is 4 or more
         -> keypoints (R, 4, K): as heatmaps
     """
     should_output_softmax: bool = False
 
-    def infer(self, heatmaps: TensorSpec, boxes: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, heatmaps=heatmaps, bboxes_in=boxes)
-        shape = heatmaps.shape
-        square = len(shape) == 4 and shape[2] == shape[3] >= 1
-        require(square, self, f"heatmaps must be (boxes, keypoints, size, size), got shape {shape}")
-        fits = boxes.ndim == 2 and boxes.shape[0] == shape[0] and boxes.shape[1] >= 4
-        require(fits, self, f"bboxes_in must have {shape[0]} rows of 4 numbers or more, got shape {boxes.shape}")
-        return (heatmaps.with_shape((shape[0], 4, shape[1])),)
+    def check_inputs(self, heatmaps: TensorSpec, boxes: TensorSpec) -> None:
+        require(heatmaps.shape[3] >= 1, self, f"heatmaps must have elements, got shape {heatmaps.shape}")
+        require(boxes.shape[1] >= 4, self, f"bboxes_in must have rows of 4 numbers or more, got shape {boxes.shape}")
 
     def flops(self, heatmaps: TensorSpec, boxes: TensorSpec) -> int:
         return heatmaps.size * (5 if self.should_output_softmax else 1)

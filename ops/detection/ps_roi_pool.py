@@ -8,9 +8,8 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import add_rows, check_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -33,17 +32,6 @@ class _Boxes(Operator):
                 f"{self.group_size}, {self.output_dim} and {self.spatial_scale}"
             )
 
-    def pooled(self, x: TensorSpec, rois: TensorSpec) -> tuple[int, ...]:
-        """Return the shape of Y."""
-        require_one_float_type(self, X=x, RoIs=rois)
-        channels = self.output_dim * self.group_size**2
-        require(
-            x.ndim == 4 and x.shape[1] == channels, self,
-            f"X must be (N, {channels}, H, W), output_dim * group_size^2 channels, got shape {x.shape}",
-        )  # fmt: skip
-        require(rois.ndim == 2 and rois.shape[1] == 5, self, f"RoIs must have 5 columns, got shape {rois.shape}")
-        return (rois.shape[0], self.output_dim, self.group_size, self.group_size)
-
 
 @register
 @operator_class(frozen=True)
@@ -58,7 +46,7 @@ class PSRoIPool(_Boxes):
     """
 
     signature = """
-        X (N, C, H, W): float
+        X (N, output_dim * group_size * group_size, H, W): float
         RoIs (R, 5): as X
         -> Y (R, output_dim, group_size, group_size): as X
         -> mapping_channel (R, output_dim, group_size, group_size): int32
@@ -66,10 +54,6 @@ class PSRoIPool(_Boxes):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
-
-    def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
-        shape = self.pooled(x, rois)
-        return (x.with_shape(shape), TensorSpec(shape, _INT32))
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("RoIs"), g.output("mapping_channel"), g.d_output("Y")]
@@ -85,13 +69,6 @@ class PSRoIPoolGradient(_Boxes):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "any", "here")[index]
-
-    def infer(self, x: TensorSpec, rois: TensorSpec, channels: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        shape = self.pooled(x, rois)
-        fits = dy.shape == shape == channels.shape
-        text = f"got {channels.shape} and {dy.shape}"
-        require(fits, self, f"mapping_channel and dY must have shape {shape}, {text}")
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, rois: TensorSpec, channels: TensorSpec, dy: TensorSpec) -> int:
         return dy.size + x.size

@@ -40,10 +40,8 @@ class _Boxes(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
-    def check_boxes(self, x: TensorSpec, rois: TensorSpec) -> None:
-        fits = x.ndim == 4 and x.dtype.kind == "f" and min(x.shape[2:]) >= 1
-        require(fits, self, f"X must be (N, C, H, W), floats, got {x.shape} of {x.dtype}")
-        require(rois.ndim == 2 and rois.shape[1] == 5, self, f"RoIs must have 5 columns, got shape {rois.shape}")
+    def check_inputs(self, x: TensorSpec, *others: TensorSpec) -> None:
+        require(min(x.shape[2:]) >= 1, self, f"X must have pixels, got shape {x.shape}")
 
 
 @register
@@ -60,7 +58,7 @@ class RoIPool(_Boxes):
 
     signature = """
         X (N, C, H, W): float
-        RoIs (R, 5): as X
+        RoIs (R, 5): float|int
         -> Y (R, C, pooled_h, pooled_w): as X
         -> argmaxes? (R, C, pooled_h, pooled_w): int32
     """
@@ -69,11 +67,6 @@ class RoIPool(_Boxes):
         super().check()
         if self.n_out != (1 if self.is_test else 2):
             raise ArgumentError(f"{self.type}: must have one output with is_test and two without, got {self.n_out}")
-
-    def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_boxes(x, rois)
-        shape = (rois.shape[0], x.shape[1], self.pooled_h, self.pooled_w)
-        return (x.with_shape(shape), TensorSpec(shape, np.dtype(np.int32)))[: self.n_out]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("RoIs"), g.output("argmaxes"), g.d_output("Y")]
@@ -149,16 +142,6 @@ class RoIPoolGradient(_Boxes):
     """dX = each element of dY added at the maximum of its bin."""
 
     signature = "X, RoIs, argmaxes, dY -> dX"
-
-    def infer(self, x: TensorSpec, rois: TensorSpec, argmaxes: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_boxes(x, rois)
-        shape = (rois.shape[0], x.shape[1], self.pooled_h, self.pooled_w)
-        require(
-            dy.shape == shape and argmaxes.shape == shape,
-            self,
-            f"argmaxes and dY must have shape {shape}, got {argmaxes.shape} and {dy.shape}",
-        )
-        return (x.plain,)
 
 
 @register

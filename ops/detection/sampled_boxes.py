@@ -6,8 +6,7 @@ from typing import ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.image_order import check_order, image_shape
+from netbuilder.ops.core.image_order import check_order, image_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -35,16 +34,9 @@ class SampledBoxes(Operator):
                 f"{self.pooled_h}, {self.pooled_w} and {self.spatial_scale}"
             )
 
-    def pooled(self, x: TensorSpec, rois: TensorSpec) -> tuple[int, ...]:
-        """Return the shape of Y."""
-        require_one_float_type(self, mixed_half=True, X=x, RoIs=rois)
-        require(x.ndim == 4, self, f"X must have 4 axes, got shape {x.shape}")
-        n = self.numbers
-        fits = rois.ndim == 2 and rois.shape[1] in (n, n + 1)
-        require(fits, self, f"RoIs must have {n} or {n + 1} columns, got shape {rois.shape}")
-        channels, plane = (x.shape[1], x.shape[2:]) if self.order == "NCHW" else (x.shape[3], x.shape[1:3])
+    def check_inputs(self, x: TensorSpec, *others: TensorSpec) -> None:
+        plane = image_extents(x.shape, self.order)
         require(min(plane) >= 1, self, f"X must have pixels to sample from, got shape {x.shape} in order {self.order}")
-        return image_shape(self.order, rois.shape[0], channels, (self.pooled_h, self.pooled_w))
 
 
 @operator_class(frozen=True)
@@ -52,16 +44,13 @@ class BoxSamples(SampledBoxes):
     """Base of RoIAlign and RoIAlignRotated."""
 
     signature = """
-        X (N, C, H, W) or (N, H, W, C): float, by the order
-        RoIs (R, D): as X, D = 4 or 5
-        -> Y (R, C, P, Q) or (R, P, Q, C): as X
+        X (N, C, H, W) if NCHW else (N, H, W, C): float
+        RoIs (R, numbers) or (R, numbers + 1): wide X
+        -> Y (R, C, pooled_h, pooled_w) if NCHW else (R, pooled_h, pooled_w, C): as X
     """
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
-
-    def infer(self, x: TensorSpec, rois: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (x.with_shape(self.pooled(x, rois)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("RoIs"), g.d_output("Y")]
@@ -79,11 +68,6 @@ class BoxSamplesGradient(SampledBoxes):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "here")[index]
-
-    def infer(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        shape = self.pooled(x, rois)
-        require(dy.shape == shape, self, f"dY must have shape {shape}, got {dy.shape}")
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, rois: TensorSpec, dy: TensorSpec) -> int:
         return 8 * max(1, self.sampling_ratio) ** 2 * dy.size

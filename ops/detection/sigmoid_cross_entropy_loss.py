@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -23,12 +21,6 @@ _EPSILON = 1e-5  # added to the number of targets, so that the loss without targ
 class _Loss(Operator):
     scale: float = 1.0
     normalize: int = 1
-
-    def check_inputs(self, x: TensorSpec, targets: TensorSpec) -> None:
-        require_one_float_type(self, X=x)
-        fits = targets.shape == x.shape and targets.dtype == np.int32
-        text = f"got {targets.shape} of {targets.dtype}"
-        require(fits, self, f"targets must be int32 of the shape of X, {x.shape}; {text}")
 
     def factor(self, xp: Any, targets: Any, dtype: Any) -> Any:
         """Return the factor of the sum of losses."""

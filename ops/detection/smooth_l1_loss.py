@@ -7,9 +7,9 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import add_rows, checked_indices
-from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -27,25 +27,6 @@ class _Arguments(Operator):
             raise ArgumentError(f"{self.type}: beta must be positive, got {self.beta}")
         if self.scale < 0:
             raise ArgumentError(f"{self.type}: scale must not be negative, got {self.scale}")
-
-    def check_weighted(self, y_hat: TensorSpec, **others: TensorSpec) -> None:
-        """Raise ShapeError unless all have the shape of Y_hat."""
-        require_one_float_type(self, mixed_half=False, Y_hat=y_hat, **others)
-        require(y_hat.ndim >= 1, self, "the first axis of Y_hat must be that of the samples, got a scalar")
-        for name, spec in others.items():
-            require(spec.shape == y_hat.shape, self, f"{name} must have the shape of Y_hat, got {spec.shape}")
-
-    def check_selected(self, y_hat: TensorSpec, y: TensorSpec, locations: TensorSpec, normalizer: TensorSpec) -> None:
-        """Raise ShapeError unless the positions and their labels match Y_hat."""
-        require_one_float_type(self, Y_hat=y_hat, Y=y)
-        require(y_hat.ndim == 4, self, f"Y_hat must be (N, channels, H, W), got shape {y_hat.shape}")
-        require(y.ndim == 2 and y.shape[1] == 4, self, f"Y must be (positions, 4), got shape {y.shape}")
-        require(
-            locations.shape == y.shape,
-            self,
-            f"locations must have the shape of Y, {y.shape}: image, channel, y and x per row; got {locations.shape}",
-        )
-        require(normalizer.size == 1, self, f"normalizer must be one number, got shape {normalizer.shape}")
 
     def losses(self, xp: Any, x: Any) -> Any:
         """Return x^2 / (2 beta) where |x| < beta, else |x| - beta / 2."""
@@ -96,13 +77,6 @@ class SmoothL1LossGradient(_Arguments):
 
     signature = "Y_hat, Y, alpha_in, alpha_out, dloss -> dY_hat"
 
-    def infer(  # one parameter per input
-        self, y_hat: TensorSpec, y: TensorSpec, alpha_in: TensorSpec, alpha_out: TensorSpec, dloss: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        self.check_weighted(y_hat, Y=y, alpha_in=alpha_in, alpha_out=alpha_out)
-        require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
-        return (y_hat.plain,)
-
     def flops(self, y_hat: TensorSpec, *others: TensorSpec) -> int:
         return 6 * y_hat.size
 
@@ -144,16 +118,10 @@ class SelectSmoothL1Loss(_Arguments):
     signature = """
         Y_hat (N, C, H, W): float
         Y (M, 4): as Y_hat
-        locations (M, 4): int32|int64|float32
-        normalizer (1) or (): float
+        locations (M, 4): float|int, image, channel, y and x per row
+        normalizer {1}: float|int
         -> loss (): as Y_hat
     """
-
-    def infer(
-        self, y_hat: TensorSpec, y: TensorSpec, locations: TensorSpec, normalizer: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        self.check_selected(y_hat, y, locations, normalizer)
-        return (y_hat.with_shape(()),)
 
     def batch_mean(self) -> BatchMean:
         return BatchMean("sum", (3,), by_values=True, least=1.0)
@@ -172,13 +140,6 @@ class SelectSmoothL1LossGradient(_Arguments):
     """The gradient of SelectSmoothL1Loss with respect to Y_hat: 0 except at the positions, summed where they repeat."""
 
     signature = "Y_hat, Y, locations, normalizer, dloss -> dY_hat"
-
-    def infer(  # one parameter per input
-        self, y_hat: TensorSpec, y: TensorSpec, locations: TensorSpec, normalizer: TensorSpec, dloss: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        self.check_selected(y_hat, y, locations, normalizer)
-        require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
-        return (y_hat.plain,)
 
     def flops(self, y_hat: TensorSpec, y: TensorSpec, *others: TensorSpec) -> int:
         return 5 * y.size

@@ -143,17 +143,12 @@ _HANDLE = TensorSpec((), STRING)
 class _OnIndex(Operator):
     """Base: works on the host, with an index stored in a blob."""
 
-    signature = "handle -> handle"
+    signature = "index -> index"
     stateful = True
     outputs_on_host = True
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        for spec in inputs[:1]:
-            require(spec.dtype == STRING, self, f"input 0 must be an index, got a tensor of type {spec.dtype}")
-        return (_HANDLE,)
 
     def index(self, value: Any) -> Index:
         return shared_object(self, value, Index, "IntIndexCreate, LongIndexCreate or StringIndexCreate")
@@ -173,7 +168,7 @@ class _OnIndex(Operator):
 class _Create(_OnIndex):
     """Base: creates an index without keys."""
 
-    signature = "-> handle: object"
+    signature = "-> index: object"
     max_elements: int = _MAX_ELEMENTS
 
     def check(self) -> None:
@@ -217,12 +212,8 @@ def create_index(op: _Create, ctx: RunContext) -> tuple[Any, ...]:
 class IndexGet(_OnIndex):
     """indices = the number of each key; new keys get the next numbers, or 0 in a frozen index."""
 
-    signature = "handle: object, keys (*S): int32|int64|string -> indices (*S): int64"
+    signature = "index: object, keys (*S): int32|int64|string -> indices (*S): int64"
     effects = ""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        super().infer(*inputs)
-        return (inputs[1].plain.with_dtype(np.int64),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable
@@ -239,7 +230,7 @@ def index_get(op: IndexGet, ctx: RunContext, handle: Any, keys: Any) -> tuple[An
 class IndexLoad(_OnIndex):
     """Replace the keys of an index by ``items``, numbered from 1; with ``skip_first_entry``, from the second on."""
 
-    signature = "handle: object, items (N): int32|int64|string -> handle: object"
+    signature = "index: object, items (*S): int32|int64|string -> index: object"
     effects = ""
     must_inplace = ((0, 0),)
     skip_first_entry: bool = False
@@ -257,7 +248,7 @@ def index_load(op: IndexLoad, ctx: RunContext, handle: Any, items: Any) -> tuple
 class IndexStore(_OnIndex):
     """items = the keys of an index in the order of their numbers, from number 1 on."""
 
-    signature = "handle: object -> items (N): int32|int64|string"
+    signature = "index: object -> items (*S): int32|int64|string"
     effects = ""
     dynamic = True
 
@@ -272,7 +263,7 @@ def index_store(op: IndexStore, ctx: RunContext, handle: Any) -> tuple[Any, ...]
 class IndexFreeze(_OnIndex):
     """Freeze an index: from now on unknown keys are not added."""
 
-    signature = "handle: object -> handle: object"
+    signature = "index: object -> index: object"
     effects = ""
 
     must_inplace = ((0, 0),)
@@ -289,12 +280,8 @@ def index_freeze(op: IndexFreeze, ctx: RunContext, handle: Any) -> tuple[Any, ..
 class IndexSize(_OnIndex):
     """items = the count of numbers in an index, 0 included."""
 
-    signature = "handle: object -> items (): int64"
+    signature = "index: object -> items (): int64"
     effects = ""
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        super().infer(*inputs)
-        return (TensorSpec((), np.dtype(np.int64)),)
 
 
 @kernel(IndexSize)

@@ -139,9 +139,6 @@ class CreateMap(_OnMap):
                     f"got {number}"
                 )
 
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (_HANDLE,)
-
 
 @kernel(CreateMap)
 def create_map(op: CreateMap, ctx: RunContext) -> tuple[Any, ...]:

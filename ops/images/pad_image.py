@@ -98,8 +98,8 @@ class PadImage(_Padding):
     """
 
     signature = """
-        X (N, C, H, W) or (N, H, W, C): float, by the order
-        -> Y (N, C, P, Q) or (N, P, Q, C): as X
+        X (N, C, H, W) if NCHW else (N, H, W, C): float
+        -> Y (N, C, P, Q) if NCHW else (N, P, Q, C): as X
     """
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:

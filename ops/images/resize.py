@@ -219,9 +219,9 @@ class ResizeNearest(_Forward, _Plane):
     """
 
     signature = """
-        X (N, C, H, W) or (N, H, W, C): float, by the order
+        X (N, C, H, W) if NCHW else (N, H, W, C): float
         scales? (2): float32
-        -> Y (N, C, P, Q) or (N, P, Q, C): as X
+        -> Y (N, C, P, Q) if NCHW else (N, P, Q, C): as X
     """
 
     def flops(self, *inputs: TensorSpec) -> int:

@@ -111,9 +111,9 @@ class WholeBatchMean(Operator):
 
     signature = """
         X (*S): float
-        divisor (1): float32|float64, that of this share
-        total (1): as divisor, the sum over all shares
-        weight? (1): float, the weight of the share in the mean over the shares, on average 1
+        divisor {1}: float, that of this share
+        total {1}: float, the sum over all shares
+        weight? {1}: float, the weight of the share in the mean over the shares, on average 1
         -> Y (*S): as X
     """
     inplace = ((0, 0),)
@@ -129,15 +129,6 @@ class WholeBatchMean(Operator):
         for name in ("parts", "part"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ArgumentError(f"WholeBatchMean: {name} must be positive, got {getattr(self, name)}")
-
-    def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
-        for name, other in zip(self.inputs[1:], others):
-            fits = other.size == 1 and other.dtype.kind == "f"
-            require(
-                fits, self, f"{name.rstrip('?')} must be one floating-point number, got {other.dtype} {other.shape}"
-            )
-        return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         others = [g.input(index) for index in range(1, self.n_in)]

@@ -6,8 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -43,13 +42,7 @@ class BernoulliJSD(Operator):
 class BernoulliJSDGradient(Operator):
     """dX = dL * (logit(X) - logit((X + T) / 2)) / 2, with probabilities clamped to 1e-20 before log."""
 
-    signature = "dL, X, T -> dX"
-
-    def infer(self, dl: TensorSpec, x: TensorSpec, t: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, dL=dl, X=x, T=t)
-        valid = dl.size == x.size == t.size
-        require(valid, self, f"dL, X and T must have the same size, got shapes {dl.shape}, {x.shape} and {t.shape}")
-        return (x.plain,)
+    signature = "dL {prod(S)}: as X, X, T -> dX"
 
     def flops(self, dl: TensorSpec, x: TensorSpec, t: TensorSpec) -> int:
         return 10 * x.size

@@ -185,10 +185,6 @@ class AveragedLossGradient(Operator):
 
     signature = "X, dY -> dX"
 
-    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(dy.size == 1, self, f"dY must be one number, got shape {dy.shape}")
-        return (x.plain,)
-
 
 @kernel(AveragedLossGradient)
 def averaged_loss_gradient(op: AveragedLossGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:

@@ -27,14 +27,7 @@ class Perplexity(Operator):
     It is NaN without samples, and if a probability is NaN, negative or infinite.
     """
 
-    signature = "probabilities (N): float -> output (): as probabilities"
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        require(
-            x.ndim >= 1 and x.size == x.shape[0], self, f"needs one probability per sample, got X of shape {x.shape}"
-        )
-        return (x.with_shape(()),)
+    signature = "probabilities (N) or (N, 1): float -> output (): as probabilities"
 
     def flops(self, x: TensorSpec) -> int:
         return 2 * x.size

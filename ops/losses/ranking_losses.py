@@ -12,8 +12,8 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.sigmoid_losses import sigmoid, softplus
 from netbuilder.proto import OperatorDef, ShapeError
@@ -53,20 +53,6 @@ class _Sessions:
         return padded.reshape(-1)[self._items]
 
 
-def _check_lengths(op: Operator, lengths: TensorSpec) -> None:
-    require(
-        lengths.ndim == 1 and lengths.dtype.kind in "iu",
-        op,
-        f"the lengths of sessions must be integers (int32) on one axis, got {lengths.dtype} {lengths.shape}",
-    )
-
-
-def _check_column(op: Operator, x: TensorSpec, label: TensorSpec) -> None:
-    require_one_float_type(op, X=x, label=label)
-    require(x.ndim in (1, 2) and x.size == x.shape[0], op, f"X must be (items,) or (items, 1), got shape {x.shape}")
-    require(label.size == x.size, op, f"there must be one label per item, {x.size} in all, got shape {label.shape}")
-
-
 @register
 @operator_class(frozen=True)
 class PairWiseLoss(Operator):
@@ -77,17 +63,10 @@ class PairWiseLoss(Operator):
     Source: Burges et al., "Learning to Rank using Gradient Descent", 2005, section 3.
     """
 
-    signature = "X (N) or (N, 1): float, label (N) or (N, 1): as X, lengths? (S): int -> Y (S) or (1): as X"
+    signature = "X (N) or (N, 1): float, label {N}: as X, lengths? (S): int -> Y (S) if lengths else (1): as X"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 2 else "here"
-
-    def infer(self, x: TensorSpec, label: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        _check_column(self, x, label)
-        if lengths is None:
-            return (x.with_shape((1,)),)
-        _check_lengths(self, lengths)
-        return (x.with_shape(lengths.shape),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("label"), g.d_output("Y")]
@@ -105,16 +84,6 @@ class PairWiseLossGradient(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 3 else "here"
-
-    def infer(
-        self, x: TensorSpec, label: TensorSpec, dy: TensorSpec, lengths: TensorSpec | None = None
-    ) -> tuple[TensorSpec, ...]:
-        _check_column(self, x, label)
-        if lengths is not None:
-            _check_lengths(self, lengths)
-        sessions = 1 if lengths is None else lengths.size
-        require(dy.size == sessions, self, f"dY must have one number per session, {sessions}, got shape {dy.shape}")
-        return (x.plain,)
 
 
 def _pairs(op: Operator, ctx: RunContext, x: Any, label: Any, lengths: Any) -> tuple[_Sessions, Any, Any, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -35,17 +35,6 @@ def sigmoid(xp: Any, x: Any) -> Any:
     return xp.where(x >= 0, x.dtype.type(1), e) / (1 + e)
 
 
-def _check_shapes(op: Operator, x: TensorSpec, **others: TensorSpec) -> None:
-    require_one_float_type(op, mixed_half=False, X=x, **others)
-    require(x.ndim >= 1, op, "X must have a last axis to average over, got a scalar")
-    for name, spec in others.items():
-        require(spec.shape == x.shape, op, f"{name} must have the shape of X, {x.shape}, got {spec.shape}")
-
-
-def _check_dy(op: Operator, x: TensorSpec, dy: TensorSpec) -> None:
-    require(dy.shape == x.shape[:-1], op, f"dY must have the shape of Y, {x.shape[:-1]}, got {dy.shape}")
-
-
 @operator_class(frozen=True)
 class _SigmoidCrossEntropy(Operator):
     log_D_trick: bool = False
@@ -66,12 +55,8 @@ class SigmoidCrossEntropyWithLogits(_SigmoidCrossEntropy):
     log(1 + exp(logits)) - t * logits, for data in which each positive sample also occurs as a negative one.
     """
 
-    signature = "logits (*S) or (*S, D): float, targets (*S) or (*S, D): as logits -> Y (*S): as logits"
+    signature = "logits (*S, D): float, targets (*S, D): as logits -> Y (*S): as logits"
     in_batch = InBatch.ROW_BY_ROW
-
-    def infer(self, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_shapes(self, x, targets=targets)
-        return (x.with_shape(x.shape[:-1]),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("logits"), g.input("targets")]
@@ -87,11 +72,6 @@ class SigmoidCrossEntropyWithLogitsGradient(_SigmoidCrossEntropy):
     """dlogits of SigmoidCrossEntropyWithLogits; targets have no gradient."""
 
     signature = "dY, logits, targets -> dlogits"
-
-    def infer(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_shapes(self, x, targets=targets)
-        _check_dy(self, x, dy)
-        return (x.plain,)
 
     def flops(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec) -> int:
         return 6 * x.size
@@ -129,16 +109,12 @@ class WeightedSigmoidCrossEntropyWithLogits(Operator):
     """Y = the mean over the last axis of -w * (t * log s + (1 - t) * log(1 - s)); s = sigmoid(logits), t = targets."""
 
     signature = """
-        logits (*S) or (*S, D): float
-        targets (*S) or (*S, D): as logits
-        weights (*S) or (*S, D): as logits
+        logits (*S, D): float
+        targets (*S, D): as logits
+        weights (*S, D): as logits
         -> Y (*S): as logits
     """
     in_batch = InBatch.ROW_BY_ROW
-
-    def infer(self, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_shapes(self, x, targets=targets, weights=weights)
-        return (x.with_shape(x.shape[:-1]),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), *map(g.input, self.inputs)]
@@ -154,11 +130,6 @@ class WeightedSigmoidCrossEntropyWithLogitsGradient(Operator):
     """dlogits of WeightedSigmoidCrossEntropyWithLogits; targets and weights have no gradient."""
 
     signature = "dY, logits, targets, weights -> dlogits"
-
-    def infer(self, dy: TensorSpec, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_shapes(self, x, targets=targets, weights=weights)
-        _check_dy(self, x, dy)
-        return (x.plain,)
 
     def flops(self, dy: TensorSpec, x: TensorSpec, *others: TensorSpec) -> int:
         return 7 * x.size

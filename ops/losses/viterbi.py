@@ -14,13 +14,8 @@ from netbuilder.ops.core.registry import kernel, register
 __all__ = ["SwapBestPath", "ViterbiPath"]
 
 
-def _check_scores(op: Operator, scores: TensorSpec) -> None:
-    require(
-        scores.ndim == 2 and scores.shape[1] > 0 and scores.dtype.kind == "f",
-        op,
-        f"the scores must have the shape (steps, classes) and hold floating-point numbers, got {scores.shape} of "
-        f"{scores.dtype}",
-    )
+def _check_classes(op: Operator, scores: TensorSpec) -> None:
+    require(scores.shape[1] > 0, op, f"the scores must have the shape (steps, classes), got {scores.shape}")
 
 
 @register
@@ -35,16 +30,8 @@ class ViterbiPath(Operator):
 
     signature = "scores (T, C): float, transitions (C, C): as scores -> path (T): int32"
 
-    def infer(self, scores: TensorSpec, transitions: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_scores(self, scores)
-        classes = scores.shape[1]
-        require(
-            transitions.shape == (classes, classes) and transitions.dtype == scores.dtype,
-            self,
-            f"transitions must have the shape {(classes, classes)} and type {scores.dtype}, got {transitions.shape} "
-            f"{transitions.dtype}",
-        )
-        return (TensorSpec(scores.shape[:1], np.dtype(np.int32)),)
+    def check_inputs(self, scores: TensorSpec, transitions: TensorSpec) -> None:
+        _check_classes(self, scores)
 
     def flops(self, scores: TensorSpec, transitions: TensorSpec) -> int:
         return 2 * scores.shape[0] * transitions.size
@@ -77,14 +64,8 @@ class SwapBestPath(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
-    def infer(self, scores: TensorSpec, path: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_scores(self, scores)
-        require(
-            path.shape == scores.shape[:1] and path.dtype.kind == "i",
-            self,
-            f"path must hold an integer for each of the {scores.shape[0]} rows, got {path.shape} of {path.dtype}",
-        )
-        return (scores.plain,)
+    def check_inputs(self, scores: TensorSpec, path: TensorSpec) -> None:
+        _check_classes(self, scores)
 
     def flops(self, scores: TensorSpec, path: TensorSpec) -> int:
         return scores.size

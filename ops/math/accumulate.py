@@ -6,7 +6,6 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 
@@ -26,10 +25,6 @@ class Accumulate(Operator):
     stateful = True
     effects = ""
     gamma: float = 1.0
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, input=x)
-        return (x.plain,)
 
     def flops(self, x: TensorSpec) -> int:
         return 2 * x.size

@@ -24,19 +24,8 @@ class _Features(Operator):
 
     def extents(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Return the rows and columns of X as a matrix, whose columns are the axes from ``axis`` on."""
-        n = len(shape)
-        require(-n <= self.axis < n, self, f"axis must lie in [{-n}, {n}) for X of shape {shape}, got {self.axis}")
-        return math.prod(shape[: self.axis % n]), math.prod(shape[self.axis % n :])
-
-    def check_features(self, x: TensorSpec, **specs: TensorSpec) -> None:
-        """Raise ShapeError unless each of ``specs`` has one number per feature."""
-        _, columns = self.extents(x.shape)
-        for name, spec in specs.items():
-            require(
-                spec.shape == (columns,),
-                self,
-                f"{name} must have shape ({columns},), one number per feature of X {x.shape}, got {spec.shape}",
-            )
+        axis = self.axis % len(shape)
+        return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
 @register
@@ -44,12 +33,7 @@ class _Features(Operator):
 class ElementwiseLinear(_Features):
     """Y = X * w + b, with one w and one b per feature; the features are the axes of X from ``axis`` on."""
 
-    signature = "X (*A, *B): float, w (prod(B)): as X, b (prod(B)): as X -> Y (*A, *B): as X"
-
-    def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, w=w, b=b)
-        self.check_features(x, w=w, b=b)
-        return (x.plain,)
+    signature = "X (*A, D @ axis, *B): float, w (D * prod(B)): as X, b (D * prod(B)): as X -> Y: as X"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("X"), g.input("w")]
@@ -65,12 +49,6 @@ class ElementwiseLinearGradient(_Features):
     """dX = dY * w; dw and db are the sums of dY * X and of dY over all samples."""
 
     signature = "dY, X, w -> dX, dw, db"
-
-    def infer(self, dy: TensorSpec, x: TensorSpec, w: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy, w=w)
-        self.check_features(x, w=w)
-        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
-        return (x.plain, w.plain, w.plain)
 
     def flops(self, dy: TensorSpec, x: TensorSpec, w: TensorSpec) -> int:
         return 4 * x.size
@@ -110,17 +88,12 @@ class AffineChannel(_Channels):
     """
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
+        X (N, C, *S) if NCHW else (N, *S, C): float
         scale (C): as X
         bias (C): as X
-        -> Y (N, C, *S) or (N, *S, C): as X
+        -> Y: as X
     """
     inplace = ((0, 0),)
-
-    def infer(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, scale=scale, bias=bias)
-        check_per_channel(self, self.order, x, scale=scale, bias=bias)
-        return (x.plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs, outputs = [g.d_output("Y")], [g.d_input("X")]

@@ -141,23 +141,12 @@ class Where(Operator):
     """Y = X where C is true, else Z; with ``broadcast_on_rows`` C has one element per row. No gradient."""
 
     signature = """
-        C (*S) or (N): bool
-        X (*S) or (N, *R): any
-        Z (*S) or (N, *R): as X
-        -> Y (*S) or (N, *R): as X
+        C (N) if broadcast_on_rows else (*S): bool
+        X (N, *R) if broadcast_on_rows else (*S): any
+        Z: as X
+        -> Y: as X
     """
     broadcast_on_rows: bool = False
-
-    def infer(self, c: TensorSpec, x: TensorSpec, z: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(c.dtype == _BOOL, self, f"C must be bool, got {c.dtype}")
-        require(
-            x.shape == z.shape and x.dtype == z.dtype,
-            self,
-            f"X and Z must have the same shape and type, got {x.shape} {x.dtype} and {z.shape} {z.dtype}",
-        )
-        expected = x.shape[:1] if self.broadcast_on_rows else x.shape
-        require(c.shape == expected, self, f"C must have shape {expected} for X of shape {x.shape}, got {c.shape}")
-        return (x.plain,)
 
 
 @kernel(Where)

@@ -61,14 +61,10 @@ class BinaryGradient(Broadcasting):
     signature = "dY, A, B -> dA, dB"
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (0, 1))
 
-    def infer(
-        self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None
-    ) -> tuple[TensorSpec, ...]:
+    def check_inputs(self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, *y: TensorSpec) -> None:
         shape = self.joined(a, b)
-        require(dy.dtype.kind in "fiu", self, f"dY must hold numbers, got {dy.dtype}")
-        require(dy.shape == shape, self, f"dY must have the shape of the result, {shape}, got {dy.shape}")
-        require(y is None or y.shape == shape, self, f"Y must have the shape {shape}, got {y.shape if y else None}")
-        return a.plain, b.plain
+        for name, spec in zip(("dY", "Y"), (dy, *y)):
+            require(spec.shape == shape, self, f"{name} must have the shape of the result, {shape}, got {spec.shape}")
 
     def flops(self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None) -> int:
         return 2 * dy.size

@@ -21,7 +21,7 @@ __all__ = ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"]
 class Mod(Operator):
     """Y = the remainder of X / ``divisor``, with the sign of X or, with ``sign_follow_divisor``, of the divisor."""
 
-    signature = "X (*S): int32|int64 -> Y (*S): as X"
+    signature = "X (*S): int8|int16|int32|int64 -> Y: as X"
     inplace = ((0, 0),)
     divisor: int = 0
     sign_follow_divisor: bool = False
@@ -30,15 +30,13 @@ class Mod(Operator):
         if self.divisor == 0:
             raise ArgumentError("Mod: the argument divisor must be given, and must not be 0")
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "i", self, f"X must hold signed integers, got {x.dtype}")
+    def check_inputs(self, x: TensorSpec) -> None:
         least, most = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
         require(
             least <= self.divisor <= most,
             self,
             f"the divisor of {x.dtype} numbers must lie in [{least}, {most}], got {self.divisor}",
         )
-        return (x.plain,)
 
 
 @kernel(Mod)

@@ -90,19 +90,14 @@ class _ArgExtremum(Operator):
     """Base: the index of an extremum along ``axis``."""
 
     signature = """
-        X (*A, N, *B): float|int
-        -> Y (*A, *B) or (*A, 1, *B): int64, with the 1 for keepdims
+        X (*A, N @ axis, *B): float|int
+        -> Y (*A, 1, *B) if keepdims else (*A, *B): int64
     """
     axis: int = -1
     keepdims: bool = True
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind in "fiu", self, f"X must hold numbers, got {x.dtype}")
-        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
-        axis = self.axis % x.ndim
-        require(x.shape[axis] > 0, self, f"axis {axis} of X {x.shape} has no elements to choose from")
-        kept = (1,) if self.keepdims else ()
-        return (TensorSpec(x.shape[:axis] + kept + x.shape[axis + 1 :], np.dtype(np.int64)),)
+    def check_inputs(self, x: TensorSpec) -> None:
+        require(x.shape[self.axis] > 0, self, f"axis {self.axis} of X {x.shape} has no elements to choose from")
 
     def flops(self, x: TensorSpec) -> int:
         return x.size

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
@@ -76,14 +74,12 @@ class SquareRootDivide(Operator):
     The scale is of the type of data, or int32 or int64.
     """
 
-    signature = "data (N, *S): float32, scale (N): float32|int32|int64 -> output (N, *S): float32"
+    signature = "data (N, *S): float, scale {N}: float|int32|int64 -> output: as data"
     inplace = ((0, 0),)
 
-    def infer(self, x: TensorSpec, scale: TensorSpec) -> tuple[TensorSpec, ...]:
-        integer = scale.dtype in (np.int32, np.int64)
-        require_one_float_type(self, data=x, scale=x if integer else scale)
-        _check_rows(self, x, "scale", scale)
-        return (x.plain,)
+    def check_inputs(self, x: TensorSpec, scale: TensorSpec) -> None:
+        if scale.dtype.kind == "f":
+            require_one_float_type(self, data=x, scale=scale)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("SquareRootDivide", [g.d_output("output"), g.input("scale")], [g.d_input("data")])]

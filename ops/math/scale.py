@@ -67,8 +67,8 @@ class WeightedSum(Operator):
 
     signature = """
         X0 (*S): float
-        w0 (...): float, one element
-        more* (*S) or (...): float, tensors of X0's shape and type, each followed by its weight
+        w0 {1}: float|int
+        more* (...): float|int, tensors of X0's shape and type, each followed by its weight
         -> Y (*S): as X0
     """
     inplace = ((0, 0),)
@@ -79,9 +79,8 @@ class WeightedSum(Operator):
         if self.n_in % 2:
             raise NetError(f"WeightedSum: takes pairs of a tensor and its weight, got {self.n_in} inputs")
 
-    def infer(self, *pairs: TensorSpec) -> tuple[TensorSpec, ...]:
+    def check_inputs(self, *pairs: TensorSpec) -> None:
         _check_pairs(self, pairs)
-        return (pairs[0].plain,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         count = len(g.op.input)

@@ -8,8 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -47,15 +46,6 @@ class UnaryGradient(Operator):
     """Base of gradients computed from the output's gradient and one more tensor of its shape."""
 
     signature = "-> dX"
-
-    def infer(self, first: TensorSpec, second: TensorSpec) -> tuple[TensorSpec, ...]:
-        named: dict[str, Any] = dict(zip(self.inputs, (first, second)))
-        require_one_float_type(self, **named)
-        names = " and ".join(self.inputs)
-        require(
-            first.shape == second.shape, self, f"{names} must have the same shape, got {first.shape}, {second.shape}"
-        )
-        return (first.plain,)
 
 
 @register
@@ -219,7 +209,7 @@ def cube(op: Cube, ctx: RunContext, x: Any) -> Arrays:
 class CubeGradient(UnaryGradient):
     """dX = 3 * dY * X * X."""
 
-    signature = "dY, X -> dX"
+    signature = "dY (*S): float, X: as dY -> dX"
 
 
 @kernel(CubeGradient)

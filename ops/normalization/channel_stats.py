@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.image_order import (
     channel_shape,
-    check_one_number,
     check_order,
-    check_per_channel,
     count_per_channel,
     other_axes,
 )
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 
 __all__ = ["ChannelBackpropStats", "ChannelStats"]
@@ -40,19 +36,12 @@ class ChannelStats(_PerChannel):
     """
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        weight? (1): float32|float64, the weight of this part of the batch
-        -> sum (C): as X, or float32
-        -> sumsq (C): as sum
-        -> count? (1): as sum
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        weight? {1}: float, the weight of this part of the batch
+        -> sum (C): wide X
+        -> sumsq (C): wide X
+        -> count? (1): wide X
     """
-
-    def infer(self, x: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        channels = check_per_channel(self, self.order, x)
-        check_one_number(self, weight=weight)
-        dtype = np.dtype(np.float32) if x.dtype == np.float16 else x.dtype
-        sums, count = (TensorSpec(shape, dtype) for shape in ((channels,), (1,)))
-        return (sums, sums, count)[: self.n_out]
 
     def flops(self, x: TensorSpec, weight: TensorSpec | None = None) -> int:
         return 3 * x.size
@@ -74,18 +63,13 @@ class ChannelBackpropStats(_PerChannel):
     """The gradients of scale and bias of SpatialBN on this device: the sums of dY * (X - mean) * inv_std and of dY."""
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        mean (C): as X
-        inv_std (C): as X
-        dY (N, C, *S) or (N, *S, C): as X
-        -> dscale (C): as X
-        -> dbias (C): as X
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        mean (C): wide X
+        inv_std (C): wide X
+        dY: as X
+        -> dscale: as mean
+        -> dbias: as mean
     """
-
-    def infer(self, x: TensorSpec, mean: TensorSpec, inv_std: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_per_channel(self, self.order, x, mean=mean, inv_std=inv_std)
-        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
-        return (mean.plain, mean.plain)
 
     def flops(self, x: TensorSpec, mean: TensorSpec, inv_std: TensorSpec, dy: TensorSpec) -> int:
         return 5 * x.size

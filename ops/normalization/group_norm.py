@@ -8,8 +8,8 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, check_order, check_per_channel
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.image_order import channel_axis, check_order
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
@@ -40,15 +40,10 @@ class ImageNorm(Operator):
         groups = self.groups(channels)
         return shape[0], groups, channels // groups, math.prod(shape[1:]) // max(channels, 1)
 
-    def check_images(self, x: TensorSpec, **per_channel: TensorSpec) -> tuple[int, int]:
-        """Return the numbers of images and groups.
-
-        Raises:
-            ShapeError: X has no images, or one of ``per_channel`` does not have one number per channel.
-        """
-        check_per_channel(self, self.order, x, **per_channel)
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        x = inputs[self.inputs.index("X")]
         require(math.prod(x.shape[1:]) > 0, self, f"the images of X must have elements, got shape {x.shape}")
-        return self.parts(x.shape)[:2]
+        self.parts(x.shape)
 
     def broadcast_shapes(
         self, shape: Sequence[int]
@@ -62,12 +57,6 @@ class ImageNorm(Operator):
 
 @operator_class(frozen=True)
 class _Forward(ImageNorm):
-    def infer(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> tuple[TensorSpec, ...]:
-        names = dict(zip(self.inputs[1:], (scale, bias)))
-        require_one_float_type(self, mixed_half=True, X=x, **names)
-        stats = scale.with_shape(self.check_images(x, **names))
-        return (x.plain, stats, stats)[: self.n_out]
-
     def flops(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> int:
         return 7 * x.size
 
@@ -97,12 +86,12 @@ class GroupNorm(_GroupArguments, _Forward):
     """
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        gamma (C): as X
-        beta (C): as X
-        -> Y (N, C, *S) or (N, *S, C): as X
-        -> mean? (N, group): as X
-        -> rsig? (N, group): as X
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        gamma (C): wide X
+        beta (C): wide X
+        -> Y: as X
+        -> mean? (N, group): as gamma
+        -> rsig? (N, group): as gamma
     """
 
     def check(self) -> None:
@@ -130,12 +119,12 @@ class InstanceNorm(_Forward):
     """
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        scale (C): as X
-        bias (C): as X
-        -> Y (N, C, *S) or (N, *S, C): as X
-        -> mean? (N, C): as X
-        -> inv_std? (N, C): as X
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        scale (C): wide X
+        bias (C): wide X
+        -> Y: as X
+        -> mean? (N, C): as scale
+        -> inv_std? (N, C): as scale
     """
     inplace = ((0, 0),)
 
@@ -172,23 +161,6 @@ kernel(InstanceNorm)(_forward)
 class _Backward(ImageNorm):
     signature = "-> dX, dscale, dbias"
 
-    def check_gradient(self, x: TensorSpec, dy: TensorSpec, scale: TensorSpec, *saved: TensorSpec) -> Any:
-        """Return the specs of the outputs.
-
-        Raises:
-            ShapeError: the inputs do not match.
-        """
-        require_one_float_type(self, mixed_half=True, X=x, dY=dy)
-        stats = self.check_images(x, scale=scale)
-        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
-        for spec in saved:
-            require(
-                spec.size == math.prod(stats),
-                self,
-                f"the saved statistics must have shape {stats} for X {x.shape}, got {spec.shape}",
-            )
-        return (x.plain, scale.plain, scale.plain)
-
     def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
         return 11 * x.size
 
@@ -198,13 +170,7 @@ class _Backward(ImageNorm):
 class GroupNormGradient(_GroupArguments, _Backward):
     """Gradients of GroupNorm: of X, gamma and beta."""
 
-    signature = "dY, X, gamma, beta, mean, rsig -> dX, dscale, dbias"
-
-    def infer(  # one parameter per input
-        self, dy: TensorSpec, x: TensorSpec, gamma: TensorSpec, beta: TensorSpec, mean: TensorSpec, rsig: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        found: tuple[TensorSpec, ...] = self.check_gradient(x, dy, gamma, mean, rsig)
-        return found
+    signature = "dY, X, gamma, beta, mean, rsig -> dX, dgamma, dbeta"
 
 
 @register
@@ -213,12 +179,6 @@ class InstanceNormGradient(_Backward):
     """Gradients of InstanceNorm: of X, scale and bias; statistics are computed again if they are not inputs."""
 
     signature = "X, scale, bias, dY, mean?, inv_std? -> dX, dscale, dbias"
-
-    def infer(
-        self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec, dy: TensorSpec, *saved: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        found: tuple[TensorSpec, ...] = self.check_gradient(x, dy, scale, *saved)
-        return found
 
 
 def _backward(op: ImageNorm, ctx: RunContext, x: Any, dy: Any, scale: Any, saved: Sequence[Any]) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
@@ -25,21 +25,13 @@ class FromAxis(Operator):
 
     def extents(self, x: TensorSpec) -> tuple[int, int]:
         """Return the rows and columns of X as a matrix of which each row is normalized."""
-        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
-        columns = math.prod(x.shape[self.axis % x.ndim :])
-        require(columns > 0, self, f"X of shape {x.shape} has no elements to normalize from axis {self.axis} on")
-        return math.prod(x.shape[: self.axis % x.ndim]), columns
+        axis = self.axis % x.ndim
+        return math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
 
-    def check_affine(self, x: TensorSpec, **specs: TensorSpec) -> None:
-        """Raise ShapeError unless each of ``specs`` has one number per column."""
-        _, columns = self.extents(x)
-        for name, spec in specs.items():
-            require(
-                spec.size == columns,
-                self,
-                f"{name} must have one number per element from axis {self.axis} on of X {x.shape}, {columns} in all, "
-                f"got shape {spec.shape}",
-            )
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        x = inputs[[name.rstrip("?") for name in self.inputs].index("X")]
+        text = f"X of shape {x.shape} has no elements to normalize from axis {self.axis} on"
+        require(self.extents(x)[1] > 0, self, text)
 
 
 @operator_class(frozen=True)
@@ -63,10 +55,10 @@ class LayerNorm(_Arguments):
     """
 
     signature = """
-        X (*A, *B): float
-        gamma? (*B): as X
-        beta? (*B): as X
-        -> Y (*A, *B): as X
+        X (*A, D @ axis, *B): float
+        gamma? {D * prod(B)}: wide X
+        beta? {D * prod(B)}: wide X
+        -> Y: as X
         -> mean (*A, 1): as X
         -> std (*A, 1): as X
     """
@@ -79,14 +71,6 @@ class LayerNorm(_Arguments):
                 f"{self.type}: with elementwise_affine=1 it needs the inputs X, gamma and beta, got "
                 f"{counted(self.n_in, 'input')}"
             )
-
-    def infer(self, x: TensorSpec, *affine: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, mixed_half=True, X=x, **dict(zip(("gamma", "beta"), affine)))
-        self.extents(x)
-        if self.elementwise_affine:
-            self.check_affine(x, gamma=affine[0], beta=affine[1])
-        stats = x.with_shape((*x.shape[: self.axis % x.ndim], 1))
-        return (x.plain, stats, stats)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.output("Y"), g.output("mean"), g.output("std"), g.input("X")]
@@ -114,7 +98,7 @@ class C10LayerNorm_DontUseThisOpYet(LayerNorm):
 class LayerNormGradient(_Arguments):
     """dX of LayerNorm and, with ``elementwise_affine``, the gradients of gamma and beta."""
 
-    signature = "dY, Y, mean, std, X, gamma? -> dX, dgamma?, dbeta?"
+    signature = "dY, Y, mean, std, X, gamma? -> dX, dgamma?, dbeta?: as gamma"
 
     def check(self) -> None:
         super().check()
@@ -124,19 +108,6 @@ class LayerNormGradient(_Arguments):
                 f"LayerNormGradient: with elementwise_affine={self.elementwise_affine} it takes {expected[0]} inputs "
                 f"and makes {counted(expected[1], 'output')}, got {self.n_in} and {self.n_out}"
             )
-
-    def infer(
-        self, dy: TensorSpec, y: TensorSpec, mean: TensorSpec, std: TensorSpec, x: TensorSpec, *gamma: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy)
-        rows, _ = self.extents(x)
-        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
-        for name, spec in (("mean", mean), ("std", std)):
-            require(spec.size == rows, self, f"{name} must have {rows} numbers for X {x.shape}, got shape {spec.shape}")
-        if not gamma:
-            return (x.plain,)
-        self.check_affine(x, gamma=gamma[0])
-        return (x.plain, gamma[0].plain, gamma[0].plain)
 
     def flops(self, dy: TensorSpec, *others: TensorSpec) -> int:
         return 10 * dy.size

@@ -7,9 +7,9 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, check_order, check_per_channel
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.image_order import channel_axis, check_order
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -47,15 +47,10 @@ class LRN(LRNArguments):
     """
 
     signature = """
-        X (N, C, H, W) or (N, H, W, C): float, by the order
-        -> Y (N, C, H, W) or (N, H, W, C): as X
-        -> Y_scale? (N, C, H, W) or (N, H, W, C): as X
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        -> Y: as X
+        -> Y_scale?: as X
     """
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        check_per_channel(self, self.order, x)
-        return (x.plain, x.plain)[: self.n_out]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("LRNGradient", [g.input("X"), g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
@@ -70,15 +65,6 @@ class LRNGradient(LRNArguments):
     """The gradient of LRN."""
 
     signature = "X, Y, dY -> dX"
-
-    def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, Y=y, dY=dy)
-        require(
-            x.shape == y.shape == dy.shape,
-            self,
-            f"X {x.shape}, Y {y.shape} and dY {dy.shape} must have the same shape",
-        )
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> int:
         return (2 * self.size + 12) * x.size

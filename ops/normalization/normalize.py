@@ -6,8 +6,8 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -21,21 +21,12 @@ _TINY = 1e-12  # norms are clamped to this minimum, as in Caffe2
 class _AlongAxis(Operator):
     axis: int = -1
 
-    def check_axis(self, x: TensorSpec) -> None:
-        """Raise ShapeError unless X has the axis."""
-        require(-x.ndim <= self.axis < x.ndim, self, f"axis must lie in [{-x.ndim}, {x.ndim}), got {self.axis}")
-
 
 @operator_class(frozen=True)
 class _Normalized(_AlongAxis):
     """Base of normalization by a norm along ``axis``."""
 
-    signature = "X (*S): float -> Y (*S): as X"
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        self.check_axis(x)
-        return (x.plain,)
+    signature = "X (*A, N @ axis, *B): float -> Y: as X"
 
     def flops(self, x: TensorSpec) -> int:
         return 3 * x.size
@@ -134,11 +125,6 @@ class LpNormGradient(_Power):
     """dX = dY * sign(X), or dY * 2 * X for ``p`` = 2; with ``average`` divided by the number of elements."""
 
     signature = "X, dY -> dX"
-
-    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy)
-        require(dy.size == 1, self, f"dY must be one number, got shape {dy.shape}")
-        return (x.plain,)
 
 
 def _share(op: _Power, x: Any) -> float:

@@ -6,8 +6,8 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.normalization.layer_norm import FromAxis
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -33,12 +33,13 @@ class RMSNorm(_Arguments):
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
     """
 
-    signature = "X (*A, *B): float, gamma (*B): as X, beta (*B): as X -> Y (*A, *B): as X, rrms (*A): as X"
-
-    def infer(self, x: TensorSpec, gamma: TensorSpec, beta: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, gamma=gamma, beta=beta)
-        self.check_affine(x, gamma=gamma, beta=beta)
-        return (x.plain, x.with_shape(x.shape[: self.axis % x.ndim]))
+    signature = """
+        X (*A, D @ axis, *B): float
+        gamma {D * prod(B)}: as X
+        beta {D * prod(B)}: as X
+        -> Y: as X
+        -> rrms (*A): as X
+    """
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("X"), g.input("gamma"), g.output("rrms")]
@@ -53,15 +54,7 @@ class RMSNorm(_Arguments):
 class RMSNormGradient(_Arguments):
     """Gradients of RMSNorm: of X, gamma and beta."""
 
-    signature = "dY, X, gamma, rrms -> dX, dgamma, dbeta"
-
-    def infer(self, dy: TensorSpec, x: TensorSpec, gamma: TensorSpec, rrms: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy, gamma=gamma, rrms=rrms)
-        self.check_affine(x, gamma=gamma)
-        rows, _ = self.extents(x)
-        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
-        require(rrms.size == rows, self, f"rrms must have {rows} numbers for X {x.shape}, got shape {rrms.shape}")
-        return (x.plain, gamma.plain, gamma.plain)
+    signature = "dY, X, gamma, rrms -> dX, dgamma, dbeta: as gamma"
 
     def flops(self, dy: TensorSpec, *others: TensorSpec) -> int:
         return 9 * dy.size

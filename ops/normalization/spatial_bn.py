@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.image_order import (
     channel_shape,
-    check_one_number,
     check_order,
-    check_per_channel,
     count_per_channel,
     other_axes,
 )
@@ -34,6 +32,7 @@ class BNArguments(Operator):
     momentum: float = 0.9
     order: str = "NCHW"
     num_batches: int = 1
+    of_parts: ClassVar[str]
 
     def check(self) -> None:
         check_order(self, self.order)
@@ -44,12 +43,13 @@ class BNArguments(Operator):
         if self.num_batches < 1:
             raise ArgumentError(f"{self.type}: num_batches must be at least 1, got {self.num_batches}")
 
-    def check_count(self, count: TensorSpec | None) -> None:
-        """Raise ShapeError unless ``count`` is one number, given only with parts of a batch."""
-        check_one_number(self, count=count)
-        require(
-            count is None or self.num_batches > 1, self, "count is the size of several parts: it needs num_batches > 1"
-        )
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        names = [name.rstrip("?") for name in self.inputs[: len(inputs)]]
+        several = self.num_batches > 1
+        require(several or "count" not in names, self, "count is the size of several parts: it needs num_batches > 1")
+        if several and not self.is_test:
+            text = f"with num_batches={self.num_batches} it also needs {self.of_parts}"
+            require("sumsq" in names or "dbias_sum" in names, self, text)
 
 
 @register
@@ -68,37 +68,24 @@ class SpatialBN(BNArguments):
     """
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        scale (C): float32|float64
-        bias (C): as scale
-        mean (C): as scale, running mean
-        var (C): as scale, running variance
-        sums? (C): as scale
-        sumsq? (C): as scale
-        count? (1): as scale
-        -> Y (N, C, *S) or (N, *S, C): as X
-        -> running_mean? (C): as mean
-        -> running_var? (C): as mean
-        -> saved_mean? (C): as mean
-        -> saved_inv_std? (C): as mean
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        scale (C): wide X
+        bias (C): wide X
+        mean (C): wide X, running mean
+        var (C): wide X, running variance
+        sums? (C): wide X
+        sumsq? (C): wide X
+        count? {1}: wide X
+        -> Y: as X
+        -> running_mean?: as scale
+        -> running_var?: as scale
+        -> saved_mean?: as scale
+        -> saved_inv_std?: as scale
     """
     inplace = ((0, 0), (5, 3), (6, 4))
+    of_parts = "the inputs sums and sumsq"
     in_batch = InBatch.ROW_BY_ROW
     must_inplace = ((3, 1), (4, 2))
-
-    def infer(self, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
-        given = dict(zip(("scale", "bias", "mean", "var", "sums", "sumsq", "count"), others))
-        require_one_float_type(self, mixed_half=True, X=x, **given)
-        self.check_count(given.pop("count", None))
-        check_per_channel(self, self.order, x, **given)
-        if self.num_batches > 1 and not self.is_test:
-            require(
-                "sumsq" in given,
-                self,
-                f"with num_batches={self.num_batches} it also needs the inputs sums and sumsq",
-            )
-        channels = others[0].with_shape(others[0].shape)
-        return (x.plain, channels, channels, channels, channels)[: self.n_out]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("scale"), g.d_output("Y")]
@@ -133,24 +120,22 @@ class SpatialBNGradient(BNArguments):
     summed: its dX is 0.
     """
 
-    signature = "X, scale, dY, mean, inv_std, dscale_sum?, dbias_sum?, count?, weight? -> dX, dscale, dbias"
+    signature = """
+        X
+        scale
+        dY
+        mean
+        inv_std (C): float
+        dscale_sum? (C): float
+        dbias_sum? (C): float
+        count? {1}: float
+        weight? {1}: float
+        -> dX
+        -> dscale
+        -> dbias: as scale
+    """
     inplace = ((5, 1), (6, 2))
-
-    def infer(self, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, mixed_half=True, X=x, scale=scale, dY=dy)
-        require(dy.shape == x.shape, self, f"dY must have the shape of X, {x.shape}, got {dy.shape}")
-        names = ("scale", "mean", "inv_std", "dscale_sum", "dbias_sum", "count", "weight")
-        given = dict(zip(names, (scale, *others)))
-        check_one_number(self, weight=given.pop("weight", None))
-        self.check_count(given.pop("count", None))
-        check_per_channel(self, self.order, x, **given)
-        if self.num_batches > 1 and not self.is_test:
-            require(
-                "dbias_sum" in given,
-                self,
-                f"with num_batches={self.num_batches} it also needs the summed gradients of scale and bias",
-            )
-        return (x.plain, scale.plain, scale.plain)
+    of_parts = "the summed gradients of scale and bias"
 
     def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
         return 9 * x.size

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.operator import STRING, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef, ShapeError
 
@@ -51,9 +51,6 @@ class CreateBlobsQueue(Operator):
             raise ArgumentError(
                 f"CreateBlobsQueue: {len(self.field_names)} field_names for {self.num_blobs} blobs; give one per blob"
             )
-
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec((), STRING),)
 
     def flops(self) -> int:
         return 0

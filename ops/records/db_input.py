@@ -10,7 +10,7 @@ from netbuilder.data.db_reader import DBReader
 from netbuilder.data.tensor_records import proto_to_tensor
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
+from netbuilder.ops.core.operator import STRING, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef, ParseError, ShapeError, TensorProtos
 from netbuilder.proto.files import parse
@@ -34,9 +34,6 @@ class CreateDB(Operator):
     def check(self) -> None:
         if not self.db:
             raise ArgumentError("CreateDB: db, the path of the database, must be given")
-
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec((), STRING),)
 
 
 @kernel(CreateDB)

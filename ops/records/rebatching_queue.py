@@ -53,9 +53,6 @@ class CreateRebatchingQueue(_OnQueue):
                 f"got {self.num_blobs}, {self.capacity}"
             )
 
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec((), STRING),)
-
 
 @kernel(CreateRebatchingQueue)
 def create_rebatching_queue(op: CreateRebatchingQueue, ctx: RunContext) -> tuple[Any, ...]:

@@ -64,9 +64,6 @@ class _Saving(Operator):
                 f"got {len(self.blob_name_overrides)}"
             )
 
-    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
-        return ()
-
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
@@ -111,7 +108,7 @@ class Checkpoint(_Saving):
     ``db`` is a pattern for the iteration, such as "checkpoint_%08d.db".
     """
 
-    signature = "iter (1) or (): int32|int64, X* (...): any ->"
+    signature = "iter {1}: int, X* (...): any ->"
     effects = "touches files"
     every: int = 1
 
@@ -131,7 +128,7 @@ class Checkpoint(_Saving):
 class Snapshot(Checkpoint):
     """The old name of Checkpoint."""
 
-    signature = "iter (1) or (): int32|int64, X* (...): any ->"
+    signature = "iter {1}: int, X* (...): any ->"
     effects = "touches files"
 
 

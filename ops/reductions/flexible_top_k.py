@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import checked_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
@@ -19,13 +17,6 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["FlexibleTopK", "FlexibleTopKGradient"]
 
 _INT64 = np.dtype(np.int64)
-
-
-def _check(op: Operator, x: TensorSpec, k: TensorSpec) -> None:
-    require_one_float_type(op, X=x)
-    fits = x.ndim >= 1 and k.dtype == _INT64 and k.size == math.prod(x.shape[:-1])
-    text = f"got {k.shape} of {k.dtype} for X of shape {x.shape}"
-    require(fits, op, f"K must be int64, one number per row along the last axis of X; {text}")
 
 
 def _counts(op: Operator, k: Any, length: int) -> Any:
@@ -50,7 +41,7 @@ class FlexibleTopK(Operator):
 
     signature = """
         X (*S, N): float
-        K (*S, 1) or (*S): int64
+        K {prod(S)}: int64, one number per row
         -> Values (M): as X, M the sum of K
         -> Indices (M): int64
     """
@@ -58,10 +49,6 @@ class FlexibleTopK(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
-
-    def infer(self, x: TensorSpec, k: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check(self, x, k)
-        raise ShapeError("FlexibleTopK: the number of elements is known only when the net runs")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("K"), g.d_output("Values"), g.output("Indices")]
@@ -76,18 +63,10 @@ class FlexibleTopK(Operator):
 class FlexibleTopKGradient(Operator):
     """dX = dV at the positions of the elements, else 0."""
 
-    signature = "X, K, dV, Indices -> dX"
+    signature = "X, K, dValues, Indices -> dX"
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "here", "here")[index]
-
-    def infer(self, x: TensorSpec, k: TensorSpec, dv: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check(self, x, k)
-        require_one_float_type(self, X=x, dV=dv)
-        fits = dv.ndim == 1 and dv.shape == indices.shape and indices.dtype == _INT64
-        text = f"got {dv.shape} and {indices.shape} of {indices.dtype}"
-        require(fits, self, f"dV and Indices, int64, must be vectors of the same length, {text}")
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, k: TensorSpec, dv: TensorSpec, indices: TensorSpec) -> int:
         return 0
@@ -95,7 +74,7 @@ class FlexibleTopKGradient(Operator):
 
 @kernel(FlexibleTopK)
 def flexible_top_k(op: FlexibleTopK, ctx: RunContext, x: Any, k: Any) -> tuple[Any, ...]:
-    _check(op, spec_of(x), spec_of(k))
+    op.check_specs(x, k)
     xp, length = ctx.xp, x.shape[-1]
     counts = _counts(op, ctx.host(k), length)
     rows = x.reshape(counts.size, length)

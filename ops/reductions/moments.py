@@ -8,7 +8,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, check_per_channel, other_axes
+from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, other_axes
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.reductions.reduce import OverAxes, count_of
@@ -45,14 +45,12 @@ class Moments(OverAxes):
 class MomentsGradient(OverAxes):
     """dX = (dmean + 2 * (X - mean) * dvariance) / the number of elements per mean."""
 
-    signature = "dmean, dvariance, data, mean -> dX"
+    signature = "dmean, dvariance, data, mean -> ddata"
 
-    def infer(self, dmean: TensorSpec, dvar: TensorSpec, x: TensorSpec, mean: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, data=x, dmean=dmean, dvariance=dvar, mean=mean)
+    def check_inputs(self, dmean: TensorSpec, dvar: TensorSpec, x: TensorSpec, mean: TensorSpec) -> None:
         size = math.prod(self.keepdims_shape(x.shape))
         for name, spec in (("dmean", dmean), ("dvariance", dvar), ("mean", mean)):
             require(spec.size == size, self, f"{name} {spec.shape} is not the reduced shape of X {x.shape}")
-        return (x.plain,)
 
     def flops(self, dmean: TensorSpec, dvar: TensorSpec, x: TensorSpec, mean: TensorSpec) -> int:
         return 4 * x.size
@@ -94,15 +92,10 @@ class BatchMoments(_PerChannel):
     """mu = the mean of X, var = the mean of X * X, per channel."""
 
     signature = """
-        X (N, C, ...) or (N, ..., C): float, by the order
+        X (N, C, *S) if NCHW else (N, *S, C): float
         -> mu (C): as X
         -> var (C): as X
     """
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        stats = x.with_shape((check_per_channel(self, self.order, x),))
-        return (stats, stats)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("mu"), g.d_output("var"), g.input("X")]
@@ -118,11 +111,6 @@ class BatchMomentsGradient(_PerChannel):
     """dX = (dmu + 2 * X * dvar) / the number of elements per channel."""
 
     signature = "dmu, dvar, X -> dX"
-
-    def infer(self, dmu: TensorSpec, dvar: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dmu=dmu, dvar=dvar)
-        check_per_channel(self, self.order, x, dmu=dmu, dvar=dvar)
-        return (x.plain,)
 
     def flops(self, dmu: TensorSpec, dvar: TensorSpec, x: TensorSpec) -> int:
         return 4 * x.size

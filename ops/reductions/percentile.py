@@ -101,7 +101,7 @@ class BisectPercentile(Operator):
     higher one. Values below all samples give 0, above all 1.
     """
 
-    signature = "raw_values (N, D): float -> percentile (N, D): as raw_values"
+    signature = "raw_values (N, len(lengths)): float -> percentile: as raw_values"
     percentile_raw: tuple[float, ...] = ()
     percentile_mapping: tuple[float, ...] = ()
     percentile_lower: tuple[float, ...] = ()
@@ -123,12 +123,6 @@ class BisectPercentile(Operator):
         begin, _ = _sample_ranges(np.array(self.lengths, np.int64))
         if not _ascending(np.array(self.percentile_raw), begin, strictly=True):
             raise ArgumentError("BisectPercentile: percentile_raw must be strictly ascending within each feature")
-
-    def infer(self, values: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_values(self, values)
-        count = len(self.lengths)
-        require(values.shape[1] == count, self, f"raw_values must have {count} features, got shape {values.shape}")
-        return (values.plain,)
 
     def gradient(self, g: Any) -> list[OperatorDef]:
         return []  # not differentiable

@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -27,7 +27,7 @@ class Quantile(Operator):
     absolute values. NaN is never counted, unless all elements are NaN.
     """
 
-    signature = "X+ (...): float -> quantile_value (1): as X"
+    signature = "X+ (...): one float -> quantile_value (1): as X"
     quantile: float = -1.0
     abs: bool = True
     tol: float = 1e-3
@@ -38,11 +38,8 @@ class Quantile(Operator):
         if not self.tol > 0:
             raise ArgumentError(f"Quantile: tolerance tol must be positive, got {self.tol}")
 
-    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
-        for x in xs:
-            require_one_float_type(self, X=xs[0], other=x)
+    def check_inputs(self, *xs: TensorSpec) -> None:
         require(any(x.size for x in xs), self, "the inputs must have at least one element, got none")
-        return (xs[0].with_shape((1,)),)
 
     def flops(self, *xs: TensorSpec) -> int:
         return 20 * sum(x.size for x in xs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -101,10 +101,6 @@ class SumElementsGradient(Operator):
     signature = "X, dY -> dX"
     average: bool = False
 
-    def infer(self, x: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(dy.size == 1, self, f"dY must have one element, got shape {dy.shape}")
-        return (x.plain,)
-
 
 @kernel(SumElementsGradient)
 def sum_elements_gradient(op: SumElementsGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
@@ -144,7 +140,7 @@ def sum_sqr_elements(op: SumSqrElements, ctx: RunContext, x: Any) -> tuple[Any, 
 class SumReduceLike(Broadcasting):
     """Y = A summed to the shape of B, which is a part of A's shape as in Add with ``broadcast``. No gradient."""
 
-    signature = "A (...): float, B (*S): as A -> Y (*S): as A"
+    signature = "A (...): float, B (*S): as A -> Y: as B"
 
     def check(self) -> None:
         start_axis(self.type, self.axis, self.axis_str, self.order, (), ())
@@ -154,10 +150,8 @@ class SumReduceLike(Broadcasting):
             return ()
         return placed_shape(self, a, b, start_axis(self.type, self.axis, self.axis_str, self.order, a, b))
 
-    def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_float(self, a)
+    def check_inputs(self, a: TensorSpec, b: TensorSpec) -> None:
         self.joined(a, b)
-        return (b.plain,)
 
     def flops(self, a: TensorSpec, b: TensorSpec) -> int:
         return a.size
@@ -193,9 +187,11 @@ class Reduction(OverAxes):
     """Base of reductions of X over axes; ``<type>Gradient`` reads dY, X and Y."""
 
     signature = "X (...): float -> Y (...): as X"
+    kinds: ClassVar[str] = "fi"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind in "fi", self, f"needs signed numbers, got {x.dtype}")
+        numbers = "signed" if "i" in self.kinds else "floating-point"
+        require(x.dtype.kind in self.kinds, self, f"needs {numbers} numbers, got {x.dtype}")
         over = self.reduced_axes(x.shape)
         if self.keepdims:
             return (x.with_shape(self.keepdims_shape(x.shape)),)
@@ -215,15 +211,10 @@ class ReductionGradient(OverAxes):
 
     signature = "dY, X, Y -> dX"
 
-    def infer(self, dy: TensorSpec, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind in "fiu", self, f"X must hold numbers, got {x.dtype}")
+    def check_inputs(self, dy: TensorSpec, x: TensorSpec, y: TensorSpec) -> None:
         require(dy.size == y.size, self, f"dY {dy.shape} and Y {y.shape} must have the same number of elements")
-        require(
-            y.size == math.prod(self.keepdims_shape(x.shape)),
-            self,
-            f"Y {y.shape} is not the reduced shape of X {x.shape}",
-        )
-        return (x.plain,)
+        size = math.prod(self.keepdims_shape(x.shape))
+        require(y.size == size, self, f"Y {y.shape} is not the reduced shape of X {x.shape}")
 
 
 @register
@@ -259,9 +250,7 @@ class ReduceMean(Reduction):
 
     in_batch = InBatch.LINEAR
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_float(self, x)
-        return super().infer(x)
+    kinds = "f"
 
     def batch_mean(self) -> BatchMean:
         return BatchMean("elements", (0,), axes=self.axes)

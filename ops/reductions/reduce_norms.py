@@ -10,7 +10,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import InBatch, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.reductions.reduce import Reduction, ReductionGradient, check_float
+from netbuilder.ops.reductions.reduce import Reduction, ReductionGradient
 
 __all__ = [
     "ReduceL1",
@@ -89,9 +89,7 @@ kernel(ReduceMinGradient)(_extremum_gradient)
 
 @operator_class(frozen=True)
 class _Norm(Reduction):
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_float(self, x)
-        return super().infer(x)
+    kinds = "f"
 
     def flops(self, x: TensorSpec) -> int:
         return 2 * x.size

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -19,22 +18,13 @@ __all__ = ["ColwiseMax", "ColwiseMaxGradient", "RowwiseMax", "RowwiseMaxGradient
 class _OfMatrices(Operator):
     reduced: ClassVar[int] = 1
 
-    def check_matrices(self, x: TensorSpec) -> tuple[int, ...]:
-        """Return the shape of Y; raise ShapeError unless X is a stack of matrices."""
-        require_one_float_type(self, X=x)
-        require(x.ndim == 3, self, f"X must be (matrices, rows, columns), got shape {x.shape}")
+    def check_inputs(self, x: TensorSpec, *others: TensorSpec) -> None:
         require(x.shape[self.reduced] > 0, self, f"X of shape {x.shape} has no elements to choose from")
-        return (x.shape[0], x.shape[3 - self.reduced])
 
 
 @operator_class(frozen=True)
 class _Max(_OfMatrices):
     """Base of the maxima of each row or column of matrices."""
-
-    signature = "X (N, D, M): float -> Y (N, D) or (N, M): as X"
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (x.with_shape(self.check_matrices(x)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.output("Y"), g.d_output("Y")]
@@ -48,23 +38,21 @@ class _Max(_OfMatrices):
 class _MaxGradient(_OfMatrices):
     signature = "X, Y, dY -> dX"
 
-    def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        shape = self.check_matrices(x)
-        for name, spec in (("Y", y), ("dY", dy)):
-            require(spec.shape == shape, self, f"{name} must have shape {shape} for X {x.shape}, got {spec.shape}")
-        return (x.plain,)
-
 
 @register
 @operator_class(frozen=True)
 class ColwiseMax(_Max):
-    """Y = the maximum of each column of each matrix: (B, M, N) -> (B, N)."""
+    """Y = the maximum of each column of each matrix."""
+
+    signature = "X (B, M, N): float -> Y (B, N): as X"
 
 
 @register
 @operator_class(frozen=True)
 class RowwiseMax(_Max):
-    """Y = the maximum of each row of each matrix: (B, M, N) -> (B, M)."""
+    """Y = the maximum of each row of each matrix."""
+
+    signature = "X (B, M, N): float -> Y (B, M): as X"
 
     reduced = 2
 

@@ -58,11 +58,11 @@ class TopK(_AlongAxis):
     """
 
     signature = """
-        X (*A, N, *B): float
-        k? (1): int32|int64
-        -> Values (*A, k, *B) or (*A, K, *B): as X
-        -> Indices (*A, k, *B) or (*A, K, *B): int64
-        -> Flattened_indices? (prod(A) * k * prod(B)) or (M): int64
+        X (*A, N @ axis, *B): float
+        k? {1}: int32|int64
+        -> Values (*A, K, *B) if k else (*A, k, *B): as X
+        -> Indices (*A, K, *B) if k else (*A, k, *B): int64
+        -> Flattened_indices? (M) if k else (prod(A) * k * prod(B)): int64
     """
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
@@ -75,15 +75,6 @@ class TopK(_AlongAxis):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
-
-    def infer(self, x: TensorSpec, k: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        if k is not None:
-            raise ShapeError("TopK: with k as an input the shapes are known only when the net runs")
-        require_one_float_type(self, X=x)
-        before, _, after = self.around(x.shape)
-        values = x.with_shape(self.result_shape(x.shape, self.k))
-        flat = TensorSpec((before * self.k * after,), _INT64)
-        return (values, values.with_dtype(_INT64), flat)[: self.n_out]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Values"), g.output("Indices"), g.input("X")]

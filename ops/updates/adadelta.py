@@ -10,7 +10,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import check_range, rate_as
 
 __all__ = ["Adadelta"]
 
@@ -31,7 +31,7 @@ class Adadelta(Operator):
         moment (*S): as param
         moment_delta (*S): as param
         grad (*S): as param
-        lr (1) or (): float
+        lr {1}: float|int
         -> output_param (*S): as param
         -> output_moment (*S): as param
         -> output_moment_delta (*S): as param
@@ -43,13 +43,6 @@ class Adadelta(Operator):
     def check(self) -> None:
         check_range(self, 0, 1, decay=self.decay)
         check_range(self, 0, math.inf, epsilon=self.epsilon)
-
-    def infer(
-        self, param: TensorSpec, moment: TensorSpec, moment_delta: TensorSpec, grad: TensorSpec, lr: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, moment=moment, moment_delta=moment_delta, grad=grad)
-        check_rate(self, lr)
-        return (param.plain,) * 3
 
     def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
         return 14 * param.size

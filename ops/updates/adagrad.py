@@ -12,7 +12,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.row_updates import add_row_kernels
 from netbuilder.ops.updates.sparse_updates import Rows, SparseUpdate
-from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import check_range, rate_as
 
 __all__ = ["Adagrad", "SparseAdagrad"]
 
@@ -33,7 +33,7 @@ class Adagrad(Operator):
         param (*S): float
         moment (*S): as param
         grad (*S): as param
-        lr (1) or (): float
+        lr {1}: float|int
         -> output_param (*S): as param
         -> output_moment (*S): as param
         -> output_effective_lr? (*S): as param
@@ -47,11 +47,6 @@ class Adagrad(Operator):
     def check(self) -> None:
         check_range(self, 0, 1, decay=self.decay)
         check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
-
-    def infer(self, param: TensorSpec, moment: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, moment=moment, grad=grad)
-        check_rate(self, lr)
-        return (param.plain,) * self.n_out
 
     def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
         return 8 * param.size
@@ -79,7 +74,7 @@ class SparseAdagrad(SparseUpdate):
         moment (R, *S): as param
         indices (I): int32|int64
         grad (I, *S): as param
-        lr (1) or (): float
+        lr {1}: float|int
         -> output_param (R, *S): as param
         -> output_moment_1 (R, *S): as param
     """

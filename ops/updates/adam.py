@@ -9,7 +9,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import rate_as
 from netbuilder.proto import ArgumentError
 
 __all__ = ["Adam"]
@@ -31,8 +31,8 @@ class Adam(Operator):
         moment_1 (*S): as param
         moment_2 (*S): as param
         grad (*S): as param
-        lr (1) or (): float
-        iter (1) or (): int32|int64
+        lr {1}: float|int
+        iter {1}: int
         -> output_param (*S): as param
         -> output_moment_1 (*S): as param
         -> output_moment_2 (*S): as param
@@ -50,21 +50,6 @@ class Adam(Operator):
         for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
             if not 0 <= value < 1:
                 raise ArgumentError(f"Adam: {name} must lie in [0, 1), got {value}")
-
-    def infer(
-        self,
-        param: TensorSpec,
-        moment_1: TensorSpec,
-        moment_2: TensorSpec,
-        grad: TensorSpec,
-        lr: TensorSpec,
-        iteration: TensorSpec,
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, moment_1=moment_1, moment_2=moment_2, grad=grad)
-        check_rate(self, lr)
-        check_rate(self, iteration, "iter")
-        require(iteration.dtype.kind == "i", self, f"iter must be an integer, got {iteration.dtype}")
-        return (param.plain,) * self.n_out
 
     def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
         return 13 * param.size

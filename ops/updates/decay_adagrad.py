@@ -8,9 +8,9 @@ from typing import Any, Literal
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as, step_number
+from netbuilder.ops.updates.update_rules import check_range, rate_as, step_number
 from netbuilder.proto import ArgumentError
 
 __all__ = ["DecayAdagrad"]
@@ -33,8 +33,8 @@ class DecayAdagrad(Operator):
         moment_1 (*S): as param
         moment_2 (*S): as param
         grad (*S): as param
-        lr (1) or (): float
-        iter (1) or (): int32|int64
+        lr {1}: float|int
+        iter {1}: int
         -> output_param (*S): as param
         -> output_moment_1 (*S): as param
         -> output_moment_2 (*S): as param
@@ -53,21 +53,6 @@ class DecayAdagrad(Operator):
         if not 0 <= self.beta1 < 1:
             raise ArgumentError(f"DecayAdagrad: beta1 must lie in [0, 1), got {self.beta1}")
         check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
-
-    def infer(
-        self,
-        param: TensorSpec,
-        moment_1: TensorSpec,
-        moment_2: TensorSpec,
-        grad: TensorSpec,
-        lr: TensorSpec,
-        iteration: TensorSpec,
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, moment_1=moment_1, moment_2=moment_2, grad=grad)
-        check_rate(self, lr)
-        check_rate(self, iteration, "iter")
-        require(iteration.dtype.kind == "i", self, f"iter must be an integer, got {iteration.dtype}")
-        return (param.plain,) * 3
 
     def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
         return 12 * param.size

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import checked_indices, with_rows
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
@@ -27,10 +27,10 @@ class EnsureClipped(Operator):
     """
 
     signature = """
-        param (*S) or (R, *S): float
-        indices? (I): int
-        grad? (I, *S): any
-        -> output_param (*S) or (R, *S): as param
+        param (R, *S) if indices else (*S): float
+        indices? (*I): int
+        grad? (...): any
+        -> output_param: as param
     """
     inplace = ((0, 0),)
     min: float = -_FLOAT32_MAX
@@ -39,13 +39,6 @@ class EnsureClipped(Operator):
     def check(self) -> None:
         if not self.min <= self.max:
             raise ArgumentError(f"EnsureClipped: min must not exceed max, got min={self.min}, max={self.max}")
-
-    def infer(self, param: TensorSpec, *sparse: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(param.dtype.kind == "f", self, f"param must hold floating-point numbers, got {param.dtype}")
-        if sparse:
-            require(param.ndim >= 1, self, "with indices param must have rows, got a scalar")
-            require(sparse[0].dtype.kind in "iu", self, f"indices must be integers, got {sparse[0].dtype}")
-        return (param.plain,)
 
 
 @kernel(EnsureClipped)

@@ -8,9 +8,9 @@ from typing import Any
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import check_range, rate_as
 from netbuilder.proto import ArgumentError
 
 __all__ = ["Ftrl", "GFtrl", "ftrl_step"]
@@ -22,9 +22,9 @@ class _Ftrl(Operator):
 
     signature = """
         param (*S): float
-        n_z (*S, 2): as param
+        n_z (*S, 2): as param, a pair for each weight
         grad (*S): as param
-        alpha? (1): float
+        alpha? {1}: float|int
         -> output_param (*S): as param
         -> output_n_z (*S, 2): as param
     """
@@ -38,16 +38,6 @@ class _Ftrl(Operator):
         check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
         if not self.alpha > 0:
             raise ArgumentError(f"{self.type}: alpha must be positive, got {self.alpha}")
-
-    def infer(
-        self, param: TensorSpec, n_z: TensorSpec, grad: TensorSpec, alpha: TensorSpec | None = None
-    ) -> tuple[TensorSpec, ...]:
-        want = (*param.shape, 2)
-        require(n_z.shape == want, self, f"n_z must have shape {want}, a pair for each weight, got {n_z.shape}")
-        check_same(self, param=param, n_z=n_z.with_shape(param.shape), grad=grad)
-        if alpha is not None:
-            check_rate(self, alpha, "alpha")
-        return param.plain, n_z.plain
 
     def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
         return 18 * param.size

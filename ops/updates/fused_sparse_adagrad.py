@@ -18,7 +18,6 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.core.segment_groups import (
     as_rows,
-    check_integers,
     counts_of_lengths,
     per_row,
     positions_in_segments,
@@ -29,8 +28,6 @@ from netbuilder.ops.updates.row_updates import update_rows, updating
 from netbuilder.ops.updates.sparse_updates import RowWiseSparseAdagrad
 from netbuilder.ops.updates.update_rules import (
     check_range,
-    check_rate,
-    check_same,
 )
 
 __all__ = [
@@ -61,8 +58,8 @@ class _Fused(Operator):
         param (R, *S): float
         moment (R, *S): as param
         indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
+        grad (M, *S): float, one row per segment
+        lr {1}: float|int
         lengths (M): int32|int64
         -> output_param (R, *S): as param
         -> output_moment (R, *S): as param
@@ -78,29 +75,6 @@ class _Fused(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        given = dict(zip(type(self).inputs, inputs))
-        param, moment, indices, grad, lengths = (
-            given[name] for name in ("param", "moment", "indices", "grad", "lengths")
-        )
-        require(param.ndim >= 1, self, "param must have rows, got a scalar")
-        check_same(self, param=param, **({} if self.by_row else {"moment": moment}))
-        if self.by_row:
-            valid = moment.shape == param.shape[:1] and moment.dtype == param.dtype
-            text = f"moment must hold one number per row of param, {param.shape[:1]} of {param.dtype}"
-            require(valid, self, f"{text}, got {moment.shape} of {moment.dtype}")
-        check_integers(self, "indices", indices)
-        check_integers(self, "lengths", lengths)
-        shape = (*lengths.shape, *param.shape[1:])
-        require(grad.shape == shape, self, f"grad must have one row per segment, {shape}, got {grad.shape}")
-        check_rate(self, given["lr"])
-        if "aux_param" not in given:
-            return param.plain, moment.plain
-        weights = given["aux_param"]
-        valid = weights.ndim == 1 and weights.dtype.kind == "f"
-        require(valid, self, f"aux_param must be a vector of floats, got {weights.shape} {weights.dtype}")
-        return param.plain, moment.plain, weights.with_shape(indices.shape)
 
     def flops(self, *inputs: TensorSpec) -> int:
         given = dict(zip(type(self).inputs, inputs))
@@ -159,8 +133,8 @@ class _Weighted(_Fused):
         moment (R, *S): as param
         aux_param (P): float
         indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
+        grad (M, *S): float, one row per segment
+        lr {1}: float|int
         lengths (M): int32|int64
         -> output_param (R, *S): as param
         -> output_moment (R, *S): as param
@@ -174,10 +148,10 @@ class _RowWise(_Fused):
 
     signature = """
         param (R, *S): float
-        moment (R): as param
+        moment (R): as param, one number per row
         indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
+        grad (M, *S): float, one row per segment
+        lr {1}: float|int
         lengths (M): int32|int64
         -> output_param (R, *S): as param
         -> output_moment (R): as param
@@ -191,11 +165,11 @@ class _RowWiseWeighted(_Fused):
 
     signature = """
         param (R, *S): float
-        moment (R): as param
+        moment (R): as param, one number per row
         aux_param (P): float
         indices (I): int32|int64
-        grad (M, *S): float
-        lr (1) or (): float
+        grad (M, *S): float, one row per segment
+        lr {1}: float|int
         lengths (M): int32|int64
         -> output_param (R, *S): as param
         -> output_moment (R): as param

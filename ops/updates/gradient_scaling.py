@@ -117,8 +117,7 @@ class RestoreBlobs(Operator):
                 f"values; got {self.n_in} inputs and {self.n_out} outputs"
             )
 
-    def infer(self, condition: TensorSpec, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _require_number(self, "condition", condition, "bool")
+    def check_inputs(self, condition: TensorSpec, *xs: TensorSpec) -> None:
         blobs, before = xs[: self.n_out], xs[self.n_out :]
         for i, (x, earlier) in enumerate(zip(blobs, before), start=1):
             require(
@@ -127,7 +126,6 @@ class RestoreBlobs(Operator):
                 f"input {i} and its earlier value, input {i + self.n_out}, must have one shape and type, got {x.shape} "
                 f"{x.dtype} and {earlier.shape} {earlier.dtype}",
             )
-        return tuple(x.plain for x in blobs)
 
     def flops(self, *xs: TensorSpec) -> int:
         return 0

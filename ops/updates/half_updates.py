@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.sgd import momentum_step
-from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import check_range, rate_as
 
 __all__ = ["FP16MomentumSGDUpdate", "FP32MomentumSGDUpdate"]
 
@@ -24,21 +22,12 @@ class _DecayedMomentum(Operator):
 
     signature = "grad, moment, lr, param -> output_grad, output_moment, output_param"
     inplace = ((0, 0), (1, 1), (3, 2))
-    dtype_updated: ClassVar[Any]
-    remedy: ClassVar[str]
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
 
     def check(self) -> None:
         check_range(self, 0, math.inf, weight_decay=self.weight_decay)
-
-    def infer(self, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec, param: TensorSpec) -> tuple[TensorSpec, ...]:
-        want = np.dtype(self.dtype_updated)
-        require(param.dtype == want, self, f"param must be {want}, got {param.dtype}; {self.remedy}")
-        check_same(self, param=param, grad=grad, moment=moment)
-        check_rate(self, lr)
-        return grad.plain, moment.plain, param.plain
 
     def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
         return (9 if self.nesterov else 6) * grad.size
@@ -55,13 +44,12 @@ class FP16MomentumSGDUpdate(_DecayedMomentum):
     signature = """
         grad (*S): float16
         moment (*S): float16
-        lr (1) or (): float
+        lr {1}: float|int
         param (*S): float16
         -> output_grad (*S): float16
         -> output_moment (*S): float16
         -> output_param (*S): float16
     """
-    dtype_updated = np.float16
     remedy = "FP32MomentumSGDUpdate and MomentumSGDUpdate update float32"
     fp32_update: bool = False
 
@@ -74,13 +62,12 @@ class FP32MomentumSGDUpdate(_DecayedMomentum):
     signature = """
         grad (*S): float32
         moment (*S): float32
-        lr (1) or (): float
+        lr {1}: float|int
         param (*S): float32
         -> output_grad (*S): float32
         -> output_moment (*S): float32
         -> output_param (*S): float32
     """
-    dtype_updated = np.float32
     remedy = "create float16 parameters with PseudoFP16Initializer, which optimizers support, not with a float16 fill"
 
 

@@ -12,19 +12,11 @@ from netbuilder.data.forking import new_lock
 from netbuilder.ops.control.timers import statistics_of_process
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 
 __all__ = ["AtomicIter", "CreateMutex", "Iter"]
-
-
-def _check_counter(op: Operator, counter: TensorSpec) -> None:
-    require(
-        counter.size == 1 and counter.dtype.kind == "i",
-        op,
-        f"the counter must hold one integer, got shape {counter.shape} of type {counter.dtype}",
-    )
 
 
 @register
@@ -33,18 +25,15 @@ class Iter(Operator):
     """Add one to a counter in place. Without an input, the counter is the output itself, and starts at 1."""
 
     signature = """
-        iter? (1): int32|int64
-        -> iter (1): int32|int64, int64 without an input
+        iter? {1}: int32|int64
+        -> iter: as iter, without an input (1) of int64
     """
     must_inplace = ((0, 0),)
     stateful = True
     effects = ""
 
     def infer(self, *counter: TensorSpec) -> tuple[TensorSpec, ...]:
-        if not counter:
-            return (TensorSpec((1,), np.dtype(np.int64)),)
-        _check_counter(self, counter[0])
-        return (counter[0].plain,)
+        return super().infer(*counter) if counter else (TensorSpec((1,), np.dtype(np.int64)),)
 
 
 @kernel(Iter)
@@ -90,14 +79,10 @@ class AtomicIter(Operator):
     The process's registry of statistics counts the runs on the host, under ``atomic_iter/stats/<iter>/num_iter``.
     """
 
-    signature = "mutex: object, iter (1): int64 -> iter (1): int64"
+    signature = "mutex: object, iter {1}: int32|int64 -> iter: as iter"
     must_inplace = ((1, 0),)
     stateful = True
     effects = ""
-
-    def infer(self, mutex: TensorSpec, counter: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_counter(self, counter)
-        return (counter.plain,)
 
 
 def _statistics_report(op_def: OperatorDef) -> Callable[[], None]:
@@ -128,9 +113,6 @@ class CreateMutex(Operator):
     signature = "-> mutex_ptr: object"
     stateful = True
     effects = ""
-
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec((), STRING),)
 
 
 @kernel(CreateMutex)

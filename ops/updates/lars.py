@@ -11,7 +11,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same
+from netbuilder.ops.updates.update_rules import check_range
 
 __all__ = ["Lars"]
 
@@ -30,9 +30,9 @@ class Lars(Operator):
     signature = """
         X (*S): float
         dX (*S): as X
-        wd (1): float
-        trust (1): float
-        lr_max (1): float
+        wd {1}: float|int
+        trust {1}: float
+        lr_max {1}: float|int
         -> lr_rescaled (1): as trust
     """
     offset: float = 0.5
@@ -40,14 +40,6 @@ class Lars(Operator):
 
     def check(self) -> None:
         check_range(self, 0, float("inf"), offset=self.offset)
-
-    def infer(
-        self, x: TensorSpec, dx: TensorSpec, wd: TensorSpec, trust: TensorSpec, lr_max: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, X=x, dX=dx)
-        for name, spec in {"wd": wd, "trust": trust, "lr_max": lr_max}.items():
-            check_rate(self, spec, name)
-        return (TensorSpec((1,), trust.dtype),)
 
     def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
         return 4 * x.size

@@ -11,7 +11,6 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, argument_fields
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.updates.rate_policies import Rate, chain, rate_of
-from netbuilder.ops.updates.update_rules import check_rate
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import arguments
 
@@ -29,7 +28,7 @@ class LearningRate(Operator):
     have the prefix ``sub_policy_<i>_``, and ``sub_policy_<i>_lr_scale`` multiplies the rate.
     """
 
-    signature = "iteration (1): int32|int64|float32 -> lr (): float32"
+    signature = "iteration {1}: float|int -> lr (): float32"
     open_arguments = (_SUB_POLICY,)
     base_lr: float | None = None
     policy: str = ""
@@ -84,10 +83,6 @@ class LearningRate(Operator):
             rate_of(self.policy, self)
         elif not self.sub_policy_num_iters:
             raise ArgumentError("LearningRate: policy 'composite' needs sub_policy_num_iters, one number per policy")
-
-    def infer(self, iteration: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_rate(self, iteration, "the iteration")
-        return (TensorSpec((), np.dtype(np.float32)),)
 
     def rate(self, op_def: OperatorDef) -> Rate:
         """Return the rate as a function of the iteration; the policies of ``composite`` are read from ``op_def``."""

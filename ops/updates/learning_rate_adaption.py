@@ -8,9 +8,9 @@ from typing import Any
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import check_range, rate_as
 
 __all__ = ["LearningRateAdaption"]
 
@@ -25,19 +25,13 @@ class LearningRateAdaption(Operator):
     Source: Baydin et al., "Online learning rate adaptation with hypergradient descent", 2017, arXiv:1703.04782.
     """
 
-    signature = "lr (1): float, grad (*S): float, effgrad (*S): as grad -> output_lr (1): as lr"
+    signature = "lr {1}: float, grad (*S): float, effgrad (*S): as grad -> output_lr: as lr"
     inplace = ((0, 0),)
     lr_alpha: float = 0.01
     normalized_lr_adaption: bool = True
 
     def check(self) -> None:
         check_range(self, 0, math.inf, lr_alpha=self.lr_alpha)
-
-    def infer(self, lr: TensorSpec, grad: TensorSpec, effgrad: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_rate(self, lr)
-        require(lr.dtype.kind == "f", self, f"lr must be of a floating type, got {lr.dtype}")
-        check_same(self, grad=grad, effgrad=effgrad)
-        return (lr.plain,)
 
     def flops(self, lr: TensorSpec, grad: TensorSpec, effgrad: TensorSpec) -> int:
         return (6 if self.normalized_lr_adaption else 2) * grad.size

@@ -10,7 +10,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_range, check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import check_range, rate_as
 
 __all__ = ["RmsProp"]
 
@@ -29,7 +29,7 @@ class RmsProp(Operator):
         grad (*S): float
         mean_squares (*S): as grad
         moment (*S): as grad
-        lr (1) or (): float
+        lr {1}: float|int
         -> output_grad (*S): as grad
         -> output_mean_squares (*S): as grad
         -> output_moment (*S): as grad
@@ -42,13 +42,6 @@ class RmsProp(Operator):
     def check(self) -> None:
         check_range(self, 0, 1, decay=self.decay)
         check_range(self, 0, math.inf, momentum=self.momentum, epsilon=self.epsilon)
-
-    def infer(
-        self, grad: TensorSpec, mean_squares: TensorSpec, moment: TensorSpec, lr: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, grad=grad, mean_squares=mean_squares, moment=moment)
-        check_rate(self, lr)
-        return grad.plain, mean_squares.plain, moment.plain
 
     def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
         return 9 * grad.size

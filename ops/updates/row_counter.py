@@ -10,10 +10,9 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
-from netbuilder.ops.updates.update_rules import check_iteration
 
 __all__ = ["RowWiseCounter"]
 
@@ -32,36 +31,16 @@ class RowWiseCounter(RowUpdate):
     signature = """
         prev_iter (R) or (R, 1): int64
         update_counter (R) or (R, 1): float64
-        indices (I): int32|int64
-        iter (1): int32|int64
-        -> output_prev_iter (R) or (R, 1): int64
-        -> output_update_counter (R) or (R, 1): float64
+        indices (*I): int32|int64
+        iter {1}: int
+        -> output_prev_iter: as prev_iter
+        -> output_update_counter: as update_counter
     """
     must_inplace = ((0, 0), (1, 1))
     counter_halflife: int = -1
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 3 else "here"
-
-    def infer(
-        self, prev_iter: TensorSpec, update_counter: TensorSpec, indices: TensorSpec, iteration: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        require(
-            prev_iter.ndim >= 1 and prev_iter.size == prev_iter.shape[0] and prev_iter.dtype == np.int64,
-            self,
-            f"prev_iter must have one int64 per row, got {prev_iter.shape} of {prev_iter.dtype}",
-        )
-        require(
-            update_counter.ndim >= 1
-            and update_counter.size == update_counter.shape[0] == prev_iter.size
-            and update_counter.dtype == np.float64,
-            self,
-            f"update_counter must have one float64 per row, {prev_iter.size} in all, "
-            f"got {update_counter.shape} of {update_counter.dtype}",
-        )
-        require(indices.dtype in (np.int32, np.int64), self, f"indices must be int32 or int64, got {indices.dtype}")
-        check_iteration(self, iteration)
-        return prev_iter.plain, update_counter.plain
 
     def flops(self, *given: TensorSpec) -> int:
         return 4 * given[2].size

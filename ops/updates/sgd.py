@@ -9,7 +9,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import rate_as
 
 __all__ = ["MomentumSGD", "MomentumSGDUpdate", "momentum_step"]
 
@@ -28,18 +28,13 @@ class MomentumSGD(Operator):
     signature = """
         grad (*S): float
         moment (*S): as grad
-        lr (1) or (): float
+        lr {1}: float|int
         -> output_grad (*S): as grad
         -> output_moment (*S): as grad
     """
     inplace = ((0, 0), (1, 1))
     momentum: float = 0.0
     nesterov: bool = False
-
-    def infer(self, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_same(self, grad=grad, moment=moment)
-        check_rate(self, lr)
-        return grad.plain, moment.plain
 
     def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
         return (6 if self.nesterov else 3) * grad.size
@@ -53,7 +48,7 @@ class MomentumSGDUpdate(Operator):
     signature = """
         grad (*S): float
         moment (*S): as grad
-        lr (1) or (): float
+        lr {1}: float|int
         param (*S): as grad
         -> output_grad (*S): as grad
         -> output_moment (*S): as grad
@@ -62,11 +57,6 @@ class MomentumSGDUpdate(Operator):
     inplace = ((0, 0), (1, 1), (3, 2))
     momentum: float = 0.0
     nesterov: bool = False
-
-    def infer(self, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec, param: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, grad=grad, moment=moment)
-        check_rate(self, lr)
-        return grad.plain, moment.plain, param.plain
 
     def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
         return (7 if self.nesterov else 4) * grad.size

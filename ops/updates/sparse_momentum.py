@@ -11,7 +11,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
 from netbuilder.ops.updates.sgd import momentum_step
-from netbuilder.ops.updates.update_rules import check_rate, check_rows, check_same, rate_as
+from netbuilder.ops.updates.update_rules import rate_as
 
 __all__ = ["SparseMomentumSGDUpdate"]
 
@@ -27,12 +27,12 @@ class SparseMomentumSGDUpdate(RowUpdate):
     """
 
     signature = """
-        grad (I, *S): float
+        grad (*I, *S): float
         moment (R, *S): as grad
-        lr (1) or (): float
+        lr {1}: float|int
         param (R, *S): as grad
-        indices (I): int32|int64
-        -> output_grad (I, *S): as grad
+        indices (*I): int32|int64
+        -> output_grad (*I, *S): as grad
         -> output_moment (R, *S): as grad
         -> output_param (R, *S): as grad
     """
@@ -40,14 +40,6 @@ class SparseMomentumSGDUpdate(RowUpdate):
     must_inplace = ((1, 1), (3, 2))
     momentum: float = 0.0
     nesterov: bool = False
-
-    def infer(
-        self, grad: TensorSpec, moment: TensorSpec, lr: TensorSpec, param: TensorSpec, indices: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, moment=moment)
-        check_rows(self, param, indices, grad)
-        check_rate(self, lr)
-        return grad.plain, moment.plain, param.plain
 
     def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
         return (7 if self.nesterov else 4) * grad.size

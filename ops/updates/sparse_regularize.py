@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
@@ -33,21 +31,12 @@ class _RowRegularizer(RowUpdate):
 
     signature = """
         param (R, *S): float
-        indices (I): int32|int64
-        grad? (I, *S): any, not read
+        indices (*I): int32|int64
+        grad? (...): any, not read
         -> output_param (R, *S): as param
     """
     must_inplace = ((0, 0),)
     reads_gradient = False
-
-    def infer(self, param: TensorSpec, indices: TensorSpec, grad: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        require(param.ndim >= 1, self, f"param must have rows, got shape {param.shape}")
-        self.check_type(param)
-        require(indices.dtype in (np.int32, np.int64), self, f"indices must be int32 or int64, got {indices.dtype}")
-        return (param.plain,)
-
-    def check_type(self, param: TensorSpec) -> None:
-        require(param.dtype.kind == "f", self, f"param must be of a floating type, got {param.dtype}")
 
     def flops(self, param: TensorSpec, indices: TensorSpec, *others: TensorSpec) -> int:
         return 3 * indices.size * math.prod(param.shape[1:])
@@ -81,18 +70,11 @@ class SparseNormalize(_Normalize):
 
     signature = """
         param (R, *S): float32|float64
-        indices (I): int32|int64
-        grad? (I, *S): any, not read
+        indices (*I): int32|int64
+        grad? (...): any, not read
         -> output_param (R, *S): as param
     """
-
-    def check_type(self, param: TensorSpec) -> None:
-        super().check_type(param)
-        require(
-            param.dtype != np.float16,
-            self,
-            "param must be float32 or float64, got float16; use Float16SparseNormalize",
-        )
+    remedy = "of float16, use Float16SparseNormalize"
 
 
 @register
@@ -102,13 +84,11 @@ class Float16SparseNormalize(_Normalize):
 
     signature = """
         param (R, *S): float16
-        indices (I): int32|int64
-        grad? (I, *S): any, not read
+        indices (*I): int32|int64
+        grad? (...): any, not read
         -> output_param (R, *S): float16
     """
-
-    def check_type(self, param: TensorSpec) -> None:
-        require(param.dtype == np.float16, self, f"param must be float16, got {param.dtype}; use SparseNormalize")
+    remedy = "use SparseNormalize"
 
 
 @register

@@ -10,17 +10,13 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.ops.updates.ftrl import ftrl_step
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
 from netbuilder.ops.updates.update_rules import (
-    check_iteration,
     check_range,
-    check_rate,
-    check_rows,
-    check_same,
     rate_as,
     step_number,
 )
@@ -49,34 +45,8 @@ class SparseUpdate(RowUpdate):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == self.counter else "here"
 
-    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
-        """Raise ShapeError unless the tables other than ``param`` fit it."""
-        names = type(self).inputs[1 : len(self.tables)]
-        check_same(self, param=param, **dict(zip(names, others)))
-
-    def infer(self, *given: TensorSpec) -> tuple[TensorSpec, ...]:
-        count = len(self.tables)
-        tables, (indices, grad, *numbers) = given[:count], given[count:]
-        check_rows(self, tables[0], indices, grad)
-        self.check_state(tables[0], tables[1:])
-        for i, spec in enumerate(numbers, count + 2):
-            if i == self.counter:
-                check_iteration(self, spec)
-            else:
-                check_rate(self, spec, type(self).inputs[i].rstrip("?"))
-        return (*(spec.plain for spec in tables), *[grad.plain] * (self.n_out - count))
-
     def flops(self, *given: TensorSpec) -> int:
         return 10 * given[len(self.tables) + 1].size
-
-
-def _check_one_per_row(op: Operator, name: str, spec: TensorSpec, param: TensorSpec) -> None:
-    require(
-        spec.shape == param.shape[:1] and spec.dtype == param.dtype,
-        op,
-        f"{name} must hold one number per row of param, shape {param.shape[:1]} of {param.dtype}, "
-        f"got {spec.shape} of {spec.dtype}",
-    )
 
 
 @register
@@ -92,11 +62,11 @@ class RowWiseSparseAdagrad(SparseUpdate):
 
     signature = """
         param (R, *S): float
-        moment (R): as param
-        indices (I): int32|int64
-        grad (I, *S): as param
-        lr (1) or (): float
-        counter? (R) or (R, 1): float64
+        moment (R): as param, one number per row
+        indices (*I): int32|int64
+        grad (*I, *S): as param
+        lr {1}: float|int
+        counter? (R): float64
         -> output_param (R, *S): as param
         -> output_moment (R): as param
     """
@@ -109,20 +79,6 @@ class RowWiseSparseAdagrad(SparseUpdate):
 
     def check(self) -> None:
         check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
-
-    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
-        check_same(self, param=param)
-        _check_one_per_row(self, "moment", others[0], param)
-
-    def infer(self, *given: TensorSpec) -> tuple[TensorSpec, ...]:
-        for counter in given[5:]:
-            require(
-                counter.shape == given[0].shape[:1] and counter.dtype == np.float64,
-                self,
-                f"counter must hold one number per row of param, shape {given[0].shape[:1]} of float64, "
-                f"got {counter.shape} of {counter.dtype}",
-            )
-        return super().infer(*given[:5])
 
     def measure(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows) -> Any:
         g = self.decayed(ctx, rows[0], g, numbers)
@@ -201,14 +157,14 @@ class SparseAdam(_SparseAdam):
         param (R, *S): float
         moment_1 (R, *S): as param
         moment_2 (R, *S): as param
-        indices (I): int32|int64
-        grad (I, *S): as param
-        lr (1) or (): float
-        iter (1) or (): int32|int64
+        indices (*I): int32|int64
+        grad (*I, *S): as param
+        lr {1}: float|int
+        iter {1}: int
         -> output_param (R, *S): as param
         -> output_moment_1 (R, *S): as param
         -> output_moment_2 (R, *S): as param
-        -> output_grad? (I, *S): as param
+        -> output_grad? (*I, *S): as param
     """
     enableRAdam: bool = False
 
@@ -248,20 +204,16 @@ class RowWiseSparseAdam(_SparseAdam):
     signature = """
         param (R, *S): float
         moment_1 (R, *S): as param
-        moment_2 (R): as param
-        indices (I): int32|int64
-        grad (I, *S): as param
-        lr (1) or (): float
-        iter (1) or (): int32|int64
+        moment_2 (R): as param, one number per row
+        indices (*I): int32|int64
+        grad (*I, *S): as param
+        lr {1}: float|int
+        iter {1}: int
         -> output_param (R, *S): as param
         -> output_moment_1 (R, *S): as param
         -> output_moment_2 (R): as param
-        -> output_grad? (I, *S): as param
+        -> output_grad? (*I, *S): as param
     """
-
-    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
-        check_same(self, param=param, moment_1=others[0])
-        _check_one_per_row(self, "moment_2", others[1], param)
 
     reduced = "mean"
 
@@ -293,11 +245,11 @@ class SmartDecaySparseAdam(_Moments):
         param (R, *S): float
         moment_1 (R, *S): as param
         moment_2 (R, *S): as param
-        last_seen (R): int64
-        indices (I): int32|int64
-        grad (I, *S): as param
-        lr (1) or (): float
-        iter (1) or (): int32|int64
+        last_seen (R): int64, one iteration per row
+        indices (*I): int32|int64
+        grad (*I, *S): as param
+        lr {1}: float|int
+        iter {1}: int
         -> output_param (R, *S): as param
         -> output_moment_1 (R, *S): as param
         -> output_moment_2 (R, *S): as param
@@ -305,16 +257,6 @@ class SmartDecaySparseAdam(_Moments):
     """
     counter = 7
     must_inplace = ((0, 0), (1, 1), (2, 2), (3, 3))
-
-    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
-        check_same(self, param=param, moment_1=others[0], moment_2=others[1])
-        seen = others[2]
-        require(
-            seen.shape == param.shape[:1] and seen.dtype == np.int64,
-            self,
-            f"last_seen must hold one iteration per row of param, shape {param.shape[:1]} of int64, "
-            f"got {seen.shape} of {seen.dtype}",
-        )
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         p, m1, m2, seen = rows
@@ -339,9 +281,9 @@ class SparseAdadelta(SparseUpdate):
         param (R, *S): float
         moment (R, *S): as param
         moment_delta (R, *S): as param
-        indices (I): int32|int64
-        grad (I, *S): as param
-        lr (1) or (): float
+        indices (*I): int32|int64
+        grad (*I, *S): as param
+        lr {1}: float|int
         -> output_param (R, *S): as param
         -> output_moment (R, *S): as param
         -> output_moment_delta (R, *S): as param
@@ -369,10 +311,10 @@ class SparseFtrl(SparseUpdate):
 
     signature = """
         param (R, *S): float
-        n_z (R, *S, 2): as param
-        indices (I): int32|int64
-        grad (I, *S): as param
-        alpha? (1): float
+        n_z (R, *S, 2): as param, a pair for each weight
+        indices (*I): int32|int64
+        grad (*I, *S): as param
+        alpha? {1}: float|int
         -> output_param (R, *S): as param
         -> output_n_z (R, *S, 2): as param
     """
@@ -387,12 +329,6 @@ class SparseFtrl(SparseUpdate):
         check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
         if not self.alpha > 0:
             raise ArgumentError(f"{self.type}: alpha must be positive, got {self.alpha}")
-
-    def check_state(self, param: TensorSpec, others: Sequence[TensorSpec]) -> None:
-        want = (*param.shape, 2)
-        (n_z,) = others
-        require(n_z.shape == want, self, f"n_z must have shape {want}, a pair for each weight, got {n_z.shape}")
-        check_same(self, param=param, n_z=n_z.with_shape(param.shape))
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         rate = rate_as(numbers[0], g) if numbers else self.alpha

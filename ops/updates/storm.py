@@ -9,14 +9,11 @@ from typing import Any
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.row_updates import JointUpdate, RowUpdate, add_joint_kernels
 from netbuilder.ops.updates.update_rules import (
     check_range,
-    check_rate,
-    check_rows,
-    check_same,
     rate_as,
 )
 
@@ -38,12 +35,12 @@ class Storm(Operator):
     signature = """
         param (*S): float
         moment (*S): as param
-        grad_sq_sum (1) or (): float
+        grad_sq_sum {1}: float
         grad (*S): as param
-        lr (1) or (): float
+        lr {1}: float|int
         -> output_param (*S): as param
         -> output_moment (*S): as param
-        -> output_grad_sq_sum (1) or (): as grad_sq_sum
+        -> output_grad_sq_sum: as grad_sq_sum
     """
     inplace = ((0, 0), (1, 1), (2, 2))
     momentum: float = 10.0
@@ -51,15 +48,6 @@ class Storm(Operator):
 
     def check(self) -> None:
         check_range(self, 0, math.inf, momentum=self.momentum, beta=self.beta)
-
-    def infer(
-        self, param: TensorSpec, moment: TensorSpec, grad_sq_sum: TensorSpec, grad: TensorSpec, lr: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, moment=moment, grad=grad)
-        check_rate(self, grad_sq_sum, "grad_sq_sum")
-        require(grad_sq_sum.dtype.kind == "f", self, f"grad_sq_sum must be floating, got {grad_sq_sum.dtype}")
-        check_rate(self, lr)
-        return param.plain, moment.plain, grad_sq_sum.plain
 
     def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
         return 7 * param.size
@@ -98,13 +86,13 @@ class SparseStorm(JointUpdate):
     signature = """
         param (R, *S): float
         moment (R, *S): as param
-        grad_sq_sum (1) or (): float
-        grad (I, *S): as param
-        indices (I): int32|int64
-        lr (1) or (): float
+        grad_sq_sum {1}: float
+        grad (*I, *S): as param
+        indices (*I): int32|int64
+        lr {1}: float|int
         -> output_param (R, *S): as param
         -> output_moment (R, *S): as param
-        -> output_grad_sq_sum (1) or (): as grad_sq_sum
+        -> output_grad_sq_sum: as grad_sq_sum
     """
     must_inplace = ((0, 0), (1, 1), (2, 2))
     step = _Step
@@ -114,22 +102,6 @@ class SparseStorm(JointUpdate):
 
     def check(self) -> None:
         check_range(self, 0, math.inf, momentum=self.momentum, beta=self.beta)
-
-    def infer(
-        self,
-        param: TensorSpec,
-        moment: TensorSpec,
-        grad_sq_sum: TensorSpec,
-        grad: TensorSpec,
-        indices: TensorSpec,
-        lr: TensorSpec,
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, moment=moment)
-        check_rows(self, param, indices, grad)
-        check_rate(self, grad_sq_sum, "grad_sq_sum")
-        require(grad_sq_sum.dtype.kind == "f", self, f"grad_sq_sum must be floating, got {grad_sq_sum.dtype}")
-        check_rate(self, lr)
-        return param.plain, moment.plain, grad_sq_sum.plain
 
     def flops(
         self, param: TensorSpec, moment: TensorSpec, grad_sq_sum: TensorSpec, grad: TensorSpec, *others: TensorSpec

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_rate
 from netbuilder.proto import ArgumentError
 
 __all__ = ["WeightScale"]
@@ -24,7 +21,7 @@ _NEVER = 2**63 - 1
 class WeightScale(Operator):
     """nw = scale * w if iter + 1 is a multiple of ``stepsize`` and less than ``upper_bound_iter``, else nw = w."""
 
-    signature = "w (*S): float, iter (1): int64 -> nw (*S): as w"
+    signature = "w (*S): float, iter {1}: int64 -> nw (*S): as w"
     inplace = ((0, 0),)
     stepsize: int = _NEVER
     upper_bound_iter: int = _NEVER
@@ -36,12 +33,6 @@ class WeightScale(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
-
-    def infer(self, w: TensorSpec, iteration: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(w.dtype.kind == "f", self, f"w must be of a floating type, got {w.dtype}")
-        check_rate(self, iteration, "iter")
-        require(iteration.dtype == np.int64, self, f"iter must be int64, got {iteration.dtype}")
-        return (w.plain,)
 
     def flops(self, w: TensorSpec, iteration: TensorSpec) -> int:
         return w.size

@@ -9,14 +9,11 @@ from typing import Any
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.row_updates import JointUpdate, RowUpdate, add_joint_kernels
 from netbuilder.ops.updates.update_rules import (
     check_range,
-    check_rate,
-    check_rows,
-    check_same,
     rate_as,
 )
 
@@ -37,12 +34,12 @@ class Wngrad(Operator):
 
     signature = """
         param (*S): float
-        seq_b (1): float
+        seq_b {1}: float
         grad (*S): as param
-        lr (1) or (): float
+        lr {1}: float|int
         -> output_param (*S): as param
-        -> output_seq_b (1): as seq_b
-        -> output_effective_lr? (1): as seq_b
+        -> output_seq_b: as seq_b
+        -> output_effective_lr? (1): as param
         -> output_update? (*S): as param
     """
     inplace = ((0, 0), (1, 1))
@@ -50,13 +47,6 @@ class Wngrad(Operator):
 
     def check(self) -> None:
         check_range(self, 0, math.inf, epsilon=self.epsilon)
-
-    def infer(self, param: TensorSpec, seq_b: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param, grad=grad)
-        check_rate(self, seq_b, "seq_b")
-        require(seq_b.dtype.kind == "f", self, f"seq_b must be floating, got {seq_b.dtype}")
-        check_rate(self, lr)
-        return (param.plain, seq_b.plain, param.with_shape((1,)), param.plain)[: self.n_out]
 
     def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
         return 4 * param.size
@@ -99,12 +89,12 @@ class SparseWngrad(JointUpdate):
 
     signature = """
         param (R, *S): float
-        seq_b (1): float
-        indices (I): int32|int64
-        grad (I, *S): as param
-        lr (1) or (): float
+        seq_b {1}: float
+        indices (*I): int32|int64
+        grad (*I, *S): as param
+        lr {1}: float|int
         -> output_param (R, *S): as param
-        -> output_seq_b (1): as seq_b
+        -> output_seq_b: as seq_b
     """
     must_inplace = ((0, 0), (1, 1))
     step = _Step
@@ -113,16 +103,6 @@ class SparseWngrad(JointUpdate):
 
     def check(self) -> None:
         check_range(self, 0, math.inf, epsilon=self.epsilon)
-
-    def infer(
-        self, param: TensorSpec, seq_b: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        check_same(self, param=param)
-        check_rows(self, param, indices, grad)
-        check_rate(self, seq_b, "seq_b")
-        require(seq_b.dtype.kind == "f", self, f"seq_b must be floating, got {seq_b.dtype}")
-        check_rate(self, lr)
-        return param.plain, seq_b.plain
 
     def flops(self, param: TensorSpec, seq_b: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> int:
         return 4 * grad.size

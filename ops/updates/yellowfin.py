@@ -9,9 +9,9 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.update_rules import check_rate, check_same, rate_as
+from netbuilder.ops.updates.update_rules import rate_as
 from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["YellowFin"]
@@ -33,18 +33,18 @@ class YellowFin(Operator):
     signature = """
         param (*S): float
         moment (*S): as param
-        lr (1): float
-        mu (1): float
+        lr {1}: float
+        mu {1}: float
         curv_win (curv_win_width): float
         g_avg (*S): as param
         g2_avg (*S): as param
         scalars_memory (5): float
         grad (*S): as param
-        iter (1) or (): int32|int64
+        iter {1}: int
         -> output_param (*S): as param
         -> output_moment (*S): as param
-        -> output_lr (1): as lr
-        -> output_mu (1): as mu
+        -> output_lr: as lr
+        -> output_mu: as mu
         -> output_curv_win (curv_win_width): as curv_win
         -> output_g_avg (*S): as param
         -> output_g2_avg (*S): as param
@@ -67,18 +67,6 @@ class YellowFin(Operator):
             raise ArgumentError(f"YellowFin: curv_win_width must be at least 1, got {self.curv_win_width}")
         if not self.epsilon > 0:
             raise ArgumentError(f"YellowFin: epsilon must be positive, got {self.epsilon}")
-
-    def infer(self, *specs: TensorSpec) -> tuple[TensorSpec, ...]:
-        param, moment, lr, mu, window, g_avg, g2_avg, scalars, grad, iteration = specs
-        check_same(self, param=param, moment=moment, g_avg=g_avg, g2_avg=g2_avg, grad=grad)
-        for name, spec in {"lr": lr, "mu": mu, "iter": iteration}.items():
-            check_rate(self, spec, name)
-        for name, spec, size in (("curv_win", window, self.curv_win_width), ("scalars_memory", scalars, 5)):
-            require(spec.shape == (size,), self, f"{name} must have shape ({size},), got {spec.shape}")
-        for name, spec in {"lr": lr, "mu": mu, "curv_win": window, "scalars_memory": scalars}.items():
-            require(spec.dtype.kind == "f", self, f"{name} must be of a floating type, got {spec.dtype}")
-        require(iteration.dtype.kind == "i", self, f"iter must be an integer, got {iteration.dtype}")
-        return tuple(spec.plain for spec in specs[:8])
 
     def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
         return (15 if self.nesterov else 12) * param.size

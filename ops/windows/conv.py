@@ -119,10 +119,10 @@ class ConvForward(ConvArguments):
     """Base of convolution and transposed convolution."""
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        W (M, D, *K) or (M, *K, D): as X, D = C / group
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        W (M, D, *K) if NCHW else (M, *K, D): as X, D = C / group
         b? (M): as X
-        -> Y (N, M, *T) or (N, *T, M): as X
+        -> Y (N, M, *T) if NCHW else (N, *T, M): as X
     """
 
     def infer(self, x: TensorSpec, w: TensorSpec, b: TensorSpec | None = None) -> tuple[TensorSpec, ...]:

@@ -91,10 +91,10 @@ class ConvTranspose(TransposeArguments, ConvForward):
     """
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        W (C, D, *K) or (C, *K, D): as X, D = M / group
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        W (C, D, *K) if NCHW else (C, *K, D): as X, D = M / group
         b? (M): as X
-        -> Y (N, M, *T) or (N, *T, M): as X
+        -> Y (N, M, *T) if NCHW else (N, *T, M): as X
     """
 
 

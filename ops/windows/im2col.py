@@ -45,8 +45,8 @@ class Im2Col(_Columns):
     """
 
     signature = """
-        X (N, C, H, W) or (N, H, W, C): float, by the order
-        -> Y (N, D, P, Q) or (N, P, Q, D): as X
+        X (N, C, H, W) if NCHW else (N, H, W, C): float
+        -> Y (N, D, P, Q) if NCHW else (N, P, Q, D): as X
     """
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -63,19 +63,17 @@ class Col2Im(_Columns):
     """Z = images of the shape of the second input; each pixel is the sum over the windows that cover it."""
 
     signature = """
-        columns (N, D, P, Q) or (N, P, Q, D): float, by the order
-        like (N, C, H, W) or (N, H, W, C): as columns
-        -> Z (N, C, H, W) or (N, H, W, C): as columns
+        columns (N, D, P, Q) if NCHW else (N, P, Q, D): float
+        like (N, C, H, W) if NCHW else (N, H, W, C): as columns
+        -> Z: as like
     """
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"
 
-    def infer(self, columns: TensorSpec, like: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, columns=columns, like=like)
+    def check_inputs(self, columns: TensorSpec, like: TensorSpec) -> None:
         shape = self.columns(like).shape
         require(columns.shape == shape, self, f"columns must have shape {shape} for {like.shape}, got {columns.shape}")
-        return (like.plain,)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return inputs[0].size

@@ -116,10 +116,10 @@ class LC(_Forward):
     """
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
+        X (N, C, *S) if NCHW else (N, *S, C): float
         filter (*T, M, D, *K) or (*T, M, *K, D): as X, D = C / group
         bias? (*T, M): as X
-        -> Y (N, M, *T) or (N, *T, M): as X
+        -> Y (N, M, *T) if NCHW else (N, *T, M): as X
     """
     inputs, outputs = _INPUTS, _OUTPUTS
 

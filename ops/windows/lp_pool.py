@@ -8,7 +8,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.conv_geometry import Geometry
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv_windows import channels_first, crop, from_channels_first, pad_images, taps
 from netbuilder.ops.windows.pool import PoolArguments
@@ -38,8 +38,8 @@ class LpPool(_Arguments):
     """
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        -> Y (N, C, *T) or (N, *T, C): as X
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        -> Y (N, C, *T) if NCHW else (N, *T, C): as X
     """
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -60,13 +60,6 @@ class LpPoolGradient(_Arguments):
     """dX = the sum over windows of dY * sign(X) * (|X| / Y)^(p - 1), where windows with Y = 0 count as 0."""
 
     signature = "X, Y, dY -> dX"
-
-    def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, Y=y, dY=dy)
-        shape = self.pooled(x).shape
-        require(y.shape == shape, self, f"Y must have shape {shape} for X of shape {x.shape}, got {y.shape}")
-        require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> int:
         return 5 * self.visits(x)

@@ -11,7 +11,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import add_rows, checked_indices
-from netbuilder.ops.core.operator import TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv_windows import pad_images, taps
 from netbuilder.ops.windows.pool import PoolArguments
@@ -60,14 +60,6 @@ class MaxPoolWithIndexGradient(_Arguments):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used
-
-    def infer(self, x: TensorSpec, dy: TensorSpec, index: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy)
-        shape = self.pooled(x).shape
-        require(dy.shape == shape, self, f"dY must have shape {shape} for X of shape {x.shape}, got {dy.shape}")
-        fits = index.shape == shape and index.dtype == _INT32
-        require(fits, self, f"Index must be int32 of shape {shape}, got {index.shape} of {index.dtype}")
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, dy: TensorSpec, index: TensorSpec) -> int:
         return dy.size

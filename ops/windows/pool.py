@@ -77,8 +77,8 @@ class _Forward(PoolArguments):
     """Base of pooling: each window of a channel is reduced to one element."""
 
     signature = """
-        X (N, C, *S) or (N, *S, C): float, by the order
-        -> Y (N, C, *T) or (N, *T, C): as X
+        X (N, C, *S) if NCHW else (N, *S, C): float
+        -> Y (N, C, *T) if NCHW else (N, *T, C): as X
     """
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -96,13 +96,6 @@ class _Forward(PoolArguments):
 @operator_class(frozen=True)
 class _Backward(PoolArguments):
     signature = "X, Y, dY -> dX"
-
-    def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, Y=y, dY=dy)
-        shape = self.pooled(x).shape
-        require(y.shape == shape, self, f"Y must have shape {shape} for X of shape {x.shape}, got {y.shape}")
-        require(dy.shape == shape, self, f"dY must have the shape of Y, {shape}, got {dy.shape}")
-        return (x.plain,)
 
     def flops(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> int:
         return self.visits(x)

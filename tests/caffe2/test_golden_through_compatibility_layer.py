@@ -51,6 +51,7 @@ def test_the_sample_is_of_a_size():
     assert len(SAMPLE) > 200 and len(READY) >= 33
 
 
+@pytest.mark.one_in(4)
 @of_each_operator(SAMPLE)
 def test_operators(case):
     workspace.ResetWorkspace()
@@ -59,6 +60,7 @@ def test_operators(case):
     assert wrong(case.outputs, case.check, case.rtol, case.atol) == {}
 
 
+@pytest.mark.one_in(4)
 @of_each_operator([case for case in SAMPLE if case.has_gradient])
 def test_gradients(case):
     workspace.ResetWorkspace()
@@ -79,6 +81,7 @@ def test_gradients(case):
         assert [op.type for op in net.Proto().op[1 + len(kept) :]] == [op.type for op in case.gradient_ops]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", READY)
 def test_nets(name):
     golden = golden_data.net(name)

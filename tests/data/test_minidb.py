@@ -174,6 +174,7 @@ transaction.commit()
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="needs limits of the size of files")
 @pytest.mark.parametrize("limit", [57, 60, 200, 150_000])
 def test_a_writer_that_is_killed_in_the_midst_of_an_append_leaves_the_file_as_it_was(five, limit):

@@ -94,6 +94,7 @@ def run_in_two(program, folder, *arguments, by=None):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(MPI is None, reason="needs mpi4py with an MPI library")
 @pytest.mark.parametrize(
     "mode, status, said",

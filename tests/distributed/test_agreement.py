@@ -79,6 +79,7 @@ def test_parameters_statistics_and_what_is_outside_are_compared(on_models, name)
     assert message(on_models(run)).startswith(f"blobs differ from those of rank 0: {name!r} on rank 1; Finalize")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "own, different",
     [

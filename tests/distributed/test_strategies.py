@@ -361,6 +361,7 @@ def of_strategy(strategy, whole):
     return whole
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     "strategy, tolerance",
@@ -423,6 +424,7 @@ def test_partial_synchronization(monkeypatch, size, devices):
                 np.testing.assert_array_equal(workspace.fetch(f"cpu_{device}/{name}"), workspace.fetch(f"cpu_0/{name}"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("strategy", [LocalSGD(3), BlockMomentum(2, 0.5), BlockMomentum(2, 0.5, 0.8, True)], ids=str)
 @pytest.mark.parametrize("size, devices", [(2, 1), (2, 2)])
 def test_blocks(monkeypatch, strategy, size, devices):
@@ -445,6 +447,7 @@ def test_blocks(monkeypatch, strategy, size, devices):
             np.testing.assert_allclose(got, now[rank * devices], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "strategy", [PartialSynchronization(10), LocalSGD(3), BlockMomentum(2, 0.5), TopK(0.2)], ids=str
 )
@@ -471,6 +474,7 @@ def test_an_overflow_names_the_gradient_and_the_rank(monkeypatch):
     train(monkeypatch, HalfPrecision("bfloat16"), 2, before=before)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "strategy, want",
     [

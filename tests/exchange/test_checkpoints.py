@@ -100,6 +100,7 @@ def assert_equal(got, want):
 # Resumed.
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "step"])
 def test_resumed_training_equals_uninterrupted_bit_by_bit(optimizer, tmp_path):
     """With dropout, statistics and a learning rate that changes; the new workspace began with another seed."""

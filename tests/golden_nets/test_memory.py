@@ -109,7 +109,7 @@ def states(golden, **options):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_OTHERS)) for name in ON_CPUS]
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_under_budgets(name):
     """The smallest one, and one at random, are equal to the bit to none; the smallest is what the error says."""
     golden = golden_data.net(name)

@@ -45,6 +45,7 @@ def stored(golden):
     return golden.protos["net" + on_cpu], golden.protos["param_init_net" + on_cpu]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("engines", ENGINES)
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_loaded(name, engines):
@@ -52,6 +53,7 @@ def test_loaded(name, engines):
     assert wrong_blobs(golden, *stored(golden), engines) == {}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ON_ONE_DEVICE)
 def test_rebuilt(name):
     golden = golden_data.net(name)
@@ -98,6 +100,7 @@ def build_policy(entry):
     return model
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("entry", POLICIES, ids=lambda entry: entry["tag"])
 def test_learning_rate_policy(entry):
     golden, tag = golden_data.net("lr_policies"), entry["tag"]

@@ -568,6 +568,7 @@ class TestSeveralProcesses:
         inputs = [blob for name in CASES[name].inputs for blob in record.devices.copies(name)]
         return model, record, inputs
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("name, devices", [*((name, 2) for name in CASES), ("dense", 1), ("tables outside", 1)])
     def test_sound_nets(self, name, devices):
         model, _, inputs = self.built(name, devices)
@@ -662,7 +663,7 @@ SMALL_NETS = (
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALL_NETS)) for name in NETS]
 )
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_nets_of_the_zoo(name, training):
     options = ZooOptions(batch=2, classes=10)
     model = ModelHelper(name, arg_scope={"order": "NCHW"})
@@ -687,6 +688,7 @@ def test_nets_of_the_zoo(name, training):
     assert not check_net(model.net, init_net=model.param_init_net, inputs=shapes)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_with_tables_and_recurrent_layers(name):
     proof, model = MODELS[name], ModelHelper(name)

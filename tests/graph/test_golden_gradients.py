@@ -72,6 +72,7 @@ def _place(gradient):
     return {"kind": "dense", "blob": str(gradient)}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", sorted({case.op for case in _cases()}))
 def test_operators(name):
     cases = [case for case in golden_data.cases(name) if case.meta["has_gradient"]]
@@ -112,6 +113,7 @@ def _nets():
             yield name, "net_before"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "which"), [row for row in _nets() if row[0] not in ("lr_policies", "memonger_inference")]
 )

@@ -71,6 +71,7 @@ def needed_at_once(values):
     return max(sum(v.nbytes for v in values if v.start <= step <= v.end) for step in range(40))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_values_that_are_needed_together_do_not_overlap(seed):
     rng = np.random.default_rng(seed)

@@ -283,3 +283,16 @@ def test_log_info_prints_texts_and_blobs():
         ("GivenTensorStringFill", [], [f"{net.Name()}/log_2"]),
         ("Print", [f"{net.Name()}/log_2"], []),
     ]
+
+
+def test_the_last_operator_that_writes_a_blob():
+    net = Net("net")
+    net.ConstantFill([], "x", shape=[1], value=1.0)
+    net.Relu("x", "y")
+    net.Scale("x", "x", scale=2.0)
+    assert net.writer_of("x").type == "Scale" and net.writer_of("y").type == "Relu" and net.writer_of("z") is None
+    first, second = net.Proto().op[0], net.Proto().op[1]
+    first.output[0], second.output[0] = "y", "z"  # an edit that the net is not told of
+    assert net.writer_of("y").type == "ConstantFill" and net.writer_of("z").type == "Relu"
+    del net.Proto().op[2]
+    assert net.writer_of("x") is None

@@ -143,6 +143,7 @@ def test_strings():
     assert result.shapes["s"] == (2,) and result.dtypes["s"] == STRING
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", ["convnet", "lenet", "mlp_momentum", "dp_convnet_2", "dp_embed_outside_2", "embed_sgd"]
 )

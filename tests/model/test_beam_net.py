@@ -181,6 +181,7 @@ def test_batches(tmp_path):
         gen_batches(*files, *vocabs, 2, None)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("attention", ["none", "regular", "recurrent", "dot"])
 def test_ensembles_of_all_attentions(attention):
     params = {"encoder_type": {"encoder_layer_configs": [{"num_units": 3}]}, "encoder_embedding_size": 2,

@@ -88,6 +88,7 @@ def build(kind, masked, memory=False, read=READ):
     return model, results, loss
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("masked, memory", [(False, False), (True, True)], ids=["all", "masked, again"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_gradients(kind, masked, memory):

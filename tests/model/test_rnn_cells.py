@@ -69,6 +69,7 @@ KEPT = [(name, False, form) for name in LAYERS for form in (None, STEPS)]
 AGAIN = [(name, True, None) for name in ("lstm", "layer_norm_lstm", "milstm", "layer_norm_milstm")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name, memory, unrolled", KEPT + AGAIN)
 def test_values_and_gradients(name, memory, unrolled):
     layer, more = LAYERS[name]
@@ -99,6 +100,7 @@ def test_values_and_gradients(name, memory, unrolled):
     check_gradients(model, workspace, given, loss, [*map(str, model.GetParams("")), "x", *states])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name, gates", [("lstm", 1), ("layer_norm_lstm", 2), ("milstm", 2), ("layer_norm_milstm", 3)])
 def test_gates_that_are_computed_again_are_not_kept(name, gates):
     """Without ``memory_optimization``, this number of blobs of the gates' size is stored for each step."""
@@ -115,6 +117,7 @@ def test_gates_that_are_computed_again_are_not_kept(name, gates):
     assert again - used < 4 * 4 * STEPS * SAMPLES * 4 * HIDDEN
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name, unrolled", [("lstm", None), ("gru", None), ("tanh", None), ("tanh", STEPS)])
 @pytest.mark.parametrize("lengths, drop", [(None, False), (LENGTHS, True)], ids=["all steps", "dropped"])
 def test_lengths(name, lengths, drop, unrolled):
@@ -135,6 +138,7 @@ def test_lengths(name, lengths, drop, unrolled):
     check_gradients(model, workspace, values, loss, ["x", "s0", "l/i2h_w"])
 
 
+@pytest.mark.one_in(2)
 @FORMS
 @pytest.mark.parametrize("name", ["lstm", "gru", "tanh"])
 def test_first_states_that_are_parameters(name, unrolled):
@@ -184,6 +188,7 @@ def stacked(given, residual=()):
     return below
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "residual, unrolled, wrapped",
     [((), None, False), ((1, 2), None, False), ((2,), STEPS, False), ((1, 2), None, True)],

@@ -60,12 +60,14 @@ def test_all_operators_with_cases_are_there():
     assert [name for name in golden_data.operators() if not is_registered(name)] == []
 
 
+@pytest.mark.one_in(3)
 @every_case
 def test_outputs(case):
     found = interpret([case.operator], case.inputs)
     _compare(case, {name: found[name] for name in case.outputs}, case.outputs)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("engines", [(), None], ids=["numpy", "engines"])
 @every_case
 def test_outputs_in_a_workspace(case, engines):
@@ -106,6 +108,7 @@ def test_stored_gradient_operators(case):
     _compare_gradient(case, found)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("engines", [(), None], ids=["numpy", "engines"])
 @every_gradient
 def test_stored_gradient_operators_in_a_workspace(case, engines):

@@ -29,6 +29,7 @@ def update(model, decay=0.75):
     add_moving_averages(model, decay)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("micro", [1, 3])
 def test_each_step_moves_the_average_towards_the_parameter(devices, micro):

@@ -141,6 +141,7 @@ class Reference:
         self.local = [self.sent] * len(self.local)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize(
     "count, momentum, rate", [(1, None, 1.0), (2, None, 1.0), (3, None, 1.0), (4, 0.9, 1.5), (2, 0.0, 0.5), (8, 0.5, 1)]
@@ -189,6 +190,7 @@ def test_a_call_is_a_block():
     np.testing.assert_array_equal(workspace.fetch("cpu_0/fc_w"), before)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("count", [2, 3, 4, 8])
 def test_the_mean_of_single_steps_is_a_step_on_the_whole_batch(count):
     """Blocks of one step, without block momentum: the parameters of data parallelism, for SGD with momentum."""
@@ -327,6 +329,7 @@ def everything(workspace):
     return {name: value for name, value in values.items() if getattr(value, "dtype", None) == np.float32}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("at", [2, 5, 6])
 @pytest.mark.parametrize("options", [{}, {"nesterov": True, "master_device": 1}])
 def test_resumed_training_is_equal_to_the_bit(tmp_path, at, options):

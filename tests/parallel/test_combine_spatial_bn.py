@@ -48,6 +48,7 @@ def task_of(**options):
     return Task(convnet, (24, 3, 8, 8), steps=3, options=options)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [*map(range, COUNTS), [3, 7], [11, 2, 30]], ids=str)
 def test_equals_one_device(devices):
     want = trained([0], task_of())
@@ -88,7 +89,7 @@ def test_float64():
     ],
     ids=str,
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 def test_with_other_options(options, threads):
     """Running statistics are those of the whole batch on each device, also where they are not copied from the first."""
     got = trained(range(3), task_of(**COMBINED, **options), threads=threads)
@@ -327,6 +328,7 @@ def test_a_normalization_over_parts_already_is_refused():
     refused("has num_batches=1 and 7 inputs: so it is over several parts of a batch already", forward)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{}, {"shared_model": True}, {"net_type": "simple"}], ids=str)
 @pytest.mark.parametrize("sizes", [(3, 2), (4, 4, 3)], ids=str)
 def test_shares_of_different_sizes_without_weights_are_refused(sizes, options):

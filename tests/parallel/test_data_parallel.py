@@ -85,6 +85,7 @@ def assert_equal(got, want):
         np.testing.assert_array_equal(got[name], value, name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [[0], [0, 1], [2, 0, 5]])
 @pytest.mark.parametrize("model, shape", [(scores, (6,)), (normalized, (3, 4, 4))])
 def test_steps_are_those_of_parallelize(devices, model, shape):
@@ -95,6 +96,7 @@ def test_steps_are_those_of_parallelize(devices, model, shape):
         assert_equal(net.parameters(), reference(devices, model, data)[0])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [1, 2, 3, 4, 8])
 def test_the_same_parameters_on_any_number_of_devices(devices):
     def plain(helper, image):
@@ -118,6 +120,7 @@ READS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("reads", READS)
 @pytest.mark.parametrize("model, shape", [(scores, (6,)), (normalized, (3, 4, 4))])
 def test_reading_results_early_changes_nothing(reads, model, shape):
@@ -420,6 +423,7 @@ def test_parameters_that_the_workspace_has_are_kept():
         np.testing.assert_array_equal(net.parameters()["fc1_w"], 0.5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "options",
     [{"shared_model": True}, {"net_type": "simple"}, {"memory_budget": "1MiB"}, {"reduce_update_broadcast": True}],
@@ -684,7 +688,8 @@ IMAGE, LABEL = next(batches(1))
         (NetError, "devices must list at least one device", lambda: wrapper([])),
         (NetError, "an optimizer needs a loss", lambda: wrapper(loss=None)),
         (ArgumentError, r"unknown options \['accumulate_steps'\]", lambda: wrapper(accumulate_steps=2)),
-        (ArgumentError, r"unknown options \['device'\].*; did you mean 'devices'", lambda: wrapper(device=[0])),
+        (TypeError, "^DataParallel: .* instead of 'device', did you mean 'devices'",
+         lambda: DataParallel(scores, device=[0])),
         (TypeError, "model must be a function or a ModelHelper, got 3", lambda: DataParallel(3)),
         (TypeError, "optimizer must be a function", lambda: wrapper(optimizer=0.1)),
         (NetError, "loss must return a blob of one number", lambda: called(loss=lambda h, s, y: 3.0).loss(LABEL)),

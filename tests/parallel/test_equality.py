@@ -24,6 +24,7 @@ def trained(devices, *args, **kwargs):
     return values(record, workspace)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_optimizers(optimizer):
     one = trained([0], OPTIMIZERS[optimizer])

@@ -51,6 +51,7 @@ def test_every_parallel_net_is_built_or_belongs_to_a_later_slice():
     }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SAME)
 def test_same_operators(name):
     golden = golden_data.net(name)
@@ -67,6 +68,7 @@ def test_same_operators(name):
     assert [op.name for op in main.op] == [op.name for op in golden.main.op]  # "dpm", and none
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SAME)
 def test_same_parameters_and_gradients(name):
     golden = golden_data.net(name)

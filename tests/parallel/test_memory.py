@@ -38,7 +38,7 @@ def shared(model):
         for devices in (1, 2, 3)
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 def test_tables_and_sequences_train_as_without_sharing(model, devices):
     plain = MODELS[model]
     sharing = dataclasses.replace(plain, options={**plain.options, **SHARED})
@@ -186,6 +186,7 @@ def test_what_can_be_fetched_from_a_net_that_shares():
 DYNAMIC = {"dynamic_memory_management": True}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("accumulate_steps", [1, 2])
 @pytest.mark.parametrize(
     "blobs, kept",
@@ -220,6 +221,7 @@ def test_blobs_to_keep_that_are_refused():
         parallelize([0, 1], convnet, **DYNAMIC, blobs_to_keep="pooled")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("devices", [[0], [0, 1, 2]])
 @pytest.mark.parametrize("accumulate_steps", [1, 3])
 @pytest.mark.parametrize("model", ["embedding inside", "both on one table"])
@@ -256,6 +258,7 @@ def test_micro_batches_keep_what_other_parts_read():
     assert workspace.fetch("cpu_1/pooled").shape == (3, 4, 1, 1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_under_a_memory_budget(devices, net_type):

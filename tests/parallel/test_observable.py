@@ -38,6 +38,7 @@ def trained(threads, **options):
     return {str(p): workspace.fetch(str(p)) for p in model.params}, net
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_shared_memory_changes_nothing(threads):
     want, net = trained(threads)

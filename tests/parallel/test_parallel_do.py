@@ -10,12 +10,12 @@ from netbuilder import parallel
 from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.graph import BlobReference, DeviceScope, NameScope, infer_shapes, reset_names
 from netbuilder.graph.checks import check_net
-from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.model import Initializer, ModelHelper, brew, rnn
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.replication import Distributed, Merged, Replication
 from netbuilder.parallel import ParallelDo
 from netbuilder.passes.extract_predictor import extract_predictor
+from netbuilder.passes.replicated_net import replicated_net
 from netbuilder.proto import (
     PROTO_CPU,
     PROTO_CUDA,
@@ -179,6 +179,7 @@ def compare(forward, width=6, sizes=BATCHES, counts=COUNTS, bound=FLOAT32, optim
 # -- equal to one device ----------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("counts", [FEW, pytest.param([3, 8], marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", NETS)
 def test_equal_to_one_device(name, counts):
@@ -195,11 +196,13 @@ def test_equal_with_uneven_and_short_batches(name):
     compare(forward, width, UNEVEN, [3, 8], optimizer=OPTIMIZERS["sgd"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_optimizers(optimizer):
     compare(mlp, counts=[3], optimizer=OPTIMIZERS[optimizer])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sizes", [BATCHES, UNEVEN])
 def test_float64(sizes):
     compare(mlp, sizes=sizes, bound=FLOAT64, dtype=np.float64, prepare=in_float64)
@@ -273,6 +276,7 @@ def with_statistics(model, sizes, **options):
     return [*found, *map(workspace.fetch, STATISTICS)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("counts", [[3, 8], pytest.param(FEW, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("sizes", [BATCHES, UNEVEN], ids=["even", "uneven and short"])
 def test_normalization_over_all_devices_is_that_of_one(sizes, counts):
@@ -290,6 +294,7 @@ def test_normalization_over_all_devices_is_that_of_one(sizes, counts):
     "options", [{"net_type": "simple"}, {"net_type": "async_scheduling"}, {"observable": ["softmax"]},
                 {"memory_budget": 0.85, "observable": ["softmax"]}, {"threads": 4}, {"dtype": "bfloat16"}], ids=str
 )  # fmt: skip
+@pytest.mark.one_in(3)
 def test_normalization_over_all_devices_with_other_options(options):
     bound = 0.03 if options.get("dtype") else FLOAT32
     kind, width = options.pop("net_type", None), options.pop("dtype", None)
@@ -703,6 +708,7 @@ def test_shapes_are_inferred():
         infer_shapes([model.param_init_net, model.net], {**specs, "data": (7, 5)})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("count, samples", [(3, 24), (3, 7), (8, 2)])
 @pytest.mark.parametrize("name", [*NETS, "normalized"])
 def test_inferred_shapes_are_those_of_a_run(name, count, samples):
@@ -751,6 +757,7 @@ def test_what_is_observable_changes_no_bit(options):
     [("cpu_1/net/parallel_do/conv1_grad", [1]), ("net/parallel_do/conv1_grad", [0, 1]),
      ("net/parallel_do/conv2", [0, 1]), ("cpu_0/net/parallel_do/conv2", [0])],
 )  # fmt: skip
+@pytest.mark.one_in(3)
 def test_blobs_of_a_block_can_be_requested(asked, devices, stored):
     """On one device, or on all; the values are those with all blobs observable, and nothing else is kept."""
     model = built(convnet, 2)
@@ -891,6 +898,7 @@ def test_the_check_finds_nothing():
     assert check_net(model.net, init_net=model.param_init_net, inputs={"data": (7, 6), "label": np.zeros(7, "i")}) == []
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["simple", "dag", "async_scheduling"])
 def test_in_each_kind_of_net(kind):
     model = built(mlp, 3)

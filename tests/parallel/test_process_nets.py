@@ -371,6 +371,7 @@ def test_worlds_can_be_assigned_again():
     assert list(net.external_input) == ["x", "a", "b"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize(
@@ -418,6 +419,7 @@ def test_refusals(case):
         built(**{"rendezvous": hosts(2), **options})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options",
     [

@@ -50,6 +50,7 @@ def alone():
     return train
 
 
+@pytest.mark.one_in(3)
 @needs_mpi
 @pytest.mark.parametrize(
     "processes, name",

@@ -522,6 +522,7 @@ class TestLossesOfSeveralNumbers:
         call(self.model(data=[5, 4]), no_input, distances, devices=[0, 1], vector_losses=True, **options)
         call(self.model(data=[1, 4]), no_input, distances, devices=[0, 1], **options)
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("name", CALLS)
     @pytest.mark.parametrize("threads", [1, 2])
     def test_when_the_net_runs_if_inputs_are_fed(self, name, threads):

@@ -28,6 +28,7 @@ def write(workspace, blob, how, value):
         workspace.run_net_once(net)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("how", ["feed", "operator", "net"])
 @pytest.mark.parametrize("name", STATE)
 def test_what_one_replica_has_alone_is_refused(name, how):

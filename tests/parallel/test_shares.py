@@ -61,6 +61,7 @@ def plain(sizes, forward=mlp, shape=(6,), optimizer="momentum"):
     return [workspace.fetch(record.blobs(name)[0]) for name in record.parameters], losses
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "size", [pytest.param(n, marks=() if n in (1, 3, FULL - 1) else pytest.mark.slow) for n in range(1, FULL + 1)]
 )
@@ -73,6 +74,7 @@ def test_every_size_gives_what_one_device_gives(size):
             np.testing.assert_allclose(found, losses, rtol=1e-5)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_convnet(size):
     want, _ = plain([8, size], convnet, (3, 8, 8), "adam")
@@ -81,6 +83,7 @@ def test_a_convnet(size):
         assert distance(got, want) < 1e-5, count
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("steps", [2, 3])
 def test_micro_batches_give_what_one_large_batch_gives(devices, steps):

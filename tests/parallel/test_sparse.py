@@ -188,6 +188,7 @@ def tied(table=None):
     return build
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("outside", [False, True])
 def test_sparse_and_dense_uses_of_one_table(outside, optimizer):

@@ -25,6 +25,7 @@ def test_after_a_load_all_that_the_init_net_makes_is_equal_again():
             assert np.array_equal(workspace.fetch(blob), want), blob
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "blobs", [["fc1_w"], ["cpu_0/fc1_w"], ["cpu_1/fc1_w"], [BlobReference("fc1_w")], ("fc1_w", "cpu_0/fc1_w")], ids=str
 )

@@ -168,6 +168,7 @@ def test_many_faults_are_counted():
 PARALLEL = [n for n in golden_data.nets() if n.startswith(("dp_", "gpu_"))]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name in PARALLEL if "shared_model" not in name])
 def test_golden_nets_are_in_order(name):
     golden = golden_data.net(name)

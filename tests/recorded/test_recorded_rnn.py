@@ -47,6 +47,7 @@ def in_order(lines):
     return sorted(sums), [line for line in lines if line not in set(sums)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_nets_are_those_of_caffe2(name):
     reset_names()
@@ -64,6 +65,7 @@ def test_nets_are_those_of_caffe2(name):
     assert len(changed) == count, "\n".join([reason, *changed])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NETS)
 def test_losses_and_gradients_are_those_of_caffe2(name):
     with np.load(Path(__file__).parent / "rnn_numbers.npz") as stored:

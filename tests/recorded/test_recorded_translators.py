@@ -72,6 +72,7 @@ def compared(part, lines):
     return [re.sub(r"^(RecurrentNetwork beam_search_fake_input)\S+", r"\1", line) for line in found]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine")
 @pytest.mark.parametrize("name", CALLS)
 def test_nets_are_those_of_caffe2(name):
@@ -88,6 +89,7 @@ def test_nets_are_those_of_caffe2(name):
     assert len(changed) == count, "\n".join([reason, *changed])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", RUNS)
 def test_numbers_are_those_of_caffe2(name):
     with np.load(Path(__file__).parent / "translator_numbers.npz") as stored:

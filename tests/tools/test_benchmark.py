@@ -113,6 +113,7 @@ def test_layers_are_those_of_residual_nets():
     assert [Work(net, 1).layers for net in ("resnet18", "resnet152", "mlp", "vgg16", "resnet")] == [18, 152, 0, 0, 0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("task", ["mlp", "resnet18", "inception_v1", "alexnet", "lstm", "attention"])
 def test_our_side_trains(task):
     training = Training(TASKS[task].small)
@@ -321,6 +322,7 @@ def test_growth_measures_each_point(monkeypatch, tmp_path):
     assert len(lines[1].record["seconds"]) == 3
 
 
+@pytest.mark.slow
 def test_a_width_changes_the_bottlenecks_only():
     small = Work("resnet50", 1, size=32, classes=3)
     usual, narrow = (Training(dataclasses.replace(small, width=width)) for width in (64, 8))

@@ -7,6 +7,7 @@ import shlex
 import numpy as np
 import pytest
 
+from command_parsers import parser_of
 from house import ROOT
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.graph import reset_names
@@ -127,4 +128,4 @@ def test_the_page_explains_each_rule():
     for rule in Rule:
         assert f"| `{rule.value}` |" in page
     lines = [shlex.split(line) for line in re.findall(r"^    (netbuilder-check.*)", page, re.M)]
-    assert lines and all(tool._parser().parse_args(line[1:]) for line in lines)
+    assert lines and all(parser_of(tool).parse(line[1:]) for line in lines)

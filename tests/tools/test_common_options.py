@@ -1,6 +1,5 @@
 """Options that several commands share: --max-pixels where images are decoded, --trusted where nets from files run."""
 
-import argparse
 import json
 
 import pytest
@@ -20,7 +19,6 @@ from netbuilder.tools import (
     predict,
     profile,
 )
-from netbuilder.tools.common_options import add_max_pixels
 
 needs_images = pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
 PIXELS = 40 * 52  # of the images that make_folder makes
@@ -80,12 +78,11 @@ def test_the_check_of_an_export_has_the_limit_of_the_run(folder, tmp_path, monke
     assert imagenet_trainer.main([*train, f"--export={tmp_path / 'p'}", "--check-export"]) == 0
 
 
+@pytest.mark.parametrize("command", [evaluate_predictor, imagenet_trainer, make_db, predict])
 @pytest.mark.parametrize("text", ["0", "-3", "many", "1e6"])
-def test_a_limit_is_a_whole_number(text, capsys):
-    parser = argparse.ArgumentParser()
-    add_max_pixels(parser)
+def test_a_limit_is_a_whole_number(command, text, capsys):
     with pytest.raises(SystemExit):
-        parser.parse_args(["--max-pixels", text])
+        command.main(["x", "y", "--max-pixels", text])
     error = capsys.readouterr().err
     assert "--max-pixels: " in error
     assert text in error

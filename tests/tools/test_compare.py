@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import golden_data
+from command_parsers import parser_of
 from house import ROOT
 from kernel_checks import needs_bfloat16
 from netbuilder import ModelHelper, brew
@@ -26,6 +27,7 @@ QUICK = ["--model=mlp", "--cpu", "--batch=24", "--steps=2"]
     [["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"], ["--devices=0,1", "--against", "devices=0,1,2"],
      ["--against", "without=all"], ["--label-smoothing=0.1", "--devices=0,1", "--optimizer=adam"]],
 )  # fmt: skip
+@pytest.mark.one_in(2)
 def test_nets_of_the_trainer_that_agree(given, tmp_path, capsys):
     path = tmp_path / "result.json"
     assert main([*QUICK, *given, "--json", str(path)]) == 0
@@ -224,6 +226,6 @@ def test_files(tmp_path, batch, capsys):
 def test_the_commands_of_the_page():
     page = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in re.findall(r"^    (netbuilder-compare.*)", page, re.M)]
-    assert len(lines) > 3 and all(tool._parser().parse_known_args(line[1:]) for line in lines)
+    assert len(lines) > 3 and all(parser_of(tool).parse_known(line[1:]) for line in lines)
     (rounded,) = (line[1:] for line in lines if "dtype=bfloat16" in line)
     assert main(rounded) == 0

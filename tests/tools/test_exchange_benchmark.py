@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from command_parsers import parser_of
 from netbuilder.distributed import Rendezvous
 from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.links import Link
@@ -141,10 +142,10 @@ def test_predictions_beside_measurements(monkeypatch):
 
 
 def test_options(monkeypatch):
-    options = benchmark._parser().parse_args(["exchange", "--processes", "2", "--bucket", "1MiB"])
+    options = parser_of(benchmark).parse(["exchange", "--processes", "2", "--bucket", "1MiB"])
     asked = benchmark._exchanges(options, [4])
     assert (asked.processes, asked.task.work.bucket, asked.task.work.net) == ([2], 1 << 20, "resnet50")
-    asked = benchmark._exchanges(benchmark._parser().parse_args(["exchange-predicted", "--batch", "8"]), [1, 2])
+    asked = benchmark._exchanges(parser_of(benchmark).parse(["exchange-predicted", "--batch", "8"]), [1, 2])
     assert (asked.processes, asked.task.work.batch) == ([1, 2], 8)
     monkeypatch.setattr(processes, "require_compiler", lambda environment: (_ for _ in ()).throw(DeviceError("no g++")))
     with pytest.raises(DeviceError, match="no g"):

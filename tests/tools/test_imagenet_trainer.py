@@ -66,7 +66,11 @@ def test_the_same_seed_gives_the_same_net_on_any_number_of_devices(devices):
         run = Run(options, *load_images("digits"))
         run.train_epoch(1)
         states.append(
-            {b: run._workspace.fetch(b) for b in run._workspace.blobs() if re.fullmatch(r"cpu_0/fc\d_[wb]", b)}
+            {
+                b: run.model.workspace.fetch(b)
+                for b in run.model.workspace.blobs()
+                if re.fullmatch(r"cpu_0/fc\d_[wb]", b)
+            }
         )
     assert len(states[0]) == 6
     for name, value in states[0].items():
@@ -77,11 +81,12 @@ def test_the_same_seed_gives_the_same_net_on_any_number_of_devices(devices):
 def test_net_type_and_workers_reach_the_net():
     images = Images(np.zeros((4, 1, 8, 8), np.float32), np.int32([0, 1, 2, 1]))
     options = parse(["--cpu", "--model=mlp", "--batch=2", "--devices=0,1", "--net-type=simple", "--device-workers=3"])
-    net = Run(options, images, images)._model.net.Proto()
+    net = Run(options, images, images).model.train.net.Proto()
     assert net.type == "simple"
     assert net.num_workers == 6
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "size", "devices"),  # the deep ones on one device: for the time
     [
@@ -101,6 +106,7 @@ def test_a_net_of_each_kind_trains_and_evaluates(name, size, devices):
     assert 0 <= run.evaluate() <= 1
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NETS)
 def test_every_name_builds_a_net(name):
     model = ModelHelper(name=name, arg_scope={"order": "NCHW"})

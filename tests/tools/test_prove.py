@@ -8,6 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
+from command_parsers import parser_of
 from cudnn_double import cudnn_double
 from house import ROOT
 from kernel_checks import needs_bfloat16
@@ -28,7 +29,7 @@ def test_the_table_in_small_form(model):
 
 
 @pytest.mark.parametrize("number, model", list(enumerate(MODELS)))
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 def test_every_model_and_every_optimizer_in_small_form(number, model):
     """Each model with one optimizer; they take turns."""
     check_table(model, [list(OPTIMIZERS)[number % len(OPTIMIZERS)]])
@@ -110,6 +111,7 @@ def test_two_runs_on_one_device_are_equal():
     assert entry.difference == 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_training_does_something(model):
     before, after = (list(trained(MODELS[model], OPTIMIZERS["SGD"], 1, steps=n).values()) for n in (1, 3))
@@ -331,7 +333,7 @@ def test_commands_of_the_page():
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in re.findall(r"^    (netbuilder-prove.*)", page, re.M)]
     every = len(MODELS)
-    assert [len(prove._parser().parse_args(line[1:]).models) for line in lines] == [
+    assert [len(parser_of(prove).parse(line[1:]).models) for line in lines] == [
         every,
         2,
         every,

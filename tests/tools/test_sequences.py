@@ -90,6 +90,7 @@ def test_a_translator_learns_to_reverse(capsys):
     assert "20 new questions answered correctly" in capsys.readouterr().out
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "attention, counts",
     [

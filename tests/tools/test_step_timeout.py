@@ -16,14 +16,14 @@ def test_steps_in_time():
     with StepTimeout(HANG, end=ended.append) as limit:
         for _ in range(3):
             time.sleep(0.01)
-            limit.step_done()
+            limit.after_step()
     assert not ended
 
 
 def test_a_step_that_takes_too_long(capfd):
     ended = []
     with StepTimeout(0.5, HANG, end=ended.append) as limit:
-        limit.step_done()
+        limit.after_step()
         wait_until(lambda: ended)
     assert ended == [STATUS]
     said = capfd.readouterr().err
@@ -33,7 +33,7 @@ def test_a_step_that_takes_too_long(capfd):
 
 def test_without_a_limit_nothing_watches():
     with StepTimeout(None) as limit:
-        limit.step_done()
+        limit.after_step()
         assert limit._thread is None
 
 

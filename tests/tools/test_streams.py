@@ -204,12 +204,12 @@ import tensorboardX.summary, matplotlib.figure, matplotlib.backends.backend_agg
 from netbuilder.tools.imagenet_trainer import main
 from netbuilder.tools.training.run import Run
 real = Run.train_epoch
-def train_epoch(run, number, stop=lambda: False):
+def train_epoch(run, number):
     if number == 2:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
     if number == 4:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    return real(run, number, stop)
+    return real(run, number)
 Run.train_epoch = train_epoch
 sys.exit(main(sys.argv[1:]))
 """

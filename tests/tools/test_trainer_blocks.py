@@ -8,7 +8,7 @@ from netbuilder.proto import NetError
 from netbuilder.tools.imagenet_trainer import main
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.settings import BlockOptions
-from small_training import BASE, run_of
+from small_training import BASE, run_of, train_until
 
 BLOCKS = ["--devices=0,1", "--block-steps=3"]
 WAYS = {
@@ -25,6 +25,7 @@ def weights(run):
     return [values[name] for name in ("fc1_w", "replica_1/fc1_w", "fc1_w_g")]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_devices_agree_after_an_epoch_and_learn(way):
     run = run_of(*BLOCKS, *WAYS[way])
@@ -41,7 +42,7 @@ def test_micro_batches_give_what_whole_batches_give():
     for steps in (1, 3):
         run = run_of(*BLOCKS, f"--accumulate-steps={steps}")
         run.train_epoch(1)
-        run.train_epoch(2, stop=lambda run=run: run.step == 2)
+        train_until(run, 2, 2)
         assert run.checkpoint().blobs["block_iterations"].tolist() == [2]
         found.append(weights(run))
     for one, many in zip(*found):
@@ -56,7 +57,7 @@ def test_nan_are_found():
 
 def test_devices_differ_within_a_block():
     run = run_of(*BLOCKS)
-    run.train_epoch(1, stop=lambda: run.step == 2)
+    train_until(run, 1, 2)
     first, second, common = weights(run)
     assert not np.array_equal(first, second) and not np.array_equal(first, common)
     assert run.checkpoint().blobs["block_iterations"].tolist() == [2]
@@ -64,7 +65,7 @@ def test_devices_differ_within_a_block():
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(2)
 def test_resumed_to_the_bit_in_the_middle_of_an_epoch(way, stop):
     arguments = [*BLOCKS, *WAYS[way]]
     whole = run_of(*arguments)
@@ -72,7 +73,7 @@ def test_resumed_to_the_bit_in_the_middle_of_an_epoch(way, stop):
         whole.train_epoch(number)
     first = run_of(*arguments)
     first.train_epoch(1)
-    first.train_epoch(2, stop=lambda: first.step == stop)
+    train_until(first, 2, stop)
     again = run_of(*arguments)
     assert again.resume(first.checkpoint(), "checkpoint") == []
     again.train_epoch(2)
@@ -99,7 +100,7 @@ def test_the_options():
     options = parse([*BASE, *BLOCKS, *WAYS["nesterov"], "--block-warmup-steps=4"])
     assert options.block == BlockOptions(3, 0.9, 0.6, True, 4, True)
     run = run_of(*BLOCKS, *WAYS["nesterov"])
-    rule = Replicas.load(run._model.net.Proto()).block
+    rule = Replicas.load(run.model.train.net.Proto()).block
     assert (rule.iterations, rule.momentum, rule.lookahead, rule.learning_rate) == (3, 0.6, 0.6, 0.9)
 
 

@@ -20,6 +20,7 @@ from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import InputOptions
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.run import Run
+from small_training import train_until
 
 STEPS = 23  # of an epoch of 1438 samples, 64 a step, 30 the last
 
@@ -97,7 +98,7 @@ def test_resumed_after_the_last_step_of_an_epoch(tmp_path, capfd):
     """Ended between the checkpoint of the last step and that of the epoch: only its evaluation remains to be done."""
     assert train(tmp_path / "whole", 2) == 0
     run = Run(parse(arguments(tmp_path / "run", 2)), *load_images("digits", InputOptions()))
-    run.train_epoch(1, stop=lambda: run.step == STEPS)
+    train_until(run, 1, STEPS)
     (tmp_path / "parts").mkdir()
     write_checkpoint(tmp_path / "parts" / f"step-{STEPS:08d}.minidb", run.checkpoint())
     capfd.readouterr()

@@ -14,7 +14,8 @@ from netbuilder.graph import Net
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
-from netbuilder.tools.imagenet_trainer import _print_speed_up, main
+from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.training.callbacks import Callback
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.metrics import Metrics
@@ -27,7 +28,7 @@ from small_training import BASE, images, run_of
 
 
 def parameters(run):
-    return [run._workspace.fetch(f"cpu_0/fc{k}_{part}") for k in range(3) for part in "wb"]
+    return [run.model.workspace.fetch(f"cpu_0/fc{k}_{part}") for k in range(3) for part in "wb"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_devices_and_micro_batches_change_nothing_though_the_last_batch_is_uneve
 def test_evaluation_counts_each_sample_once():
     run = run_of("--devices=0,1,2,3", "--batch=8")  # 13 held-out samples: 8 and 5
     found = run.evaluation()
-    test = run._test_images
+    test = images(13)
     x = test.images.reshape(len(test), -1)
     w = parameters(run)
     for k in range(3):
@@ -88,7 +89,7 @@ def test_the_rate_for_another_batch():
 def test_scales_of_normalizations_need_not_decay():
     def decays(*more):
         run = Run(parse(["--cpu", "--model=resnet8-cifar", "--batch=4", *more]), *[square_images()] * 2)
-        ops = run._model.net.Proto().op
+        ops = run.model.train.net.Proto().op
         return {op.input[2] for op in ops if op.type == "WeightedSum" and len(op.input) == 4}
 
     every, some = decays(), decays("--no-norm-decay")
@@ -142,9 +143,9 @@ def test_a_run_writes_its_options_and_its_course(tmp_path):
 def test_steps_with_a_whole_batch_are_timed(batch, timed, monkeypatch):
     run, found = run_of(f"--batch={batch}"), []
 
-    def note(timing, as_before=StepTiming.run):
-        found.append(len(timing.workspace.fetch("cpu_0/label")))
-        as_before(timing)
+    def note(timing, model, as_before=StepTiming.run):
+        found.append(len(model.workspace.fetch("cpu_0/label")))
+        as_before(timing, model)
 
     monkeypatch.setattr(StepTiming, "run", note)
     assert sum(run.train_epoch(1).shares.values()) == pytest.approx(1)
@@ -154,15 +155,19 @@ def test_steps_with_a_whole_batch_are_timed(batch, timed, monkeypatch):
 @pytest.mark.parametrize("more", [[], ["--accumulate-steps=2"]], ids=["plain", "micro-batches"])
 def test_memory_is_planned_before_the_first_step_which_runs_this_plan(more):
     options = parse(["--cpu", "--model=resnet8-cifar", "--batch=4", "--devices=0,1", *more])
-    run, found = Run(options, *[square_images()] * 2), []
+    found = []
 
-    def planned(memory):
-        nets = [net for net in map(run._workspace.net, run._workspace.nets()) if "_train" in net.name]
+    class Note(Callback):
+        def after_plan(self, run, memory):
+            note(run, memory)
+
+    def note(run, memory):
+        nets = [net for net in map(run.model.workspace.net, run.model.workspace.nets()) if "_train" in net.name]
         plans = [net.plan_ahead() for net in nets]
-        arena = run._workspace.arena.memory(memory.arena)
+        arena = run.model.workspace.arena.memory(memory.arena)
         found.append((memory, arena.any(), nets, plans))
 
-    run.before_first_step = planned
+    run = Run(options, *[square_images()] * 2, [Note()])
     run.train_epoch(1)
     [(memory, written, nets, plans)] = found
     assert memory.whole and memory.arena and memory.state >= memory.parameters > 0 and not written
@@ -178,7 +183,7 @@ def test_the_speed_up_is_measured(capsys, more):
 
 
 def test_one_device_alone_has_no_speed_up(capsys):
-    _print_speed_up(parse(["--cpu", "--model=mlp", "--measure-speed-up"]), None, None)
+    assert main(["--cpu", "--model=mlp", "--measure-speed-up", "--epochs=1"]) == 0
     assert capsys.readouterr().out.startswith("speed-up: cannot be measured on a single device")
 
 
@@ -326,21 +331,21 @@ def test_event_files(tmp_path):
 
 
 def test_warnings_of_runs_that_learn_nothing(capsys):
-    watch = SanityWarnings(10)
+    watch = SanityWarnings()
     watch.batch(np.zeros((4, 1, 2, 2)), np.arange(4))
     watch.batch(np.random.default_rng(0).random((20, 1, 2, 2)), np.full(20, 3))
     for _ in range(4):
-        watch.epoch(0.1, 0.1)
-    SanityWarnings(10).epoch(1.0, 1.0)
+        watch.epoch(0.1, 0.1, 10)
+    SanityWarnings().epoch(1.0, 1.0, 10)
     found = capsys.readouterr().err.splitlines()
     assert len(found) == 4
     parts = ("all pixels of the 4 images", "labels of a batch are 3", "at chance (10.0%) for 3", "100% after")
     for part, line in zip(parts, found):
         assert line.startswith("warning: ") and part in line
-    good = SanityWarnings(10)
+    good = SanityWarnings()
     good.batch(np.arange(16.0).reshape(4, 1, 2, 2), np.arange(4))
     for accuracy in (0.1, 0.5, 0.9, 1.0):
-        good.epoch(accuracy, accuracy)
+        good.epoch(accuracy, accuracy, 10)
     assert not capsys.readouterr().err
 
 
@@ -410,15 +415,15 @@ def test_with_few_classes_there_is_no_top_5(tmp_path):
 def test_a_diverged_net_is_never_right():
     run = run_of()
     for k in range(3):
-        run._workspace.feed(f"cpu_0/fc{k}_w", np.full_like(run._workspace.fetch(f"cpu_0/fc{k}_w"), np.nan))
+        run.model.workspace.feed(f"cpu_0/fc{k}_w", np.full_like(run.model.workspace.fetch(f"cpu_0/fc{k}_w"), np.nan))
     found = run.evaluation()
     assert (found.top1, found.top5) == (0, 0) and np.isnan(found.loss)
 
 
 def test_equal_scores_are_right_by_chance_only():
     run = run_of()
-    run._workspace.feed("cpu_0/fc2_w", np.zeros_like(run._workspace.fetch("cpu_0/fc2_w")))
-    run._workspace.feed("cpu_0/fc2_b", np.zeros_like(run._workspace.fetch("cpu_0/fc2_b")))
+    run.model.workspace.feed("cpu_0/fc2_w", np.zeros_like(run.model.workspace.fetch("cpu_0/fc2_w")))
+    run.model.workspace.feed("cpu_0/fc2_b", np.zeros_like(run.model.workspace.fetch("cpu_0/fc2_b")))
     labels, found = images(13).labels, run.evaluation()
     assert found.top1 == np.mean(labels == 0) and found.top5 == np.mean(labels < 5)
 

@@ -16,8 +16,8 @@ SEEDS = range(6, 13, 3)  # the accuracy of one run has a standard deviation of n
 def test_the_type_reaches_the_training_net_alone():
     images = Images(np.zeros((4, 1, 8, 8), np.float32), np.int32([0, 1, 2, 1]))
     run = Run(parse(["--cpu", "--model=resnet8-cifar", "--batch=2", "--dtype=bfloat16"]), images, images)
-    assert arguments(run._model.net.Proto())["activation_dtype"] == b"bfloat16"
-    assert "activation_dtype" not in arguments(run._test_model.net.Proto())
+    assert arguments(run.model.train.net.Proto())["activation_dtype"] == b"bfloat16"
+    assert "activation_dtype" not in arguments(run.model.test.net.Proto())
     assert parse(["--cpu"]).dtype == "float32"
 
 

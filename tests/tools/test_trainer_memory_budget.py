@@ -38,25 +38,25 @@ def digits(count, size=16):
 def needed(options, images):
     """Return the least bytes of a step."""
     with pytest.raises(NetError) as raised:
-        Run(parse([*options, "--memory-budget=1000"]), images, images, None).plan()
+        Run(parse([*options, "--memory-budget=1000"]), images, images).plan()
     return int(str(raised.value).split("at least ")[1].split()[0].replace(",", ""))
 
 
 def trained(run):
     run.train_epoch(1)
-    return {str(p): run._workspace.fetch(str(p)) for p in run._model.GetParams()}
+    return {str(p): run.model.workspace.fetch(str(p)) for p in run.model.train.GetParams()}
 
 
 def test_a_batch_is_split_where_computing_again_is_not_enough():
     images = digits(256)
     options = ["--cpu", "--model=lenet", "--batch=128", "--learning-rate=0.01"]
     least = needed(options, images)
-    want = trained(Run(parse(options), images, images, None))
-    run = run_within_budget(parse([*options, f"--memory-budget={least}"]), images, images, None)
+    want = trained(Run(parse(options), images, images))
+    run = run_within_budget(parse([*options, f"--memory-budget={least}"]), images, images)
     assert run.options.accumulate_steps == 1
-    run = run_within_budget(parse([*options, f"--memory-budget={int(0.8 * least)}"]), images, images, None)
+    run = run_within_budget(parse([*options, f"--memory-budget={int(0.8 * least)}"]), images, images)
     assert run.options.accumulate_steps in (2, 4, 8)
-    assert run.planned.total <= int(0.8 * least)
+    assert run.model.planned.total <= int(0.8 * least)
     for name, value in trained(run).items():
         np.testing.assert_allclose(value, want[name], rtol=1e-4, atol=1e-5, err_msg=name)
 

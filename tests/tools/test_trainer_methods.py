@@ -11,10 +11,11 @@ from netbuilder.data import image_libraries
 from netbuilder.exchange import CheckpointFolder, load_predictor, read_checkpoint, write_checkpoint
 from netbuilder.optimizers import OPTIMIZERS
 from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.training.early_end import EarlyEnd
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.run import Run
-from small_training import BASE, images, run_of
+from small_training import BASE, images, run_of, train_until
 
 METHODS = {
     "plain momentum": ["--no-nesterov"],
@@ -34,7 +35,7 @@ def blobs(run):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ways", [["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"]], ids=["2", "3 x 2"])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 def test_devices_change_nothing(method, ways):
     found = []
     for more in ([], ways):
@@ -52,7 +53,7 @@ def test_devices_change_nothing(method, ways):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("devices", ["0", "0,1"])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 def test_resumed_to_the_bit_in_the_middle_of_an_epoch(method, devices):
     arguments = [*METHODS[method], f"--devices={devices}"]
     whole = run_of(*arguments)
@@ -60,7 +61,7 @@ def test_resumed_to_the_bit_in_the_middle_of_an_epoch(method, devices):
         whole.train_epoch(number)
     first = run_of(*arguments)
     first.train_epoch(1)
-    first.train_epoch(2, stop=lambda: first.step == 2)
+    train_until(first, 2, 2)
     second = run_of(*arguments)
     assert second.resume(first.checkpoint(), "it") == []
     second.train_epoch(2)
@@ -81,7 +82,7 @@ def test_every_optimizer_trains(name):
 
 def test_momentum_is_nesterovs_unless_it_is_not():
     def update(*more):
-        ops = run_of(*more)._model.net.Proto().op
+        ops = run_of(*more).model.train.net.Proto().op
         op = next(op for op in ops if op.type == "MomentumSGDUpdate")
         return {argument.name: argument.f or argument.i for argument in op.arg}
 
@@ -133,7 +134,7 @@ def test_changed_images_are_the_same_on_any_devices_and_resumed():
     for run in (one, two):
         run.train_epoch(1)
     begun = run_with()
-    begun.train_epoch(1, stop=lambda: begun.step == 5)
+    train_until(begun, 1, 5)
     resumed.resume(begun.checkpoint(), "it")
     resumed.train_epoch(1)
     for name, value in blobs(one).items():
@@ -171,12 +172,12 @@ def test_a_run_ends_when_nothing_gets_better(tmp_path, capfd):
 def test_patience_is_counted_over_a_resumed_run(tmp_path):
     run = run_of("--patience=3")
     run.train_epoch(1)
-    run.early.update(0.5)
-    run.early.update(0.4)
+    run.callbacks.get(EarlyEnd).stopping.update(0.5)
+    run.callbacks.get(EarlyEnd).stopping.update(0.4)
     write_checkpoint(tmp_path / "c.minidb", run.checkpoint())
     again = run_of("--patience=3")
     again.resume(read_checkpoint(tmp_path / "c.minidb"), "it")
-    assert again.early.state() == {"best": 0.5, "best_at": 1, "seen": 2}
+    assert again.callbacks.get(EarlyEnd).stopping.state() == {"best": 0.5, "best_at": 1, "seen": 2}
 
 
 def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
@@ -227,11 +228,11 @@ def test_wrong_options(arguments, message, capsys):
 def test_find_nan_names_the_operator():
     run = run_of("--devices=0,1", "--find-nan")
     assert run.train_epoch(1) is not None
-    blob = min(name for name in run._workspace.blobs() if name.startswith("cpu_1/") and name.endswith("_w"))
-    value = run._workspace.fetch(blob)
+    blob = min(name for name in run.model.workspace.blobs() if name.startswith("cpu_1/") and name.endswith("_w"))
+    value = run.model.workspace.fetch(blob)
     value[0, 0] = 3e38
     for scope in ("cpu_0/", "cpu_1/"):
-        run._workspace.feed(scope + blob.removeprefix("cpu_1/"), value)
+        run.model.workspace.feed(scope + blob.removeprefix("cpu_1/"), value)
     message = r"epoch 2, step 1: net 'mlp_train.*operator \d+: .* not finite: its output 'cpu_[01]/"
     with pytest.raises(FloatingPointError, match=message):
         run.train_epoch(2)

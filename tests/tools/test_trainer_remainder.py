@@ -27,7 +27,7 @@ def trained(source, *arguments):
     options = parse([*BASE, "--data", source, *arguments])
     run = Run(options, *load_images(source, options.input))
     epoch = run.train_epoch(1)
-    return [run._workspace.fetch(f"cpu_0/fc{k}_{part}") for k in range(3) for part in "wb"], epoch.loss, run.steps
+    return [run.model.workspace.fetch(f"cpu_0/fc{k}_{part}") for k in range(3) for part in "wb"], epoch.loss, run.steps
 
 
 def assert_same(one, other):
@@ -65,9 +65,9 @@ def test_normalization_over_all_devices(tmp_path):
         options = parse([*BASE, "--model=resnet8-cifar", "--data", source, *arguments])
         run = Run(options, *load_images(source, options.input))
         epoch = run.train_epoch(1)
-        names = (*run._model.params, *run._model.GetComputedParams(""))
+        names = (*run.model.train.params, *run.model.train.GetComputedParams(""))
         chosen = [str(name) for name in names if str(name).startswith("cpu_0/")]
-        return [run._workspace.fetch(name) for name in chosen], epoch.loss, run.steps
+        return [run.model.workspace.fetch(name) for name in chosen], epoch.loss, run.steps
 
     def distance(one, other):
         each = [np.concatenate([np.ravel(array) for array in values]) for values in (one, other)]

@@ -70,6 +70,7 @@ def assert_same(got, want):
         np.testing.assert_array_equal(got[blob], value, err_msg=blob)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["lenet", "resnet8"])
 def test_every_blob_fetched_in_turn(name):
     """A blob after each step: the same as in a net of all steps, and without effect on later steps."""
@@ -87,6 +88,7 @@ def test_every_blob_fetched_in_turn(name):
         assert_same(parameters_of(workspace, model), parameters_of(quiet, model))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("observable", [None, "outputs"])
 @pytest.mark.parametrize("name", ["lenet", "resnet8"])
 def test_other_shapes_on_the_way(name, observable):
@@ -122,6 +124,7 @@ def moved(workspace, net):
     return sorted(step.inputs[0].name for step in plan.steps if step.moves)
 
 
+@pytest.mark.one_in(2)
 @BOTH_WAYS
 @pytest.mark.parametrize("name", ["alexnet", "resnet8"])
 def test_a_test_net_between_steps(name, without, monkeypatch):

@@ -103,6 +103,7 @@ def plan_of_step(name, **options):
     return net.plan_ahead()[-1], planned_memory(workspace, net.name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name, dtype, most",
     [

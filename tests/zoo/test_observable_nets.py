@@ -56,6 +56,7 @@ def model_of(name, label=None, **options):
     return model, out, np.random.default_rng(0).normal(size=(2, channels, size, size)).astype(np.float32)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", nets())
 def test_in_test_mode(name):
     model, scores, x = model_of(name, is_test=True, no_loss=True)
@@ -110,6 +111,7 @@ def with_dead_memory_filled(plan):
     return plan.with_calls(then_fill)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name, kind",
     [pytest.param(*name.values, "dag", marks=name.marks) for name in nets()]
@@ -136,6 +138,7 @@ def test_no_step_reads_dead_memory(name, kind):
         assert np.array_equal(found[1][p], value), p
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", nets())
 def test_in_training(name):
     model, (_, loss), x = model_of(name, label="label")
@@ -221,6 +224,7 @@ def test_gradients_that_share_names_make_no_plan_larger(name):
     assert steps_shared <= steps
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name, observable",
     [("resnet8", "all")]
@@ -260,6 +264,7 @@ def test_blobs_that_share_names_have_their_last_values(name):
             assert np.abs(value - want).max() <= 1e-3 * np.abs(want).max(), blob
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", nets())
 def test_where_outputs_are_observable_renaming_changes_no_plan(name):
     """Values that nobody can fetch are placed by their lifetimes, whatever their names are."""

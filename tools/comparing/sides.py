@@ -57,8 +57,8 @@ class TrainerSide:
         reset_optimizer_instance_count()
         reset_names()  # names, and with them random numbers, are those of the other side
         run = Run(options, train, test)
-        self.record: Replicas | None = run.record
-        self._nets = run.nets
+        self.record: Replicas | None = run.model.record
+        self._nets = run.model.nets
         self._steps = run.first_steps(steps)
 
     def step(self) -> RecordedRun:

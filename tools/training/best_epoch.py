@@ -1,16 +1,25 @@
-"""The epoch of a run with the greatest accuracy on held-out samples."""
+"""The epoch of a run with the greatest accuracy on held-out samples, which can be exported at once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from netbuilder.tools.training.callbacks import Callback
+from netbuilder.tools.training.settings import Options
+
+if TYPE_CHECKING:
+    from netbuilder.tools.training.run import EpochResults, Run
 
 __all__ = ["BestEpoch"]
 
 
-class BestEpoch:
+class BestEpoch(Callback):
     """The best epoch so far.
+
+    Args:
+        options: of the run; they say whether its predictor is exported as soon as it has ended.
 
     Attributes:
         number: from 1; 0: there is none, since no epoch has ended, or none had an accuracy.
@@ -18,22 +27,24 @@ class BestEpoch:
         exported: the folder that its predictor was written to; None: it was not.
     """
 
-    def __init__(self) -> None:
+    name = "best_epoch"
+
+    def __init__(self, options: Options) -> None:
+        self._folder = options.export if options.export_epoch == "best" else None
         self.number, self.accuracy = 0, -math.inf
         self.exported: str | None = None
 
-    def update(self, number: int, accuracy: float) -> bool:
-        """Return whether this epoch, which has just ended, is better than all before; NaN never is."""
-        if not accuracy > self.accuracy:
-            return False
-        self.number, self.accuracy, self.exported = number, accuracy, None
-        return True
+    def after_epoch(self, run: Run, results: EpochResults) -> None:
+        if not results.held_out.top1 > self.accuracy:  # NaN never is
+            return
+        self.number, self.accuracy, self.exported = results.number, results.held_out.top1, None
+        if self._folder is not None:
+            if run.group.is_first:
+                run.export(self._folder)
+            self.exported = self._folder
 
-    def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
+    def state_dict(self) -> dict[str, Any]:
         return {"number": self.number, "accuracy": self.accuracy, "exported": self.exported} if self.number else {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that ``state`` returned."""
-        if state:
-            self.number, self.accuracy, self.exported = state["number"], state["accuracy"], state["exported"]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.number, self.accuracy, self.exported = state["number"], state["accuracy"], state["exported"]

@@ -32,8 +32,8 @@ def run_within_budget(options: Options, *data: Any) -> Run:
         samples=options.batch,
         devices=options.replicas,
         accumulate_steps=options.accumulate_steps,
-        plan=lambda run: run.plan().total,
-        net=lambda run: run.training_net,
+        plan=lambda run: run.model.plan(run.group).total,
+        net=lambda run: run.model.net,
         group=lambda run: run.group,
         why_not_split=_why_not_split(options),
     )

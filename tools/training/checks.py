@@ -27,6 +27,12 @@ AUTO = "auto"
 
 def problem_of(options: Options) -> str | None:
     """Return the first problem of a run's options, or None."""
+    for name in ("momentum", "nesterov"):
+        if options.optimizer != "sgd" and getattr(options, name) is not None:
+            return (
+                f"--{name}: applies only to --optimizer sgd; set that of {options.optimizer}, if it has one, by "
+                "--optimizer-arg"
+            )
     if options.model not in NETS:
         return (
             f"--model: unknown net {options.model!r}; the nets are {', '.join(NETS)}{did_you_mean(options.model, NETS)}"
@@ -90,7 +96,7 @@ def problem_of(options: Options) -> str | None:
             return f"--{name.replace('_', '-')}: must be positive, got {getattr(options, name)}"
     if options.seed < 0:
         return f"--seed: must not be negative, got {options.seed}"
-    if not 0 <= options.momentum < 1:
+    if options.momentum is not None and not 0 <= options.momentum < 1:
         return f"--momentum: must be in [0, 1), got {options.momentum:g}"
     if not options.weight_decay >= 0:
         return f"--weight-decay: must not be negative, got {options.weight_decay:g}"
@@ -149,7 +155,7 @@ def _block_problem(options: Options) -> str | None:
         return f"--block-momentum: must be in [0, 1), got {block.momentum:g}"
     if block.warmup_steps < 0:
         return f"--block-warmup-steps: must not be negative, got {block.warmup_steps}"
-    if block.resets_momentum and (options.optimizer != "sgd" or not options.momentum):
+    if block.reset_momentum and (options.optimizer != "sgd" or not options.momentum):
         return "--block-reset-momentum: needs --optimizer sgd with a --momentum"
     if options.combine_bn:
         return "--combine-bn: cannot be combined with --block-steps, whose devices do not exchange anything in a step"
@@ -183,12 +189,12 @@ def _update_problem(options: Options) -> str | None:
 
 def _checkpoint_problem(options: Options) -> str | None:
     """Return the first problem of the options for checkpoints, or None."""
-    for name in ("every_steps", "every_epochs"):
+    for name in ("checkpoint_every_steps", "checkpoint_every_epochs"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            return f"--checkpoint-{name.replace('_', '-')}: must be positive, got {value}"
+            return f"--{name.replace('_', '-')}: must be positive, got {value}"
         if value is not None and not options.checkpoint:
-            return f"--checkpoint-{name.replace('_', '-')}: needs --checkpoint FOLDER"
+            return f"--{name.replace('_', '-')}: needs --checkpoint FOLDER"
     if options.keep < 1:
         return f"--keep: must be positive, got {options.keep}"
     if options.resume == AUTO and not options.checkpoint:

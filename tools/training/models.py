@@ -15,7 +15,7 @@ from netbuilder.optimizers import (
     build_optimizer,
     optimizer_by_name,
 )
-from netbuilder.parallel import Parallelize, Parallelize_BMUF
+from netbuilder.parallel import DataParallelOptions, Parallelize, Parallelize_BMUF
 from netbuilder.tools.training.nets import NETS, add_net
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timing import Boundaries
@@ -73,15 +73,17 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         "forward_pass_builder_fun": forward,
         "devices": list(options.devices),
         "rendezvous": options.rendezvous,
-        "net_type": options.net_type,
-        "num_threads_per_device": options.device_workers,
         "cpu_device": options.cpu,
-        "dtype": options.dtype,
-        "allow_tf32": options.allow_tf32,
-        "deterministic": options.deterministic,
-        "memory_budget": options.memory_budget,
-        "weighted_shares": True,
-        "accumulate_steps": options.accumulate_steps,
+        "options": DataParallelOptions(
+            net_type=options.net_type,
+            num_threads_per_device=options.device_workers,
+            dtype=options.dtype,
+            allow_tf32=options.allow_tf32,
+            deterministic=options.deterministic,
+            memory_budget=options.memory_budget,
+            weighted_shares=True,
+            accumulate_steps=options.accumulate_steps,
+        ),
     }
     if (block := options.block) is None:
         Parallelize(
@@ -99,7 +101,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             block_learning_rate=block.learning_rate,
             block_momentum=block.momentum,
             nesterov=block.nesterov,
-            reset_momentum_sgd=block.resets_momentum,
+            reset_momentum_sgd=block.reset_momentum,
             warmup_iterations=block.warmup_steps or None,
             block_iterations=block.steps,
             **common,

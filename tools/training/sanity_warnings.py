@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from netbuilder.graph import Net
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
+from netbuilder.tools.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from netbuilder.tools.training.run import EpochResults, Run
 
 __all__ = ["SanityWarnings", "first_not_finite"]
 
@@ -19,17 +23,27 @@ _STUCK = 3  # epochs at chance after which to warn
 _NEAR = 1.2  # accuracy below this times chance counts as chance
 
 
-class SanityWarnings:
-    """Checks batches and epochs, and prints each warning once.
+class SanityWarnings(Callback):
+    """Checks the first batch and the accuracies of each epoch, and prints each warning once, on rank 0."""
 
-    Args:
-        classes: number of classes.
-    """
+    name = "sanity_warnings"
 
-    def __init__(self, classes: int) -> None:
-        self._chance = 1 / max(classes, 1)
+    def __init__(self) -> None:
+        self._looks = False
         self._given: set[str] = set()
         self._found: list[float] = []
+
+    def before_epoch(self, run: Run) -> None:
+        self._looks = run.group.is_first
+
+    def before_batch(self, run: Run, batch: Mapping[str, Any]) -> None:
+        if self._looks:
+            self._looks = False
+            self.batch(batch["data"], batch["label"])
+
+    def after_epoch(self, run: Run, results: EpochResults) -> None:
+        if run.group.is_first:
+            self.epoch(results.training.accuracy, results.held_out.top1, run.classes)
 
     def batch(self, images: Any, labels: Any) -> None:
         """Check a batch, such as the first one of each epoch."""
@@ -40,16 +54,17 @@ class SanityWarnings:
         if len(labels) >= _MANY and (labels == labels.flat[0]).all():
             self._warn(f"all {len(labels)} labels of a batch are {labels.flat[0]}; is the data shuffled?")
 
-    def epoch(self, training: float, held_out: float) -> None:
+    def epoch(self, training: float, held_out: float, classes: int) -> None:
         """Check the accuracies of an epoch, in [0, 1]."""
+        chance = 1 / max(classes, 1)
         self._found.append(training)
         last = self._found[-_STUCK:]
         if len(last) < _STUCK:
             if training == held_out == 1.0 and len(self._found) == 1:
                 self._warn("accuracy is already 100% after the first epoch; check that images do not contain their "
                           "labels, and that the samples differ")  # fmt: skip
-        elif max(last) < _NEAR * self._chance:
-            self._warn(f"accuracy has been at chance ({self._chance:.1%}) for {_STUCK} epochs; try another learning "
+        elif max(last) < _NEAR * chance:
+            self._warn(f"accuracy has been at chance ({chance:.1%}) for {_STUCK} epochs; try another learning "
                       "rate, and check that images and labels belong together")  # fmt: skip
 
     def _warn(self, text: str) -> None:

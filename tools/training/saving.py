@@ -4,107 +4,103 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from netbuilder.distributed import ProcessGroup
 from netbuilder.exchange import Checkpoint, CheckpointFolder, read_checkpoint
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
+from netbuilder.tools.training.callbacks import Callback
 from netbuilder.tools.training.checks import AUTO
 from netbuilder.tools.training.settings import Options
+
+if TYPE_CHECKING:
+    from netbuilder.tools.training.run import EpochResults, Run
 
 __all__ = ["Saving", "find_checkpoint"]
 
 
-class Trained(Protocol):
-    """The part of a run that checkpoints need."""
-
-    group: ProcessGroup
-    steps: int  #: in an epoch
-    step: int  #: done in the current epoch
-
-    @property
-    def steps_done(self) -> int:
-        """Number of steps of all epochs so far."""
-
-    def checkpoint(self, metric: float | None = None) -> Checkpoint: ...
-
-
-class Saving:
-    """Writes the checkpoints of a run; of several processes, which all call the methods, rank 0 writes.
+class Saving(Callback):
+    """Writes the checkpoints of a run; of several processes rank 0 does.
 
     Args:
         options: of the run.
-        run: its state.
 
-    Raises:
-        NetError: the folder holds checkpoints of another run.
-        OSError: the folder cannot be created.
+    Attributes:
+        last: the file of the last checkpoint; None: there is none, or this process writes none.
+        complete: whether the last checkpoint that was due has been written.
+
     """
 
-    def __init__(self, options: Options, run: Trained) -> None:
-        self._run = run
+    name = "saving"
+
+    def __init__(self, options: Options) -> None:
         self._options = options
         self._folder = CheckpointFolder(options.checkpoint, options.keep) if options.checkpoint else None
-        self.last = next(reversed(self._folder.paths()), None) if self._folder is not None else None
-        self.complete = True  # whether the last checkpoint that was due has been written
+        self.last: Path | None = None
+        self.complete = True
         self._last_step = -1
-        if self._folder is not None and run.group.is_first:
-            self._folder.require_none_later(run.steps_done)
 
-    def after_step(self) -> None:
-        """Write a checkpoint if one is due after this step."""
-        every, run = self._options.every_steps, self._run
+    def before_training(self, run: Run) -> None:
+        """Check the folder.
+
+        Raises:
+            NetError: it holds checkpoints of another run.
+        """
+        if self._folder is not None:
+            self.last = next(reversed(self._folder.paths()), None)
+            if run.group.is_first:
+                self._folder.require_none_later(run.steps_done)
+
+    def after_step(self, run: Run) -> None:
+        every = self._options.checkpoint_every_steps
         # At the end of an epoch, after_epoch writes the checkpoint, with the accuracy.
         ends_epoch = run.step == run.steps and self._due(run.steps_done // run.steps)
         if every and not ends_epoch and run.steps_done % every == 0:
-            self.attempt()
+            self._attempt(run)
 
-    def after_epoch(self, number: int, accuracy: float, *, last: bool = False) -> None:
-        """Write a checkpoint if one is due after this epoch, or if it is the ``last`` one."""
-        if last or self._due(number):
-            self.attempt(accuracy)
+    def after_epoch(self, run: Run, results: EpochResults) -> None:
+        if run.ends or self._due(results.number):
+            self._attempt(run, results.held_out.top1)
+
+    def after_training(self, run: Run) -> None:
+        if run.stopped:
+            self._attempt(run, then="training has stopped")
 
     def _due(self, epoch: int) -> bool:
         every = self._options.every_epochs
         return epoch == self._options.epochs or every is not None and epoch % every == 0
 
-    def now(self, metric: float | None = None) -> Path | None:
-        """Write a checkpoint, unless this step has one; return its file, or None if this process writes none.
+    def _write(self, run: Run, metric: float | None) -> None:
+        """Write a checkpoint, unless this step has one.
 
         Raises:
             OSError: the file cannot be written.
         """
-        if self._folder is not None and self._run.steps_done != self._last_step:
-            checkpoint, group = self._run.checkpoint(metric), self._run.group
-            problem: OSError | None = None
-            try:
-                self.last = self._folder.write(checkpoint) if group.is_first else None
-            except OSError as error:
-                problem = error
-            if group.broadcast(problem is not None):
-                raise problem or OSError("rank 0 could not write it")
-            self._last_step = self._run.steps_done
-        return self.last
-
-    def attempt(self, metric: float | None = None, then: str = "training continues") -> Path | None:
-        """Write a checkpoint, unless this step has one; say if it cannot be written, and what happens ``then``.
-
-        Returns:
-            the file of the last checkpoint; None: there is none, or this process writes none.
-        """
+        if self._folder is None or run.steps_done == self._last_step:
+            return
+        checkpoint, group = run.checkpoint(metric), run.group
+        problem: OSError | None = None
         try:
-            self.now(metric)
+            self.last = self._folder.write(checkpoint) if group.is_first else None
+        except OSError as error:
+            problem = error
+        if group.broadcast(problem is not None):
+            raise problem or OSError("rank 0 could not write it")
+        self._last_step = run.steps_done
+
+    def _attempt(self, run: Run, metric: float | None = None, then: str = "training continues") -> None:
+        """Write a checkpoint; say if it cannot be written, and what happens ``then``."""
+        try:
+            self._write(run, metric)
             self.complete = True
         except OSError as error:
             self.complete = False
-            if self._run.group.is_first:
+            if run.group.is_first:
                 kept = f"the last checkpoint is {self.last}" if self.last else "there is no checkpoint yet"
                 print(
                     f"netbuilder-train: a checkpoint could not be written: {error_text(error)}; {then}, and {kept}",
                     file=sys.stderr, flush=True,
                 )  # fmt: skip
-        return self.last
 
 
 def find_checkpoint(options: Options) -> tuple[str, Checkpoint] | None:

@@ -1,147 +1,250 @@
-"""The options of a training run."""
+"""The options of a training run: their names on the command line, types, defaults and help."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from netbuilder.distributed import ProcessGroup, Rendezvous
+from netbuilder.ops.core.precision import PRECISIONS
+from netbuilder.ops.updates.rate_policies import POLICIES
+from netbuilder.optimizers import OPTIMIZERS
+from netbuilder.runtime import NET_TYPES
+from netbuilder.tools.common_options import without_option
+from netbuilder.tools.options import nested, option, switch, values_of
+from netbuilder.tools.parser import device_number, whole_number
 from netbuilder.tools.training.input_options import InputOptions
+from netbuilder.tools.training.nets import NETS
 
 __all__ = ["BlockOptions", "Options"]
+
+_MOMENTUM = 0.9
+
+_OFFERED = [name for name, about in OPTIMIZERS.items() if not about.half]  # the nets have float32 parameters
+
+
+def _usual_rates() -> str:
+    rates: dict[float, list[str]] = {}
+    for name in _OFFERED:
+        rates.setdefault(OPTIMIZERS[name].usual_rate, []).append(name)
+    return "; ".join(f"{rate:g}: {', '.join(names)}" for rate, names in rates.items())
 
 
 @dataclass(frozen=True)
 class BlockOptions:
-    """Devices train on their own and are brought together by block-wise updates, see ``Parallelize_BMUF``.
+    """Devices train on their own and are brought together by block-wise updates, see ``Parallelize_BMUF``."""
 
-    Args:
-        steps: length of a block.
-        learning_rate, momentum, nesterov: of the rule; a momentum of None is 1 - 1 / number of devices.
-        warmup_steps: before the first block.
-        resets_momentum: set the momenta of the devices' own updates to 0 after each block.
-    """
+    steps: int = option(
+        "let each device train on its own, and average the parameters after each K steps, instead of exchanging "
+        "gradients in each step",
+        required=True, metavar="K", group="block-wise updates",
+    )  # fmt: skip
+    learning_rate: float = option("factor of the change of a block", default=1.0, metavar="R")
+    momentum: float | None = option(
+        "share of the earlier blocks' change that is added (default: 1 - 1 / number of devices)", metavar="M"
+    )
+    nesterov: bool = switch("Nesterov's block momentum")
+    warmup_steps: int = option(
+        "steps before the first block, after which all devices continue from the first one's parameters (default: 0)",
+        default=0,
+    )
+    reset_momentum: bool = switch("with sgd: set the momenta to 0 after each block")
 
-    steps: int
-    learning_rate: float = 1.0
-    momentum: float | None = None
-    nesterov: bool = False
-    warmup_steps: int = 0
-    resets_momentum: bool = False
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of a training run.
 
-    Args:
-        model: name of the net.
-        data: see ``load_images``.
-        cpu: replicas on the CPU instead of on GPUs.
-        devices: their ids, on each process.
-        batch: samples per step, over all devices of all processes.
-        epochs: passes over the data.
-        learning_rate: before its policy changes it.
-        policy, policy_args: how the rate changes over the iterations.
-        optimizer, optimizer_args: one of ``netbuilder.optimizers.OPTIMIZERS``, and its arguments by name.
-        momentum, nesterov: of SGD.
-        weight_decay: factor of each weight that is added to its gradient.
-        seed: of initial values and of the order of samples.
-        net_type: how the net is executed.
-        device_workers: upper bound of the threads that run the net, for each device.
-        dtype: type of activations in training.
-        allow_tf32: GPUs may use TF32.
-        deterministic: two runs are equal to the bit.
-        memory_budget: of a training step; None: no limit.
-        combine_bn: batch normalization over all devices.
-        strategy: the text of what processes exchange, see ``Strategy.of``.
-        export: folder for the predictor, or None.
-        check_export: evaluate the predictor in a new process.
-        export_epoch: "last", or "best": the epoch with the greatest accuracy on held-out samples.
-        checkpoint: folder for checkpoints, or None.
-        every_steps, every_epochs: steps and epochs between checkpoints; None: not by steps, or not by epochs.
-        keep: how many of the latest checkpoints are kept, in addition to the best.
-        resume: a checkpoint, a folder of them, or "auto"; None: start from the beginning.
-        without: groups of optimizations of plans that are switched off.
-        find_nan: raise an error at the first operator whose result is NaN or infinite.
-        step_limit, first_step_limit: longest time of a step in seconds; None: no limit, ten times the former.
-        input: options for images that are decoded on demand.
-        accumulate_steps: micro-batches that a batch is split into.
-        measure_speed_up: before training, time steps on one device and on all.
-        base_batch: the batch for which the learning rate is given; None: that of this run.
-        warmup_epochs, warmup_start: length of the warm-up, and the share of the rate at its beginning.
-        norm_decay: whether scales of normalization layers have weight decay.
-        label_smoothing: share of each label that is spread evenly over all classes.
-        mixup, cutmix: alpha of each (see ``netbuilder.data.BatchMixer``); 0: never.
-        average_decay: of the moving averages of parameters, which are evaluated and exported; None: there are none.
-        patience: epochs without a better result on held-out samples after which training ends; None: no limit.
-        patience_measure: "accuracy" or "loss".
-        least_improvement: by how much a result must be better to count.
-        out: folder of the run, or None.
-        metrics, tensorboard, plot: files for metrics, or None.
-        block: block-wise updates; None: gradients are exchanged in each step.
-        effective: all options by name, in the form of a file for ``--config``.
-        rendezvous: the processes that train together; None: this one alone.
+    Those of SGD and the learning rate, where they are not given, are set to the usual values for the optimizer.
     """
 
-    model: str
-    data: str
-    cpu: bool
-    devices: tuple[int, ...]
-    batch: int
-    epochs: int
-    learning_rate: float
-    policy: str
-    policy_args: dict[str, Any]
-    momentum: float
-    weight_decay: float
-    seed: int
-    net_type: str
-    device_workers: int
-    dtype: str
-    allow_tf32: bool
-    deterministic: bool
-    memory_budget: str | None
-    export: str | None
-    check_export: bool
-    export_epoch: str = "last"
-    step_epochs: int | None = None
-    checkpoint: str | None = None
-    every_steps: int | None = None
-    every_epochs: int | None = None
-    keep: int = 3
-    resume: str | None = None
-    without: frozenset[str] = frozenset()
-    find_nan: bool = False
-    step_limit: float | None = None
-    first_step_limit: float | None = None
-    input: InputOptions = InputOptions()
-    accumulate_steps: int = 1
-    combine_bn: bool = False
-    strategy: str = "plain"
-    base_batch: int | None = None
-    measure_speed_up: bool = False
-    warmup_epochs: float = 0.0
-    warmup_start: float = 0.1
-    norm_decay: bool = True
-    label_smoothing: float = 0.0
-    optimizer: str = "sgd"
-    optimizer_args: dict[str, Any] = field(default_factory=dict)
-    nesterov: bool = True
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    average_decay: float | None = None
-    patience: int | None = None
-    patience_measure: str = "accuracy"
-    least_improvement: float = 0.0
-    out: str | None = None
-    metrics: str | None = None
-    tensorboard: str | None = None
-    plot: str | None = None
-    block: BlockOptions | None = None
-    effective: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    model: str = option(
+        f"the net to train (default: resnet20-cifar): {', '.join(NETS)}",
+        default="resnet20-cifar", metavar="NAME", group="net and data",
+    )  # fmt: skip
+    data: str = option(
+        "digits (a data set that comes with netbuilder, the default), dummy (random images, to measure "
+        "speed), a folder with IDX files such as MNIST's, a folder with one folder of images for each class, "
+        "a database, an .npz file, or a CSV list",
+        default="digits", metavar="PATH",
+    )  # fmt: skip
+
+    cpu: bool = switch("train on the CPU; without this option, on GPUs", group="devices")
+    devices: tuple[int, ...] = option(
+        "numbers of the devices of each process, from 0 on; each has one replica (default: 0). Several "
+        "processes on a host with GPUs have GPUs of their own, which each of them counts from 0 on",
+        type=device_number, default=(0,), metavar="ID,ID",
+    )  # fmt: skip
+    net_type: str = option(
+        f"how the net is executed (default: dag): {', '.join(NET_TYPES)}", default="dag", metavar="TYPE"
+    )
+    device_workers: int = option(
+        "use at most N threads to run the net, for each device", type=whole_number(1, 1000), default=4
+    )
+    dtype: str = option(
+        f"type of activations in training: {' or '.join(PRECISIONS)} (default: float32); float16 is for GPUs, "
+        "and scales gradients",
+        default="float32", metavar="TYPE",
+    )  # fmt: skip
+    allow_tf32: bool = switch("GPUs may round the factors of float32 products to 10 bits, for speed")
+    deterministic: bool = switch(
+        "two runs with the same options, devices and threads are equal to the bit; on GPUs some steps are slower"
+    )
+    memory_budget: str | None = option(
+        "memory of a training step, such as 4GiB, or the fraction of what it would take, such as 0.6: activations "
+        "are computed again in the backward pass to keep to it, with the same results (default: no limit)",
+        metavar="SIZE",
+    )
+    combine_bn: bool = switch(
+        "normalize each batch over all devices together, as one device does, not each device's share"
+    )
+    measure_speed_up: bool = switch("before training, time steps on all devices and on the first one alone")
+    without: frozenset[str] = without_option()
+
+    input: InputOptions = nested(InputOptions)
+
+    batch: int = option("samples in each step, over all devices of all processes", default=64, group="optimization")
+    accumulate_steps: int = option(
+        "split each batch into K micro-batches and sum their gradients before one update", default=1, metavar="K"
+    )
+    strategy: str = option(
+        "what several processes exchange in a step, such as half:bfloat16, topk:0.01 or threshold:0.001 (default: "
+        "plain: all gradients)",
+        default="plain", metavar="TEXT",
+    )  # fmt: skip
+    epochs: int = option("passes over the data", default=10)
+    optimizer: str = option(f"the optimizer (default: sgd): {', '.join(_OFFERED)}", default="sgd", metavar="NAME")
+    optimizer_args: dict[str, Any] = option(
+        "set an argument of the optimizer, such as beta2=0.99 (the error for an unknown one lists all); may be "
+        "repeated",
+        flag="--optimizer-arg", factory=dict, metavar="KEY=VALUE",
+    )  # fmt: skip
+    learning_rate: float = option(
+        f"learning rate, before its policy changes it (default: {_usual_rates()})", metavar="RATE"
+    )
+    base_batch: int | None = option("--learning-rate is given for batches of N: multiply it by --batch / N")
+    warmup_epochs: float = option(
+        "increase the rate linearly over the first N epochs (default: 0)", default=0.0, metavar="N"
+    )
+    warmup_start: float = option("share of the rate at which the warm-up begins", default=0.1, metavar="SHARE")
+    policy: str = option(
+        f"how the rate changes during training (default: fixed): {', '.join(sorted([*POLICIES, 'composite']))}",
+        default="fixed", metavar="NAME",
+    )  # fmt: skip
+    policy_arg: dict[str, Any] = option(
+        "set an argument of the policy; times are counted in iterations; may be repeated",
+        factory=dict, metavar="KEY=VALUE",
+    )  # fmt: skip
+    step_epochs: int | None = option("with --policy step: epochs between two changes of the rate")
+    gamma: float | None = option("with --policy step: factor of the rate at each change", metavar="FACTOR")
+    momentum: float | None = option(f"momentum of sgd (default: {_MOMENTUM})", metavar="M")
+    nesterov: bool | None = option("with sgd: Nesterov's momentum (the default), or classical momentum")
+    weight_decay: float = option("weight decay, not applied to biases (default: 1e-4)", default=1e-4, metavar="SHARE")
+    norm_decay: bool = switch(
+        "do not apply weight decay to the scales of normalization layers either", default=True, flag="--no-norm-decay"
+    )
+    label_smoothing: float = option(
+        "spread SHARE of each label evenly over all classes, usually 0.1 (default: 0)", default=0.0, metavar="SHARE"
+    )
+    mixup: float = option(
+        "blend pairs of images and their labels, by shares drawn from Beta(ALPHA, ALPHA), usually "
+        "0.2 (default: 0, never)",
+        default=0.0, metavar="ALPHA",
+    )  # fmt: skip
+    cutmix: float = option(
+        "replace a box of each image by that of another one and mix their labels, usually 1.0; with "
+        "--mixup, each batch has one of the two (default: 0, never)",
+        default=0.0, metavar="ALPHA",
+    )  # fmt: skip
+    average_decay: float | None = option(
+        "keep exponential moving averages of the parameters, and evaluate and export those; DECAY is usually 0.999 or "
+        "0.9999",
+        flag="--ema", metavar="DECAY",
+    )  # fmt: skip
+    patience: int | None = option("stop after N epochs without a better result on held-out images")
+    patience_measure: str = option(
+        "the result that --patience compares", default="accuracy", choices=["accuracy", "loss"]
+    )
+    least_improvement: float = option(
+        "--patience counts a result as better if it improves by more than X (default: 0)", default=0.0, metavar="X"
+    )
+    find_nan: bool = switch(
+        "look at the result of every operator, also in step nets, and end the run at the first that is NaN or "
+        "infinite, naming blob, operator and line; steps take several times as long"
+    )
+    step_limit: float | None = option(
+        "if a step takes longer, print what each thread is doing, and end the run", metavar="SECONDS"
+    )
+    first_step_limit: float | None = option(
+        "the same for the first step (default: ten times --step-limit)", metavar="SECONDS"
+    )
+    callback: tuple[str, ...] = option(
+        "call what these functions, or classes, of modules make of the options at the events of the run; "
+        "docs/training.md has an example",
+        default=(), metavar="MODULE:FUNCTION",
+    )  # fmt: skip
+    seed: int = option("seed of initial values and of the order of samples (default: 0)", default=0)
+
+    block: BlockOptions | None = nested(BlockOptions, prefix="block-", optional=True)
+
+    export: str | None = option("write a predictor (init_net.pb and predict_net.pb)", metavar="FOLDER", group="result")
+    export_epoch: str = option(
+        "which epoch's predictor is written: the last one's, or that of the greatest held-out accuracy, "
+        "which is written as soon as an epoch is the best so far",
+        default="last", choices=["last", "best"],
+    )  # fmt: skip
+    check_export: bool = switch("evaluate the exported predictor in a new process")
+    out: str | None = option("write options.json, command.txt and metrics.jsonl of the run", metavar="FOLDER")
+    metrics: str | None = option("append a line of JSON for each step and epoch", metavar="FILE")
+    tensorboard: str | None = option("write event files (needs tensorboardX)", metavar="FOLDER")
+    plot: str | None = option("plot loss and accuracy after each epoch (needs matplotlib)", metavar="FILE.png")
+
+    checkpoint: str | None = option(
+        "write checkpoints, from which training can be resumed", metavar="FOLDER", group="checkpoints"
+    )
+    checkpoint_every_steps: int | None = option("write a checkpoint every N steps")
+    checkpoint_every_epochs: int | None = option(
+        "write a checkpoint every N epochs (default: 1, unless --checkpoint-every-steps is given)"
+    )
+    keep: int = option("keep the newest K checkpoints and the best one", default=3, metavar="K")
+    resume: str | None = option(
+        "resume from a checkpoint, or from the newest one in a folder; auto: from the newest one in --checkpoint, if "
+        "there is one",
+        metavar="auto|PATH",
+    )
+
     rendezvous: Rendezvous | None = None
+    """The processes that train together; None: this one alone."""
+
+    def __post_init__(self) -> None:
+        if self.learning_rate is None:
+            rate = OPTIMIZERS.get(self.optimizer, OPTIMIZERS["sgd"]).usual_rate
+            object.__setattr__(self, "learning_rate", rate)
+        if self.optimizer == "sgd":
+            object.__setattr__(self, "momentum", _MOMENTUM if self.momentum is None else self.momentum)
+            object.__setattr__(self, "nesterov", self.nesterov is not False)
+
+    @property
+    def effective(self) -> dict[str, Any]:
+        """All options by name, in the form of a file for ``--config``."""
+        return values_of(self)
+
+    @property
+    def every_epochs(self) -> int | None:
+        """Epochs between checkpoints; None: they are not written by epochs."""
+        every = self.checkpoint_every_epochs
+        return 1 if every is None and self.checkpoint and not self.checkpoint_every_steps else every
+
+    @property
+    def metrics_file(self) -> str | None:
+        """The file for a line of JSON of each step and epoch, or None."""
+        return self.metrics or (str(Path(self.out) / "metrics.jsonl") if self.out else None)
+
+    @property
+    def policy_args(self) -> dict[str, Any]:
+        """The arguments of the policy."""
+        return self.policy_arg if self.gamma is None else {**self.policy_arg, "gamma": self.gamma}
 
     @property
     def scaled_rate(self) -> float:

@@ -7,7 +7,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
+from typing import TYPE_CHECKING
+
+from netbuilder.tools.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from netbuilder.tools.training.run import Run
 
 __all__ = ["STATUS", "StepTimeout"]
 
@@ -17,8 +22,8 @@ STATUS = 124
 _SLICE = 0.25  # seconds of each wait; time in which the process is suspended counts at most as one wait
 
 
-class StepTimeout:
-    """Context manager that ends the process if a step takes too long; call ``step_done`` after each step.
+class StepTimeout(Callback):
+    """Ends the process if a step, or a batch of an evaluation, takes too long.
 
     Args:
         seconds: limit of a step; None: no limit.
@@ -26,6 +31,8 @@ class StepTimeout:
         end: called with the exit status to end the process.
         rank: of this process among several that train together, for the message.
     """
+
+    name = "step_timeout"
 
     def __init__(
         self,
@@ -48,16 +55,18 @@ class StepTimeout:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
 
-    def step_done(self) -> None:
-        """Note that a step has finished."""
+    def after_step(self, run: Run | None = None) -> None:
         self._steps += 1
+
+    after_evaluated_batch = after_step
+
+    def after_training(self, run: Run) -> None:
+        self.__exit__()  # what follows, such as the last checkpoint, is no step
 
     def _watch(self) -> None:
         seen, waited = 0, 0.0

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from netbuilder.graph.replicas import Replicas
-from netbuilder.model import ModelHelper
-from netbuilder.parallel.accumulate import net_names
 from netbuilder.parallel.blocks import count_iterations
-from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.values import StepKind
 from netbuilder.runtime.profile.call import runs_again, share_again
 from netbuilder.runtime.profile.timing import Recorder
+from netbuilder.tools.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from netbuilder.tools.training.run import Run
+    from netbuilder.tools.training.trained_model import TrainedModel
 
 __all__ = ["PHASES", "Boundaries", "StepTiming", "phase_table"]
 
@@ -33,66 +36,69 @@ class Boundaries:
         return next((name for name, end in zip(PHASES, ends) if index < end), PHASES[-1])
 
 
-@dataclass
-class StepTiming:
-    """Times steps call by call.
+class StepTiming(Callback):
+    """Times three steps of each epoch call by call; the fastest counts, since the machine may be shared.
 
-    Args:
-        model: data-parallel training model.
-        workspace: where its nets were created.
-        boundaries: of its net.
+    Attributes:
+        shares: phase -> share of the time of that step; their sum is 1.
+        again: the time to compute values again, to save memory, as a fraction of that of all else, in the same step.
     """
 
-    model: ModelHelper
-    workspace: Workspace
-    boundaries: Boundaries
-    #: Phase -> share of the time of the fastest step that was timed; their sum is 1.
-    shares: dict[str, float] = field(default_factory=dict)
-    #: The time to compute values again, to save memory, as a fraction of that of all else, in the same step.
-    again: float = 0.0
-    _least: float = 0.0
+    name = "step_timing"
 
-    def begin(self) -> None:
-        """Forget the steps timed so far."""
+    def __init__(self) -> None:
+        self.shares: dict[str, float] = {}
+        self.again = 0.0
         self._least = 0.0
+        self._steps: frozenset[int] = frozenset()
+        self._place = 0  # number of micro-batches of the epoch
 
-    def run(self) -> None:
+    def before_epoch(self, run: Run) -> None:
+        # Steps with a whole batch, unless there is none: a last batch of fewer samples would always be the fastest.
+        whole = max(run.whole_batches, 1)
+        self._steps = frozenset({min(2, whole - 1), whole // 3, whole * 2 // 3})
+        self._least, self._place = 0.0, 0
+
+    def runs_batch(self, run: Run) -> Callable[[], object] | None:
+        self._place += 1
+        if run.step in self._steps and self._place % run.options.accumulate_steps == 0:
+            return functools.partial(self.run, run.model)
+        return None
+
+    def run(self, model: TrainedModel) -> None:
         """Run a micro-batch, and the update if it is due, like ``RunNet``, with every call timed."""
-        record = Replicas.load(self.model.net.Proto())
-        names = net_names(self.model.net.Name(), record)
+        each = model.record.accumulate_steps
         seconds = dict.fromkeys(PHASES, 0.0)
         first, times = 0, []
-        for number, name in enumerate(names):
-            net = self.workspace.net(name)
-            once = number > 0 and number == len(names) - 1
-            if once and self.workspace.net(names[0]).clock.iteration % record.accumulate_steps:
+        for number, net in enumerate(model.nets):
+            once = number > 0 and number == len(model.nets) - 1
+            if once and model.nets[0].clock.iteration % each:
                 break
             recorder = Recorder(net)
             recorder.run()
-            weight = 1 if once else record.accumulate_steps
-            times += self._add(recorder, first, weight, seconds)
+            times += _times(recorder, first, 1 if once else each, model.boundaries, seconds)
             first += len(net.program)
         else:
-            count_iterations(self.model, 1, workspace=self.workspace)
+            count_iterations(model.train, 1, workspace=model.workspace)
         whole = sum(seconds.values())
         if whole > 0 and (whole < self._least or not self._least):
             self._least = whole
             self.shares = {name: value / whole for name, value in seconds.items()}
             self.again = share_again(times)
 
-    def _add(
-        self, recorder: Recorder, first: int, weight: int, seconds: dict[str, float]
-    ) -> list[tuple[bool, bool, float]]:
-        """Add the time of each call to that of its phase; return the times for ``share_again``."""
-        times = []
-        calls = [call for plan in recorder.plans for call in plan.calls] + recorder.alone
-        for call in calls:
-            phase = self.boundaries.phase(first + call.instruction.index)
-            took = weight * sum(ended - began for _, began, ended in call.spans) / 1e9
-            seconds[phase] += took
-            if call.step is not None:
-                times.append((call.step.kind is StepKind.RECOMPUTE, runs_again(call.step), took))
-        return times
+
+def _times(
+    recorder: Recorder, first: int, weight: int, boundaries: Boundaries, seconds: dict[str, float]
+) -> list[tuple[bool, bool, float]]:
+    """Add the time of each call to that of its phase; return the times for ``share_again``."""
+    times = []
+    calls = [call for plan in recorder.plans for call in plan.calls] + recorder.alone
+    for call in calls:
+        took = weight * sum(ended - began for _, began, ended in call.spans) / 1e9
+        seconds[boundaries.phase(first + call.instruction.index)] += took
+        if call.step is not None:
+            times.append((call.step.kind is StepKind.RECOMPUTE, runs_again(call.step), took))
+    return times
 
 
 def phase_table(shares: dict[str, float], wait: float, seconds: float) -> str:

@@ -8,15 +8,20 @@ import signal
 import threading
 import time
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from netbuilder.tools.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from netbuilder.tools.training.run import Run
 
 __all__ = ["Stopping"]
 
 _SAME = 0.5  # seconds in which a second signal is the same request: a terminal, a shell and a launcher may all send it
 
 
-class Stopping:
-    """Context manager that records the first of these signals; a second one has its usual effect.
+class Stopping(Callback):
+    """Records the first of these signals, which stops the run; a second one has its usual effect.
 
     A second SIGHUP has none, since the system and the shell both send it when a terminal is closed. Signals that the
     process ignores, as SIGHUP under ``nohup``, stay ignored.
@@ -25,6 +30,7 @@ class Stopping:
         by: the signal that was received; None: none so far.
     """
 
+    name = "stopping"
     _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
     def __init__(self) -> None:
@@ -41,6 +47,9 @@ class Stopping:
 
     def __exit__(self, *details: object) -> None:
         self._restore_handlers()
+
+    def stops(self, run: Run) -> bool:
+        return self.by is not None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

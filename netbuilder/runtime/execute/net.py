@@ -25,7 +25,6 @@ from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.graph.observability import ALL, set_stored
 from netbuilder.graph.replicas import Replicas, has_record
-from netbuilder.graph.replicated_net import replicated_net
 from netbuilder.ops.core.contexts import LEFT_AS_IS
 from netbuilder.ops.core.instructions import Instruction, Role, describe, located
 from netbuilder.ops.core.operator import STRING, Exchange
@@ -34,6 +33,7 @@ from netbuilder.ops.core.random_streams import stream_of
 from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.renaming import all_operators
 from netbuilder.ops.core.replication import Replication
+from netbuilder.passes.replicated_net import replicated_net
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
 from netbuilder.runtime.execute.executable import Plan, make_plan

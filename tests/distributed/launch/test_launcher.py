@@ -104,6 +104,7 @@ def test_a_job_that_ends(tmp_path):
     no_orphans(tmp_path)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "engine, mode, status, said",
     [

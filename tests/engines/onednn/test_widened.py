@@ -59,6 +59,7 @@ def trained(build, order, dtype, **options):
 @pytest.mark.parametrize(
     "options", [{}, {"no_bias": 1}, {"group": 2}, {"layer": "conv_transpose"}], ids=str
 )  # fmt: skip
+@pytest.mark.one_in(2)
 def test_a_step_is_near_that_in_float32(options, order, always):
     build = net_of(order, **options)
     want, _ = trained(build, order, "float32")

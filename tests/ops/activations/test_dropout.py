@@ -24,7 +24,7 @@ RATIOS = st.sampled_from([0.0, 0.25, 0.5, 0.9])
 class TestDropout(OperatorSuite):
     operator = Dropout
     refusals = (
-        refusal(Dropout(), [i32(3)], "must be of a floating type, got int32"),
+        refusal(Dropout(), [i32(3)], "must have inputs of one floating type, got X int32"),
         refusal(Dropout(ratio=1.0), [f32(3)], r"ratio, the fraction dropped, must lie in \[0, 1\)", ArgumentError),
         refusal(Dropout(ratio=-0.1), [f32(3)], "got -0.1", ArgumentError),
         refusal(Dropout(sample_axis=-1), [f32(3)], "sample_axis must be 0 or more, got -1", ArgumentError),
@@ -49,7 +49,7 @@ class TestDropoutGrad(OperatorSuite):
     no_gradient = "a gradient operator"
     refusals = (
         refusal(DropoutGrad(), [f32(3)], "needs Dropout's mask as its second input"),
-        refusal(DropoutGrad(), [f32(3), f32(4)], "must have the same shape"),
+        refusal(DropoutGrad(), [f32(3), f32(4)], r"mask must have the shape of dY, \(3,\)"),
     )
 
     def draw(self, data):
@@ -116,6 +116,7 @@ def test_half_precision_stays_half():
     assert y.dtype == np.float16 and mask.dtype == bool
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shape, axis", [((3, 7), 0), ((5, 10_001), 0), ((3, 4, 5), 1), ((2, 1, 3, 4, 37), 2)])
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])

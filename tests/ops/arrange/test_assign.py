@@ -33,9 +33,13 @@ class TestScatter(OperatorSuite):
     no_gradient = "it has none"
     refusals = (
         refusal(Scatter(axis=2), [f32(3, 4), i64(3, 2), f32(3, 2)], r"axis must lie in \[-2, 2\)"),
-        refusal(Scatter(), [f32(3, 4), i64(2, 2), f32(2, 2)], r"the shape of X \(3, 4\) except along axis 1"),
-        refusal(Scatter(), [f32(3, 4), i64(3, 2), f32(3, 1)], r"updates must have shape \(3, 2\)"),
-        refusal(Scatter(), [f32(3, 4), f32(3, 2), f32(3, 2)], "indices must be int32 or int64"),
+        refusal(Scatter(), [f32(3, 4), i64(2, 2), f32(2, 2)], r"indices must have shape \(3, M\) = \(\*A, M, \*B\)"),
+        refusal(Scatter(), [f32(3, 4), i64(3, 2), f32(3, 1)], r"updates must have the shape of indices, \(3, 2\)"),
+        refusal(
+            Scatter(),
+            [f32(3, 4), f32(3, 2), f32(3, 2)],
+            "indices must have elements of type int32 or int64, got float32",
+        ),
     )
 
     def draw(self, data):
@@ -63,10 +67,14 @@ class TestCopyRowsToTensor(OperatorSuite):
         refusal(
             CopyRowsToTensor(),
             [f32(3, 4), i64(2), f32(3)],
-            r"row must have the size and type of a row of X \(3, 4\)",
+            r"row must have 4 elements, got shape \(3,\)",
             NetError,
         ),
-        refusal(CopyRowsToTensor(), [f32(3, 4), f32(2), f32(4)], "indices must be a vector"),
+        refusal(
+            CopyRowsToTensor(),
+            [f32(3, 4), f32(2), f32(4)],
+            "indices must have elements of type int32 or int64, got float32",
+        ),
     )
 
     def draw(self, data):

@@ -45,8 +45,8 @@ class TestBooleanMaskGradient(OperatorSuite):
     operator = BooleanMaskGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(BooleanMaskGradient(), [bools(2, 2), f32(2)], "vector of bools"),
-        refusal(BooleanMaskGradient(), [bools(2), f32()], "must have rows"),
+        refusal(BooleanMaskGradient(), [bools(2, 2), f32(2)], r"mask must have shape \(N,\)"),
+        refusal(BooleanMaskGradient(), [bools(2), f32()], r"dmasked_data must have shape \(M, \*S\)"),
     )
 
     def draw(self, data):

@@ -45,10 +45,14 @@ class TestGather(OperatorSuite):
     operator = Gather
     refusals = (
         refusal(Gather(axis=2), [f32(3, 2), i32(2)], r"axis must lie in \[-2, 2\)"),
-        refusal(Gather(), [f32(3, 2), f32(2)], "indices must be int32 or int64"),
+        refusal(Gather(), [f32(3, 2), f32(2)], "indices must have elements of type int32 or int64, got float32"),
         refusal(Gather(), [f32(), i32(2)], "got a scalar"),
         refusal(Gather(match_outer=True), [f32(3, 2), i32(3)], "match_outer is for an axis after the first"),
-        refusal(Gather(axis=1, match_outer=True), [f32(3, 2), i32(2, 2)], r"must begin with the axes \(3,\) of X"),
+        refusal(
+            Gather(axis=1, match_outer=True),
+            [f32(3, 2), i32(2, 2)],
+            r"indices must have shape \(3, \*I\) = \(\*A, \*I\)",
+        ),
     )
 
     def draw(self, data):
@@ -65,8 +69,8 @@ class TestGather(OperatorSuite):
 class TestBatchGather(OperatorSuite):
     operator = BatchGather
     refusals = (
-        refusal(BatchGather(), [f32(3), i32(2)], "two axes or more"),
-        refusal(BatchGather(), [f32(3, 2), f32(2)], "indices must be int32 or int64"),
+        refusal(BatchGather(), [f32(3), i32(2)], r"X must have shape \(N, R, \*B\)"),
+        refusal(BatchGather(), [f32(3, 2), f32(2)], "indices must have elements of type int32 or int64, got float32"),
     )
 
     def draw(self, data):

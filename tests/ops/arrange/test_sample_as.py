@@ -19,7 +19,7 @@ class TestSpatialNarrowAs(OperatorSuite):
     operator = SpatialNarrowAs
     refusals = (
         refusal(SpatialNarrowAs(), [f32(1, 1, 2, 3), f32(1, 1, 3, 3)], "no smaller than B"),
-        refusal(SpatialNarrowAs(), [f32(1, 2, 3), f32(1, 1, 3, 3)], r"A must be \(N, C, H, W\)"),
+        refusal(SpatialNarrowAs(), [f32(1, 2, 3), f32(1, 1, 3, 3)], r"A must have shape \(N, C, H, W\)"),
     )
 
     def draw(self, data):
@@ -52,9 +52,9 @@ def draw_samples(data):
 class TestSampleAs(OperatorSuite):
     operator = SampleAs
     refusals = (
-        refusal(SampleAs(), [f32(3, 2), i32(2)], "one for each sample of X"),
-        refusal(SampleAs(), [f32(3, 2), i64(3)], "labels must be int32"),
-        refusal(SampleAs(), [f32(3, 2), i32(3)], "only when the net runs"),
+        refusal(SampleAs(), [f32(3, 2), i32(2)], r"labels must have 3 elements, got shape \(2,\)"),
+        refusal(SampleAs(), [f32(3, 2), i64(3)], "labels must have elements of type int32, got int64"),
+        refusal(SampleAs(), [f32(3, 2), i32(3)], "only when the net runs", NotImplementedError),
     )
 
     def draw(self, data):
@@ -67,7 +67,9 @@ class TestSampleAs(OperatorSuite):
 class TestSampleAsGradient(OperatorSuite):
     operator = SampleAsGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(SampleAsGradient(), [f32(3, 2), i32(3), f32(1, 3)], r"samples of shape \(2,\)"),)
+    refusals = (
+        refusal(SampleAsGradient(), [f32(3, 2), i32(3), f32(1, 3)], r"dY must have shape \(M, 2\) = \(M, \*S\)"),
+    )
 
     def draw(self, data):
         x, labels = draw_samples(data)

@@ -28,8 +28,12 @@ class TestScatterWeightedSum(OperatorSuite):
         refusal(ScatterWeightedSum(), [f32(4, 2), f32(2), i32(3), f32(3, 2), f32(1)], "w0 must have one element"),
         refusal(ScatterWeightedSum(), [f32(4, 2), f32(1), i32(3), f32(3, 2), f32(3)], "w1 must have one element"),
         refusal(ScatterWeightedSum(), [f32(4, 2), f32(1), f32(3), f32(3, 2), f32(1)], "int32 or int64"),
-        refusal(ScatterWeightedSum(), [f32(), f32(1), i32(3), f32(3), f32(1)], "must have rows"),
-        refusal(ScatterWeightedSum(), [i32(4), f32(1), i32(3), i32(3), f32(1)], "floating-point numbers"),
+        refusal(ScatterWeightedSum(), [f32(), f32(1), i32(3), f32(3), f32(1)], r"X must have shape \(R, \*S\)"),
+        refusal(
+            ScatterWeightedSum(),
+            [i32(4), f32(1), i32(3), i32(3), f32(1)],
+            "must have inputs of one floating type, got X int32, X1 int32",
+        ),
     )
 
     def draw(self, data):
@@ -55,7 +59,7 @@ class TestScatterAssign(OperatorSuite):
     no_gradient = "it is an update"
     refusals = (
         refusal(ScatterAssign(), [f32(4, 2), i32(3), f32(3, 3)], r"rows must have shape \(3, 2\)"),
-        refusal(ScatterAssign(), [f32(4, 2), i32(3), i32(3, 2)], "type float32"),
+        refusal(ScatterAssign(), [f32(4, 2), i32(3), i32(3, 2)], "rows must have the type of X, float32, got int32"),
     )
 
     def draw(self, data):

@@ -107,6 +107,7 @@ class TestReduceScatter(OperatorSuite):
         return [x + y, x + y, counts]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -145,6 +146,7 @@ def test_copies_are_exact(dtype):
         assert y.tobytes() == b"".join(x.tobytes() for each in blobs for x in each.values())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint16, np.float64])
 @pytest.mark.parametrize("op_type", ["Allreduce", "AllreduceBucket", "Reduce"])
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -31,7 +31,7 @@ class TestCreateCommonWorld(_World):
         ),
         refusal(CreateCommonWorld(size=2, rank=-1), [], "got rank=-1, size=2", ArgumentError),
         refusal(CreateCommonWorld(size=1, timeout_ms=0), [], "timeout_ms must be a positive number", ArgumentError),
-        refusal(CreateCommonWorld(size=1), [f32(2)], "must be a store, got a tensor of type float32"),
+        refusal(CreateCommonWorld(size=1), [f32(2)], "input 0 must be a kv_handler, got a tensor of type float32"),
     )
 
 

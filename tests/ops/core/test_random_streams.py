@@ -9,7 +9,6 @@ from netbuilder import ModelHelper, Parallelize_CPU, Workspace, brew, parallel
 from netbuilder.graph import CreateOperator, NameScope, Net, ScopedName
 from netbuilder.graph.gradients import differentiate
 from netbuilder.graph.net_copy import copy_net, prefixed
-from netbuilder.graph.replicated_net import draw_as
 from netbuilder.ops.core.operator import arity
 from netbuilder.ops.core.random_streams import (
     RANDOM_ARGUMENTS,
@@ -21,6 +20,7 @@ from netbuilder.ops.core.random_streams import (
 )
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.passes import Devices
+from netbuilder.passes.replicate import draw_as
 from netbuilder.passes.share_memory import share_memory
 from netbuilder.proto import PROTO_CPU, ArgumentError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op

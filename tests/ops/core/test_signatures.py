@@ -130,7 +130,7 @@ def outputs_of(op: Operator, arrays: Sequence[Any]) -> list[TensorSpec]:
         return list(op.infer(*[spec_of(np.asarray(x)) for x in arrays]))
     if not op.n_out:
         return []
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):  # a rate of any type may be 0
         return [spec_of(np.asarray(y)) for y in run_plain(op, arrays)]
 
 
@@ -186,7 +186,10 @@ def _refusal(op: Operator, pairs: Sequence[tuple[Blob, Any]], blob: Blob, dtype:
         changed = {b.name.rstrip("?*+") for b, _ in pairs if b is blob or (together and dtype in b.types)}
         arrays = [np.asarray(x).astype(dtype) if {b.name.rstrip("?*+"), b.like} & changed else x for b, x in pairs]
         try:
-            outputs_of(op, arrays)
+            if any("object" in b.types for b, _ in pairs) and not op.dynamic:
+                op.infer(*[spec_of(np.asarray(x)) for x in arrays])  # the object itself may be for one type
+            else:
+                outputs_of(op, arrays)
             return ""
         except NetError as refused:
             error = str(refused)

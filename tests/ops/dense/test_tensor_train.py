@@ -55,7 +55,7 @@ class TestTT(OperatorSuite):
         refusal(TT(), [f32(1, 2), f32(3), f32(6)], r"got \[\], \[\] and \[\]", ArgumentError),
         refusal(TT((2,), (3,), (1, 2)), [f32(1, 2), f32(3), f32(12)], "the first and the last", ArgumentError),
         refusal(TT((2,), (3,), (1, 1)), [f32(1, 5), f32(3), f32(6)], "X must have samples of 2 elements"),
-        refusal(TT((2,), (3,), (1, 1)), [f32(1, 2), f32(3), f32(7)], r"a vector of 6 elements.*got shape \(7,\)"),
+        refusal(TT((2,), (3,), (1, 1)), [f32(1, 2), f32(3), f32(7)], r"cores must have shape \(6,\) = \(weights,\)"),
         refusal(TT((2,), (3,), (1, 1)), [f32(1, 2), f32(2), f32(6)], r"b must have shape \(3,\)"),
     )
 

@@ -35,7 +35,11 @@ class TestGroupSpatialSoftmaxGradient(OperatorSuite):
     operator = GroupSpatialSoftmaxGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(GroupSpatialSoftmaxGradient(num_classes=2), [f32(1, 4, 2, 2), f32(1, 4, 2, 1)], "must have shape"),
+        refusal(
+            GroupSpatialSoftmaxGradient(num_classes=2),
+            [f32(1, 4, 2, 2), f32(1, 4, 2, 1)],
+            r"d_probabilities must have the shape of probabilities, \(1, 4, 2, 2\)",
+        ),
     )
 
     def draw(self, data):

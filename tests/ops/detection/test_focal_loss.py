@@ -73,7 +73,11 @@ class TestSigmoidFocalLoss(OperatorSuite):
     rtol = 1e-4
     refusals = (
         refusal(SigmoidFocalLoss(num_classes=3), FITS, r"X must be \(N, anchors \* 3, H, W\)"),
-        refusal(SigmoidFocalLoss(num_classes=2), [FITS[0], i32(1, 4, 2, 2), FITS[2]], r"int32 of shape \(1, 2, 2, 2\)"),
+        refusal(
+            SigmoidFocalLoss(num_classes=2),
+            [FITS[0], i32(1, 4, 2, 2), FITS[2]],
+            r"labels must have shape \(1, 2, 2, 2\)",
+        ),
         refusal(SigmoidFocalLoss(num_classes=2), [*FITS[:2], f32(2)], "normalizer must have one element"),
         refusal(SigmoidFocalLoss(num_classes=2), [*FITS[:2], i32()], "one floating type"),
         refusal(SigmoidFocalLoss(num_classes=2, gamma=-1), FITS, "must not be negative", ArgumentError),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 import box_reference
 from checks import run_plain
 from netbuilder.ops.detection.generate_proposals import GenerateProposals, GenerateProposalsCPP
-from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, floats, refusal
 
 FITS = [f32(1, 2, 3, 3), f32(1, 8, 3, 3), f32(1, 3), f32(2, 4)]
@@ -17,11 +17,17 @@ class TestGenerateProposals(OperatorSuite):
     no_gradient = "it has none"
     rtol, atol = 1e-4, 1e-3
     refusals = (
-        refusal(GenerateProposals(), [f32(2, 3, 3), *FITS[1:]], r"scores must be \(images, anchors"),
-        refusal(GenerateProposals(), [FITS[0], f32(1, 8, 3, 4), *FITS[2:]], r"must have shape \(1, 8, 3, 3\)"),
+        refusal(GenerateProposals(), [f32(2, 3, 3), *FITS[1:]], r"scores must have shape \(N, A, H, W\)"),
+        refusal(
+            GenerateProposals(),
+            [FITS[0], f32(1, 8, 3, 4), *FITS[2:]],
+            r"bbox_deltas must have shape \(1, A \* B, 3, 3\) = \(N, A \* B, H, W\)",
+        ),
         refusal(GenerateProposals(), [*FITS[:2], f32(2, 3), FITS[3]], r"im_info must have shape \(1, 3\)"),
-        refusal(GenerateProposals(), [*FITS[:3], f32(3, 4)], r"anchors must be \(2, 4\) or \(2, 5\)"),
-        refusal(GenerateProposals(), FITS, "known only when the net runs", ShapeError),
+        refusal(
+            GenerateProposals(), [*FITS[:3], f32(3, 4)], r"anchors \(B = 4 or 5\) must have shape \(2, B\) = \(A, B\)"
+        ),
+        refusal(GenerateProposals(), FITS, "known only when the net runs", NotImplementedError),
         refusal(GenerateProposals(spatial_scale=0), FITS, "spatial_scale must be positive", ArgumentError),
     )
 

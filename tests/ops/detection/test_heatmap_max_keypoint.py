@@ -14,8 +14,12 @@ class TestHeatmapMaxKeypoint(OperatorSuite):
     no_gradient = "it has none"
     rtol, atol = 1e-3, 1e-3
     refusals = (
-        refusal(HeatmapMaxKeypoint(), [f32(2, 3, 4, 5), f32(2, 4)], "size, size"),
-        refusal(HeatmapMaxKeypoint(), [f32(2, 3, 4, 4), f32(2, 3)], "2 rows of 4 numbers or more"),
+        refusal(HeatmapMaxKeypoint(), [f32(2, 3, 4, 5), f32(2, 4)], r"heatmaps must have shape \(R, K, S, S\)"),
+        refusal(
+            HeatmapMaxKeypoint(),
+            [f32(2, 3, 4, 4), f32(2, 3)],
+            r"bboxes_in must have rows of 4 numbers or more, got shape \(2, 3\)",
+        ),
     )
 
     def draw(self, data):

@@ -43,8 +43,12 @@ class TestPSRoIPool(OperatorSuite):
     operator = PSRoIPool
     rtol, atol = 1e-4, 1e-5
     refusals = (
-        refusal(PSRoIPool(group_size=3), FITS, r"X must be \(N, 9, H, W\)"),
-        refusal(PSRoIPool(group_size=2, output_dim=2), [FITS[0], f32(1, 4)], "RoIs must have 5 columns"),
+        refusal(
+            PSRoIPool(group_size=3),
+            FITS,
+            r"X must have shape \(2, 9, 4, 4\) = \(N, output_dim \* group_size \* group_size, H, W\)",
+        ),
+        refusal(PSRoIPool(group_size=2, output_dim=2), [FITS[0], f32(1, 4)], r"RoIs must have shape \(R, 5\)"),
         refusal(PSRoIPool(group_size=0), FITS, "must be 1 or more", ArgumentError),
     )
 
@@ -67,7 +71,9 @@ class TestPSRoIPoolGradient(OperatorSuite):
     rtol, atol = 1e-4, 1e-5
     refusals = (
         refusal(
-            PSRoIPoolGradient(group_size=2, output_dim=2), [*FITS, i32(1, 2, 2, 2), f32(1, 2, 2, 1)], "must have shape"
+            PSRoIPoolGradient(group_size=2, output_dim=2),
+            [*FITS, i32(1, 2, 2, 2), f32(1, 2, 2, 1)],
+            r"dY must have the shape of mapping_channel, \(1, 2, 2, 2\)",
         ),
     )
 

@@ -72,8 +72,12 @@ class _Boxes(OperatorSuite):
 class TestRoIAlign(_Boxes):
     operator = RoIAlign
     refusals = (
-        refusal(RoIAlign(), [f32(2, 3, 4), f32(1, 5)], "X must have 4 axes"),
-        refusal(RoIAlign(), [f32(2, 3, 4, 4), f32(1, 6)], "4 or 5 columns"),
+        refusal(RoIAlign(), [f32(2, 3, 4), f32(1, 5)], r"X must have shape \(N, C, H, W\)"),
+        refusal(
+            RoIAlign(),
+            [f32(2, 3, 4, 4), f32(1, 6)],
+            r"RoIs must have shape \(1, 4\) or \(1, 5\) = \(R, numbers\) or \(R, numbers \+ 1\)",
+        ),
         refusal(RoIAlign(pooled_h=0), [f32(2, 3, 4, 4), f32(1, 5)], "must be 1 or more", ArgumentError),
         refusal(RoIAlign(order="HW"), [f32(2, 3, 4, 4), f32(1, 5)], "NCHW or NHWC", ArgumentError),
     )

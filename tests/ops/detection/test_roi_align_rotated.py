@@ -63,8 +63,12 @@ class _Boxes(OperatorSuite):
 class TestRoIAlignRotated(_Boxes):
     operator = RoIAlignRotated
     refusals = (
-        refusal(RoIAlignRotated(), [f32(2, 3, 4), f32(1, 6)], "X must have 4 axes"),
-        refusal(RoIAlignRotated(), [f32(2, 3, 4, 4), f32(1, 4)], "5 or 6 columns"),
+        refusal(RoIAlignRotated(), [f32(2, 3, 4), f32(1, 6)], r"X must have shape \(N, C, H, W\)"),
+        refusal(
+            RoIAlignRotated(),
+            [f32(2, 3, 4, 4), f32(1, 4)],
+            r"RoIs must have shape \(1, 5\) or \(1, 6\) = \(R, numbers\) or \(R, numbers \+ 1\)",
+        ),
         refusal(RoIAlignRotated(), [f32(2, 3, 0, 4), f32(1, 6)], "X must have pixels to sample from"),
         refusal(RoIAlignRotated(pooled_h=0), [f32(2, 3, 4, 4), f32(1, 6)], "must be 1 or more", ArgumentError),
         refusal(RoIAlignRotated(order="HW"), [f32(2, 3, 4, 4), f32(1, 6)], "NCHW or NHWC", ArgumentError),

@@ -34,8 +34,8 @@ class TestRoIPool(OperatorSuite):
         refusal(RoIPool(order="NHWC"), [f32(1, 2, 5, 4), f32(3, 5)], "order must be NCHW", ArgumentError),
         refusal(RoIPool(pooled_h=0), [f32(1, 2, 5, 4), f32(3, 5)], "must be 1 or more", ArgumentError),
         refusal(RoIPool(is_test=True), [f32(1, 2, 5, 4), f32(3, 5)], "one output with is_test", ArgumentError, n_out=2),
-        refusal(RoIPool(), [f32(1, 2, 5), f32(3, 5)], "X must be .N, C, H, W.", n_out=2),
-        refusal(RoIPool(), [f32(1, 2, 5, 4), f32(3, 4)], "RoIs must have 5 columns", n_out=2),
+        refusal(RoIPool(), [f32(1, 2, 5), f32(3, 5)], r"X must have shape \(N, C, H, W\)", n_out=2),
+        refusal(RoIPool(), [f32(1, 2, 5, 4), f32(3, 4)], r"RoIs must have shape \(R, 5\)", n_out=2),
     )
 
     def draw(self, data):
@@ -59,7 +59,11 @@ class TestRoIPoolGradient(OperatorSuite):
     operator = RoIPoolGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(RoIPoolGradient(), [f32(1, 2, 5, 4), f32(3, 5), f32(3, 2, 1, 1), f32(3, 2, 2, 1)], "must have shape"),
+        refusal(
+            RoIPoolGradient(),
+            [f32(1, 2, 5, 4), f32(3, 5), f32(3, 2, 1, 1), f32(3, 2, 2, 1)],
+            r"dY must have the shape of argmaxes, \(3, 2, 1, 1\)",
+        ),
     )
 
     def draw(self, data):

@@ -57,7 +57,7 @@ class TestSmoothL1LossGradient(OperatorSuite):
     operator = SmoothL1LossGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(SmoothL1LossGradient(), [*[f32(3)] * 4, f32(3)], "the gradient of the loss must be one number"),
+        refusal(SmoothL1LossGradient(), [*[f32(3)] * 4, f32(3)], r"dloss must have one element, got shape \(3,\)"),
     )
 
     def draw(self, data):
@@ -88,10 +88,16 @@ def selected(op, y_hat, y, places, normalizer):
 class TestSelectSmoothL1Loss(OperatorSuite):
     operator = SelectSmoothL1Loss
     refusals = (
-        refusal(SelectSmoothL1Loss(), [f32(2, 4), f32(1, 4), f32(1, 4), f32(1)], r"Y_hat must be \(N, channels, H, W"),
-        refusal(SelectSmoothL1Loss(), [f32(2, 4, 1, 1), f32(1, 3), f32(1, 4), f32(1)], r"Y must be \(positions, 4\)"),
+        refusal(
+            SelectSmoothL1Loss(), [f32(2, 4), f32(1, 4), f32(1, 4), f32(1)], r"Y_hat must have shape \(N, C, H, W\)"
+        ),
+        refusal(SelectSmoothL1Loss(), [f32(2, 4, 1, 1), f32(1, 3), f32(1, 4), f32(1)], r"Y must have shape \(M, 4\)"),
         refusal(SelectSmoothL1Loss(), [f32(2, 4, 1, 1), f32(1, 4), f32(2, 4), f32(1)], "shape of Y"),
-        refusal(SelectSmoothL1Loss(), [f32(2, 4, 1, 1), f32(1, 4), f32(1, 4), f32(2)], "normalizer must be one number"),
+        refusal(
+            SelectSmoothL1Loss(),
+            [f32(2, 4, 1, 1), f32(1, 4), f32(1, 4), f32(2)],
+            r"normalizer must have one element, got shape \(2,\)",
+        ),
     )
 
     def draw(self, data):
@@ -109,7 +115,7 @@ class TestSelectSmoothL1LossGradient(OperatorSuite):
         refusal(
             SelectSmoothL1LossGradient(),
             [f32(2, 4, 1, 1), f32(1, 4), f32(1, 4), f32(1), f32(2)],
-            "gradient of the loss must be one number",
+            r"dloss must have one element, got shape \(2,\)",
         ),
     )
 

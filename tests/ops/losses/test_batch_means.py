@@ -60,9 +60,17 @@ class TestMeanDivisor(OperatorSuite):
 class TestWholeBatchMean(OperatorSuite):
     operator = WholeBatchMean
     refusals = (
-        refusal(WholeBatchMean(), [i32(3), f32(1), f32(1)], "X must hold floating-point numbers"),
-        refusal(WholeBatchMean(), [f32(3), f32(2), f32(1)], "divisor must be one floating-point number"),
-        refusal(WholeBatchMean(), [f32(3), f32(1), f32(1), i32(1)], "weight must be one floating-point number"),
+        refusal(WholeBatchMean(), [i32(3), f32(1), f32(1)], "must have inputs of one floating type, got X int32"),
+        refusal(
+            WholeBatchMean(),
+            [f32(3), f32(2), f32(1)],
+            r"divisor \(that of this share\) must have one element, got shape \(2,\)",
+        ),
+        refusal(
+            WholeBatchMean(),
+            [f32(3), f32(1), f32(1), i32(1)],
+            "must have inputs of one floating type, got weight int32",
+        ),
         refusal(WholeBatchMean(parts=0.0), [f32(3), f32(1), f32(1)], "parts must be positive", ArgumentError),
         refusal(WholeBatchMean(part=-1.0), [f32(3), f32(1), f32(1)], "part must be positive", ArgumentError),
         refusal(WholeBatchMean(least=-1.0), [f32(3), f32(1), f32(1)], "least must not be negative", ArgumentError),

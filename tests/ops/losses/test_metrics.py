@@ -17,7 +17,7 @@ class TestPerplexity(OperatorSuite):
     wrt = ()
     no_gradient = "a measure"
     refusals = (
-        refusal(Perplexity(), [f32(3, 2)], "one probability per sample"),
+        refusal(Perplexity(), [f32(3, 2)], r"probabilities must have shape \(N,\) or \(N, 1\)"),
         refusal(Perplexity(), [i32(3)], "one floating type"),
     )
 

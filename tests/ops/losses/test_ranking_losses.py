@@ -42,9 +42,9 @@ def pairs(x, label):
 class TestPairWiseLoss(OperatorSuite):
     operator = PairWiseLoss
     refusals = (
-        refusal(PairWiseLoss(), [f32(3, 2), f32(3)], r"X must be \(items,\) or \(items, 1\)"),
-        refusal(PairWiseLoss(), [f32(3), f32(2)], "one label per item, 3 in all"),
-        refusal(PairWiseLoss(), [f32(3), f32(3), f32(1)], "lengths of sessions must be integers"),
+        refusal(PairWiseLoss(), [f32(3, 2), f32(3)], r"X must have shape \(N,\) or \(N, 1\)"),
+        refusal(PairWiseLoss(), [f32(3), f32(2)], r"label must have 3 elements, got shape \(2,\)"),
+        refusal(PairWiseLoss(), [f32(3), f32(3), f32(1)], "lengths must have elements of type int, got float32"),
     )
 
     def draw(self, data):
@@ -63,7 +63,7 @@ class TestPairWiseLoss(OperatorSuite):
 class TestPairWiseLossGradient(OperatorSuite):
     operator = PairWiseLossGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(PairWiseLossGradient(), [f32(3), f32(3), f32(2)], "one number per session, 1"),)
+    refusals = (refusal(PairWiseLossGradient(), [f32(3), f32(3), f32(2)], r"dY must have shape \(1,\)"),)
 
     def draw(self, data):
         x, label, lengths = draw_sessions(data)

@@ -37,8 +37,10 @@ def mean(losses):
 class TestSigmoidCrossEntropyWithLogits(OperatorSuite):
     operator = SigmoidCrossEntropyWithLogits
     refusals = (
-        refusal(SigmoidCrossEntropyWithLogits(), [f32(3, 4), f32(3)], "targets must have the shape of X"),
-        refusal(SigmoidCrossEntropyWithLogits(), [f32(), f32()], "a last axis to average over"),
+        refusal(
+            SigmoidCrossEntropyWithLogits(), [f32(3, 4), f32(3)], r"targets must have the shape of logits, \(3, 4\)"
+        ),
+        refusal(SigmoidCrossEntropyWithLogits(), [f32(), f32()], r"logits must have shape \(\*S, D\)"),
         refusal(SigmoidCrossEntropyWithLogits(), [f32(3), i32(3)], "one floating type"),
         refusal(
             SigmoidCrossEntropyWithLogits(log_D_trick=True, unjoined_lr_loss=True),
@@ -64,7 +66,11 @@ class TestSigmoidCrossEntropyWithLogitsGradient(OperatorSuite):
     operator = SigmoidCrossEntropyWithLogitsGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(SigmoidCrossEntropyWithLogitsGradient(), [f32(4), f32(3, 4), f32(3, 4)], "dY must have the shape of Y"),
+        refusal(
+            SigmoidCrossEntropyWithLogitsGradient(),
+            [f32(4), f32(3, 4), f32(3, 4)],
+            r"logits must have shape \(4, D\) = \(\*S, D\)",
+        ),
     )
 
     def draw(self, data):
@@ -104,7 +110,7 @@ class TestWeightedSigmoidCrossEntropyWithLogitsGradient(OperatorSuite):
         refusal(
             WeightedSigmoidCrossEntropyWithLogitsGradient(),
             [f32(4), f32(3, 4), f32(3, 4), f32(3, 4)],
-            "dY must have the shape of Y",
+            r"logits must have shape \(4, D\) = \(\*S, D\)",
         ),
     )
 

@@ -16,9 +16,13 @@ class TestViterbiPath(OperatorSuite):
     operator = ViterbiPath
     no_gradient = "gives classes"
     refusals = (
-        refusal(ViterbiPath(), [f32(3), f32(3, 3)], r"must have the shape \(steps, classes\)"),
-        refusal(ViterbiPath(), [i32(2, 3), i32(3, 3)], "hold floating-point numbers, got"),
-        refusal(ViterbiPath(), [f32(2, 3), f32(3, 2)], r"transitions must have the shape \(3, 3\)"),
+        refusal(ViterbiPath(), [f32(3), f32(3, 3)], r"scores must have shape \(T, C\)"),
+        refusal(
+            ViterbiPath(),
+            [i32(2, 3), i32(3, 3)],
+            "must have inputs of one floating type, got scores int32, transitions int32",
+        ),
+        refusal(ViterbiPath(), [f32(2, 3), f32(3, 2)], r"transitions must have shape \(3, 3\) = \(C, C\)"),
     )
 
     def draw(self, data):
@@ -47,9 +51,9 @@ class TestSwapBestPath(OperatorSuite):
     operator = SwapBestPath
     no_gradient = "no operator trains through it"
     refusals = (
-        refusal(SwapBestPath(), [f32(2, 3), i32(3)], "an integer for each of the 2 rows"),
-        refusal(SwapBestPath(), [f32(2, 3), f32(2)], "an integer for each of the 2 rows"),
-        refusal(SwapBestPath(), [f32(2), i32(2)], r"must have the shape \(steps, classes\)"),
+        refusal(SwapBestPath(), [f32(2, 3), i32(3)], "path must have"),
+        refusal(SwapBestPath(), [f32(2, 3), f32(2)], "path must have"),
+        refusal(SwapBestPath(), [f32(2), i32(2)], r"scores must have shape \(T, C\)"),
     )
 
     def draw(self, data):

@@ -29,7 +29,7 @@ class TestElementwiseLinear(OperatorSuite):
     wrt = (0, 1, 2)
     refusals = (
         refusal(ElementwiseLinear(), [f32(3, 4), f32(3), f32(4)], r"w must have shape \(4,\)"),
-        refusal(ElementwiseLinear(), [f32(3, 4), f32(4), f32(4, 1)], r"b must have shape \(4,\)"),
+        refusal(ElementwiseLinear(), [f32(3, 4), f32(4), f32(4, 1)], r"b must have the shape of w, \(4,\)"),
         refusal(ElementwiseLinear(axis=2), [f32(3, 4), f32(4), f32(4)], "axis must lie in"),
     )
 
@@ -44,7 +44,9 @@ class TestElementwiseLinear(OperatorSuite):
 class TestElementwiseLinearGradient(OperatorSuite):
     operator = ElementwiseLinearGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(ElementwiseLinearGradient(), [f32(3, 5), f32(3, 4), f32(4)], "dY must have the shape of X"),)
+    refusals = (
+        refusal(ElementwiseLinearGradient(), [f32(3, 5), f32(3, 4), f32(4)], r"X must have the shape of dY, \(3, 5\)"),
+    )
 
     def draw(self, data):
         op, x, n = draw_features(data, ElementwiseLinearGradient)
@@ -74,7 +76,7 @@ class TestAffineChannel(OperatorSuite):
     wrt = (0, 1, 2)
     refusals = (
         refusal(AffineChannel(), [f32(2, 3, 4), f32(4), f32(3)], r"scale must have shape \(3,\)"),
-        refusal(AffineChannel(), [f32(3), f32(3), f32(3)], "a batch and a channel axis"),
+        refusal(AffineChannel(), [f32(3), f32(3), f32(3)], r"X must have shape \(N, C, \*S\)"),
         refusal(AffineChannel(order="?"), [f32(2, 3), f32(3), f32(3)], "NCHW or NHWC", ArgumentError),
     )
 

@@ -124,10 +124,10 @@ class TestWhere(OperatorSuite):
     operator = Where
     no_gradient = "it has none"
     refusals = (
-        refusal(Where(), [i32(2), f32(2), f32(2)], "C must be bool"),
-        refusal(Where(), [bools(2), f32(2), i32(2)], "the same shape and type"),
-        refusal(Where(), [bools(2), f32(2, 3), f32(2, 3)], r"C must have shape \(2, 3\)"),
-        refusal(Where(broadcast_on_rows=True), [bools(2, 3), f32(2, 3), f32(2, 3)], r"C must have shape \(2,\)"),
+        refusal(Where(), [i32(2), f32(2), f32(2)], "C must have elements of type bool, got int32"),
+        refusal(Where(), [bools(2), f32(2), i32(2)], "Z must have the type of X, float32, got int32"),
+        refusal(Where(), [bools(2), f32(2, 3), f32(2, 3)], r"X must have shape \(2,\) = \(\*S\)"),
+        refusal(Where(broadcast_on_rows=True), [bools(2, 3), f32(2, 3), f32(2, 3)], r"C must have shape \(N,\)"),
     )
 
     def draw(self, data):

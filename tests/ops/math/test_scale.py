@@ -39,8 +39,8 @@ class TestWeightedSum(OperatorSuite):
     refusals = (
         refusal(WeightedSum(), [f32(2), f32(1), f32(2)], "pairs of a tensor and its weight"),
         refusal(WeightedSum(), [f32(2), f32(1), f32(3), f32(1)], "X1 must have the shape and type of X0"),
-        refusal(WeightedSum(), [f32(2), f32(2)], "weight 0 must have one element"),
-        refusal(WeightedSum(), [i32(2), f32(1)], "floating-point numbers"),
+        refusal(WeightedSum(), [f32(2), f32(2)], r"w0 must have one element, got shape \(2,\)"),
+        refusal(WeightedSum(), [i32(2), f32(1)], "must have inputs of one floating type, got X0 int32"),
     )
 
     def draw(self, data):

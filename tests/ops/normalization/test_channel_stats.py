@@ -23,8 +23,12 @@ class TestChannelStats(OperatorSuite):
     no_gradient = "Caffe2 has none: SpatialBN's gradient covers it"
     atol = 1e-5
     refusals = (
-        refusal(ChannelStats(), [f32(3)], "at least a batch and a channel axis"),
-        refusal(ChannelStats(), [f32(3, 4), f32(2)], r"weight must have one element, got shape \(2,\)"),
+        refusal(ChannelStats(), [f32(3)], r"X must have shape \(N, C, \*S\)"),
+        refusal(
+            ChannelStats(),
+            [f32(3, 4), f32(2)],
+            r"weight \(the weight of this part of the batch\) must have one element",
+        ),
         refusal(ChannelStats(order="HW"), [f32(3, 4)], "NCHW or NHWC", ArgumentError),
     )
 

@@ -50,8 +50,8 @@ class TestSpatialBN(OperatorSuite):
     rtol, atol = 1e-4, 1e-4
     gradient_atol = 1e-5
     refusals = (
-        refusal(SpatialBN(), [f32(3), C, C, C, C], "at least a batch and a channel axis"),
-        refusal(SpatialBN(), [X, C, f32(4), C, C], r"bias must have shape \(3,\), one number per channel"),
+        refusal(SpatialBN(), [f32(3), C, C, C, C], r"X must have shape \(N, C, \*S\)"),
+        refusal(SpatialBN(), [X, C, f32(4), C, C], r"bias must have the shape of scale, \(3,\)"),
         refusal(SpatialBN(order="NHWC"), [X, C, C, C, C], r"scale must have shape \(4,\)"),
         refusal(SpatialBN(num_batches=2), [X, C, C, C, C], "also needs the inputs sums and sumsq"),
         refusal(SpatialBN(), [X, *[C] * 6, f32(1)], "count is the size of several parts: it needs num_batches > 1"),
@@ -91,7 +91,7 @@ class TestSpatialBNGradient(OperatorSuite):
     rtol, atol = 1e-3, 1e-4
     refusals = (
         refusal(SpatialBNGradient(), [X, C, f32(2, 3, 4, 5), C, C], "dY must have the shape of X"),
-        refusal(SpatialBNGradient(), [X, C, X, C, f32(2)], r"inv_std must have shape \(3,\)"),
+        refusal(SpatialBNGradient(), [X, C, X, C, f32(2)], r"inv_std must have the shape of scale, \(3,\)"),
         refusal(SpatialBNGradient(num_batches=2), [X, C, X, C, C], "also needs the summed gradients"),
         refusal(SpatialBNGradient(), [X, C, X, C, C, C, C, f32(1)], "it needs num_batches > 1"),
         refusal(SpatialBNGradient(num_batches=2), [X, C, X, C, C, C, C, f32(1), C], "weight must have one element"),

@@ -76,7 +76,7 @@ class TestBatchMoments(OperatorSuite):
     operator = BatchMoments
     d_outputs = (0, 1)
     refusals = (
-        refusal(BatchMoments(), [f32(3)], "at least a batch and a channel axis", n_out=2),
+        refusal(BatchMoments(), [f32(3)], r"X must have shape \(N, C, \*S\)", n_out=2),
         refusal(BatchMoments(order="CN"), [f32(3, 4)], "NCHW or NHWC", ArgumentError, n_out=2),
     )
 
@@ -92,7 +92,9 @@ class TestBatchMoments(OperatorSuite):
 class TestBatchMomentsGradient(OperatorSuite):
     operator = BatchMomentsGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(BatchMomentsGradient(), [f32(3), f32(4), f32(2, 4)], r"dmu must have shape \(4,\)"),)
+    refusals = (
+        refusal(BatchMomentsGradient(), [f32(3), f32(4), f32(2, 4)], r"dvar must have the shape of dmu, \(3,\)"),
+    )
 
     def draw(self, data):
         op, x, channels = draw_images(data, BatchMomentsGradient)

@@ -55,7 +55,11 @@ class TestBisectPercentile(OperatorSuite):
             "strictly ascending within each",
             ArgumentError,
         ),
-        refusal(BisectPercentile((1,), (1,), (1,), (1,), (1,)), [f32(2, 2)], "must have 1 features"),
+        refusal(
+            BisectPercentile((1,), (1,), (1,), (1,), (1,)),
+            [f32(2, 2)],
+            r"raw_values must have shape \(2, 1\) = \(N, len\(lengths\)\)",
+        ),
     )
 
     def draw(self, data):

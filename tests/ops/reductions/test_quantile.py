@@ -23,7 +23,11 @@ class TestQuantile(OperatorSuite):
         refusal(Quantile(quantile=1.5), [f32(3)], r"got 1.5", ArgumentError),
         refusal(Quantile(quantile=0.5, tol=0), [f32(3)], "tolerance tol must be positive, got 0", ArgumentError),
         refusal(Quantile(quantile=0.5), [f32(0), f32(2, 0)], "must have at least one element, got none"),
-        refusal(Quantile(quantile=0.5), [f32(3), i32(2)], "one floating type, got X float32, other int32"),
+        refusal(
+            Quantile(quantile=0.5),
+            [f32(3), i32(2)],
+            "must have inputs of one floating type, got X float32, input 1 int32",
+        ),
     )
 
     def draw(self, data):

@@ -19,7 +19,7 @@ class _Max(OperatorSuite):
 class TestColwiseMax(_Max):
     operator = ColwiseMax
     refusals = (
-        refusal(ColwiseMax(), [f32(3, 4)], r"X must be \(matrices, rows, columns\)"),
+        refusal(ColwiseMax(), [f32(3, 4)], r"X must have shape \(B, M, N\)"),
         refusal(ColwiseMax(), [f32(3, 0, 4)], "no elements to choose from"),
         refusal(ColwiseMax(), [i32(3, 1, 4)], "one floating type"),
     )
@@ -53,4 +53,6 @@ class TestColwiseMaxGradient(_MaxGradient):
 
 class TestRowwiseMaxGradient(_MaxGradient):
     operator = RowwiseMaxGradient
-    refusals = (refusal(RowwiseMaxGradient(), [f32(2, 3, 4), f32(2, 3), f32(2, 4)], r"dY must have shape \(2, 3\)"),)
+    refusals = (
+        refusal(RowwiseMaxGradient(), [f32(2, 3, 4), f32(2, 3), f32(2, 4)], r"dY must have the shape of Y, \(2, 3\)"),
+    )

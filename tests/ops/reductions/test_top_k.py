@@ -43,7 +43,7 @@ class TestTopK(OperatorSuite):
         refusal(TopK(), [f32(3)], "k must be at least 1, got -1", ArgumentError),
         refusal(TopK(k=1, axis=1), [f32(3)], "axis must lie in"),
         refusal(TopK(k=1), [i32(3)], "one floating type"),
-        refusal(TopK(k=1), [f32()], "X must have an axis to take elements from, got a scalar"),
+        refusal(TopK(k=1), [f32()], "X must have an axis, got a scalar"),
     )
 
     def draw(self, data):
@@ -61,7 +61,7 @@ class TestTopKGradient(OperatorSuite):
         refusal(TopKGradient(), [f32(2, 3), i64(2, 2), f32(2, 4)], "must have the same shape"),
         refusal(TopKGradient(), [f32(3, 2), i64(3, 2), f32(2, 4)], "the shape of X"),
         refusal(TopKGradient(), [f32(2, 2), f32(2, 2), f32(2, 4)], "Indices must be integers"),
-        refusal(TopKGradient(), [f32(), i64(), f32()], "X must have an axis to take elements from, got a scalar"),
+        refusal(TopKGradient(), [f32(), i64(), f32()], "got a scalar"),
     )
 
     def draw(self, data):

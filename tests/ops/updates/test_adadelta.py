@@ -12,8 +12,10 @@ class TestAdadelta(OperatorSuite):
     operator = Adadelta
     no_gradient = "an update"
     refusals = (
-        refusal(Adadelta(), [f32(2), f32(2), f32(3), f32(2), f32(1)], "moment_delta of shape"),
-        refusal(Adadelta(), [f32(2)] * 4 + [f32(2)], "lr must hold one number"),
+        refusal(
+            Adadelta(), [f32(2), f32(2), f32(3), f32(2), f32(1)], r"moment_delta must have the shape of param, \(2,\)"
+        ),
+        refusal(Adadelta(), [f32(2)] * 4 + [f32(2)], r"lr must have one element, got shape \(2,\)"),
         refusal(Adadelta(decay=1.5), [f32(2)] * 4 + [f32(1)], "decay must lie in", ArgumentError),
     )
 

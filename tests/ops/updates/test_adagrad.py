@@ -14,8 +14,8 @@ class TestAdagrad(OperatorSuite):
     operator = Adagrad
     no_gradient = "an update"
     refusals = (
-        refusal(Adagrad(), [f32(2), f32(3), f32(2), f32(1)], "moment of shape"),
-        refusal(Adagrad(), [f32(2), f32(2), f32(2), f32(2)], "lr must hold one number"),
+        refusal(Adagrad(), [f32(2), f32(3), f32(2), f32(1)], "moment must have the shape of param"),
+        refusal(Adagrad(), [f32(2), f32(2), f32(2), f32(2)], r"lr must have one element, got shape \(2,\)"),
         refusal(Adagrad(decay=1.5), [f32(2)] * 3 + [f32(1)], r"decay must lie in \[0, 1\], got 1.5", ArgumentError),
         refusal(Adagrad(epsilon=-1.0), [f32(2)] * 3 + [f32(1)], "epsilon must lie in", ArgumentError),
     )
@@ -44,15 +44,21 @@ class TestSparseAdagrad(OperatorSuite):
     no_gradient = "an update"
     refusals = (
         refusal(SparseAdagrad(), [f32(5, 2), f32(5, 2), i32(3), f32(2, 2), f32(1)], r"grad must have shape \(3, 2\)"),
-        refusal(SparseAdagrad(), [f32(5, 2), f32(5, 2), f32(3), f32(3, 2), f32(1)], "indices must be int32 or int64"),
+        refusal(
+            SparseAdagrad(),
+            [f32(5, 2), f32(5, 2), f32(3), f32(3, 2), f32(1)],
+            "indices must have elements of type int32 or int64, got float32",
+        ),
         refusal(
             SparseAdagrad(weight_decay=-1.0),
             [f32(5, 2), f32(5, 2), i32(3), f32(3, 2), f32(1)],
             r"weight_decay must lie in \[0, inf\], got -1.0",
             ArgumentError,
         ),
-        refusal(SparseAdagrad(), [f32(), f32(), i64(3), f32(3), f32(1)], "param must have rows"),
-        refusal(SparseAdagrad(), [f32(5, 2), f32(4, 2), i64(3), f32(3, 2), f32(1)], "moment of shape"),
+        refusal(SparseAdagrad(), [f32(), f32(), i64(3), f32(3), f32(1)], r"param must have shape \(R, \*S\)"),
+        refusal(
+            SparseAdagrad(), [f32(5, 2), f32(4, 2), i64(3), f32(3, 2), f32(1)], "moment must have the shape of param"
+        ),
     )
 
     def draw(self, data):

@@ -13,9 +13,9 @@ class TestAdam(OperatorSuite):
     operator = Adam
     no_gradient = "an update"
     refusals = (
-        refusal(Adam(), [f32(2), f32(2), f32(2), f32(3), f32(1), i64(1)], "grad of shape"),
-        refusal(Adam(), [*_P, f32(1), i64(2)], "iter must hold one number"),
-        refusal(Adam(), [*_P, f32(1), f32(1)], "iter must be an integer"),
+        refusal(Adam(), [f32(2), f32(2), f32(2), f32(3), f32(1), i64(1)], r"grad must have the shape of param, \(2,\)"),
+        refusal(Adam(), [*_P, f32(1), i64(2)], r"iter must have one element, got shape \(2,\)"),
+        refusal(Adam(), [*_P, f32(1), f32(1)], "iter must have elements of type int, got float32"),
         refusal(Adam(beta1=1.0), [*_P, f32(1), i64(1)], r"beta1 must lie in \[0, 1\), got 1.0"),
     )
 

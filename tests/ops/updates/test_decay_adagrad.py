@@ -14,9 +14,9 @@ class TestDecayAdagrad(OperatorSuite):
     operator = DecayAdagrad
     no_gradient = "an update"
     refusals = (
-        refusal(DecayAdagrad(), [f32(2), f32(3), *GOOD[2:]], "moment_1 of shape"),
-        refusal(DecayAdagrad(), [*GOOD[:4], f32(2), i64(1)], "lr must hold one number"),
-        refusal(DecayAdagrad(), [*GOOD[:5], f32(1)], "iter must be an integer, got float32"),
+        refusal(DecayAdagrad(), [f32(2), f32(3), *GOOD[2:]], r"moment_1 must have the shape of param, \(2,\)"),
+        refusal(DecayAdagrad(), [*GOOD[:4], f32(2), i64(1)], r"lr must have one element, got shape \(2,\)"),
+        refusal(DecayAdagrad(), [*GOOD[:5], f32(1)], "iter must have elements of type int, got float32"),
         refusal(DecayAdagrad(beta1=1.0), GOOD, r"beta1 must lie in \[0, 1\), got 1.0", ArgumentError),
         refusal(DecayAdagrad(epsilon=-1.0), GOOD, "epsilon must lie in", ArgumentError),
     )

@@ -37,9 +37,11 @@ class _Ftrl(OperatorSuite):
 
 def refused(cls):
     return (
-        refusal(cls(), [f32(3), f32(3), f32(3)], r"n_z must have shape \(3, 2\), a pair for each weight"),
-        refusal(cls(), [f32(3), f32(3, 2), f32(2)], r"grad of shape \(2,\)"),
-        refusal(cls(), [f32(3), f32(3, 2), f32(3), f32(3)], "alpha must hold one number"),
+        refusal(
+            cls(), [f32(3), f32(3), f32(3)], r"n_z \(a pair for each weight\) must have shape \(3, 2\) = \(\*S, 2\)"
+        ),
+        refusal(cls(), [f32(3), f32(3, 2), f32(2)], r"grad must have the shape of param, \(3,\)"),
+        refusal(cls(), [f32(3), f32(3, 2), f32(3), f32(3)], r"alpha must have one element, got shape \(3,\)"),
         refusal(cls(alpha=0.0), [f32(3), f32(3, 2), f32(3)], "alpha must be positive, got 0", ArgumentError),
         refusal(cls(lambda1=-1.0), [f32(3), f32(3, 2), f32(3)], "lambda1 must lie in", ArgumentError),
     )

@@ -56,13 +56,19 @@ def bad(cls):
     found = [
         refusal(cls(epsilon=-1.0), [f32(4, 2), moment, *weights, *rest], "epsilon", ArgumentError),
         refusal(
-            cls(), [f32(4, 2), moment, *weights, i32(3), f32(3, 2), f32(1), i32(2)], r"one row per segment, \(2, 2\)"
+            cls(),
+            [f32(4, 2), moment, *weights, i32(3), f32(3, 2), f32(1), i32(2)],
+            r"lengths must have shape \(3,\) = \(M,\)",
         ),
-        refusal(cls(), [f32(4, 2), moment, *weights, f32(3), *rest[1:]], "indices must be a vector of int32"),
+        refusal(
+            cls(),
+            [f32(4, 2), moment, *weights, f32(3), *rest[1:]],
+            "indices must have elements of type int32 or int64, got float32",
+        ),
         refusal(cls(), [f32(4, 2), f32(5), *weights, *rest], "moment"),
     ]
     if weights:
-        found.append(refusal(cls(), [f32(4, 2), moment, f32(3, 1), *rest], "aux_param must be a vector of floats"))
+        found.append(refusal(cls(), [f32(4, 2), moment, f32(3, 1), *rest], r"aux_param must have shape \(P,\)"))
     return tuple(found)
 
 

@@ -68,7 +68,7 @@ class TestRestoreBlobs(OperatorSuite):
     operator = RestoreBlobs
     no_gradient = UPDATE
     refusals = (
-        refusal(RestoreBlobs(), [f32(1), f32(2), f32(2)], "condition must be one bool"),
+        refusal(RestoreBlobs(), [f32(1), f32(2), f32(2)], "condition must have elements of type bool, got float32"),
         refusal(RestoreBlobs(), [FLAG, f32(2), f32(3)], "input 1 and its earlier value, input 2, must have one shape"),
         refusal(RestoreBlobs(), [FLAG, f32(2)], "as many earlier values; got 2 inputs and 1 outputs", ArgumentError),
     )

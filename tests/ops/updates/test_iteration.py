@@ -20,7 +20,7 @@ class TestIter(OperatorSuite):
     operator = Iter
     no_gradient = "a counter"
     refusals = (
-        refusal(Iter(), [f32(1)], "must hold one integer", n_out=1),
+        refusal(Iter(), [f32(1)], "iter must have elements of type int32 or int64, got float32", n_out=1),
         refusal(Iter(), [i64(2)], r"got shape \(2,\)", n_out=1),
     )
 
@@ -34,7 +34,9 @@ class TestIter(OperatorSuite):
 class TestAtomicIter(OperatorSuite):
     operator = AtomicIter
     no_gradient = "a counter"
-    refusals = (refusal(AtomicIter(), [MUTEX, f32(1)], "must hold one integer", n_out=1),)
+    refusals = (
+        refusal(AtomicIter(), [MUTEX, f32(1)], "iter must have elements of type int32 or int64, got float32", n_out=1),
+    )
 
     def draw(self, data):
         return AtomicIter(), [threading.Lock(), np.int64([data.draw(st.integers(0, 2**40))])]

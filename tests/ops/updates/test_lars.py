@@ -18,8 +18,8 @@ class TestLars(OperatorSuite):
     operator = Lars
     no_gradient = "a rate"
     refusals = (
-        refusal(Lars(), [f32(2), f32(3), f32(1), f32(1), f32(1)], "dX of shape"),
-        refusal(Lars(), [f32(2), f32(2), f32(1), f32(2), f32(1)], "trust must hold one number"),
+        refusal(Lars(), [f32(2), f32(3), f32(1), f32(1), f32(1)], r"dX must have the shape of X, \(2,\)"),
+        refusal(Lars(), [f32(2), f32(2), f32(1), f32(2), f32(1)], r"trust must have one element, got shape \(2,\)"),
         refusal(Lars(offset=-1.0), [f32(2), f32(2), f32(1), f32(1), f32(1)], "offset must lie in", ArgumentError),
     )
 

@@ -30,7 +30,7 @@ class TestLearningRate(OperatorSuite):
     operator = LearningRate
     no_gradient = "the iteration is an integer"
     refusals = (
-        refusal(LearningRate(base_lr=0.1, policy="fixed"), [i64(2)], "must hold one number"),
+        refusal(LearningRate(base_lr=0.1, policy="fixed"), [i64(2)], "iteration must have one element, got shape"),
         refusal(LearningRate(policy="fixed"), ONE, "base_lr must be given"),
         refusal(LearningRate(base_lr=0.1), ONE, "policy must be given"),
         refusal(LearningRate(base_lr=0.1, policy="stepp"), ONE, "unknown policy 'stepp'; the policies are .*'step'"),
@@ -44,7 +44,7 @@ class TestLearningRate(OperatorSuite):
         refusal(LearningRate(base_lr=0.1, policy="compositeCosine", cosine_period=0), ONE, "cosine_period"),
         refusal(LearningRate(base_lr=0.1, policy="compositeCyclical", cyclical_step_size=0), ONE, "cyclical_step_size"),
         refusal(LearningRate(base_lr=0.1, policy="composite"), ONE, "needs sub_policy_num_iters"),
-        refusal(LearningRate(base_lr=0.1, policy="fixed"), [f32(0)], "must hold one number"),
+        refusal(LearningRate(base_lr=0.1, policy="fixed"), [f32(0)], "iteration must have one element, got shape"),
     )
 
     def draw(self, data):

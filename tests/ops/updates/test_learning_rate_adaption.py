@@ -14,9 +14,11 @@ class TestLearningRateAdaption(OperatorSuite):
     operator = LearningRateAdaption
     no_gradient = "an update"
     refusals = (
-        refusal(LearningRateAdaption(), [f32(2), f32(2), f32(2)], "lr must hold one number"),
-        refusal(LearningRateAdaption(), [f32(1), f32(2), f32(3)], "effgrad of shape"),
-        refusal(LearningRateAdaption(), [i64(1), f32(2), f32(2)], "lr must be of a floating type, got int64"),
+        refusal(LearningRateAdaption(), [f32(2), f32(2), f32(2)], r"lr must have one element, got shape \(2,\)"),
+        refusal(LearningRateAdaption(), [f32(1), f32(2), f32(3)], r"effgrad must have the shape of grad, \(2,\)"),
+        refusal(
+            LearningRateAdaption(), [i64(1), f32(2), f32(2)], "must have inputs of one floating type, got lr int64"
+        ),
         refusal(LearningRateAdaption(lr_alpha=-1.0), [f32(1), f32(2), f32(2)], "lr_alpha must lie in", ArgumentError),
     )
 

@@ -14,11 +14,19 @@ class TestRowWiseCounter(OperatorSuite):
     operator = RowWiseCounter
     no_gradient = "an update"
     refusals = (
-        refusal(RowWiseCounter(), [i32(4), COUNTS, i32(2), i64(1)], "prev_iter must have one int64 per row"),
-        refusal(RowWiseCounter(), [i64(2, 2), COUNTS, i32(2), i64(1)], "prev_iter must have one int64 per row"),
-        refusal(RowWiseCounter(), [i64(4), f32(4), i32(2), i64(1)], "update_counter must have one float64 per row, 4"),
-        refusal(RowWiseCounter(), [i64(4), COUNTS, f32(2), i64(1)], "indices must be int32 or int64, got float32"),
-        refusal(RowWiseCounter(), [i64(4), COUNTS, i32(2), i64(2)], "iter must hold one number"),
+        refusal(RowWiseCounter(), [i32(4), COUNTS, i32(2), i64(1)], "prev_iter must have"),
+        refusal(RowWiseCounter(), [i64(2, 2), COUNTS, i32(2), i64(1)], "prev_iter must have"),
+        refusal(
+            RowWiseCounter(),
+            [i64(4), f32(4), i32(2), i64(1)],
+            "update_counter must have elements of type float64, got float32",
+        ),
+        refusal(
+            RowWiseCounter(),
+            [i64(4), COUNTS, f32(2), i64(1)],
+            "indices must have elements of type int32 or int64, got float32",
+        ),
+        refusal(RowWiseCounter(), [i64(4), COUNTS, i32(2), i64(2)], r"iter must have one element, got shape \(2,\)"),
     )
 
     def draw(self, data):

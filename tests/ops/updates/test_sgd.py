@@ -31,9 +31,13 @@ class TestMomentumSGD(OperatorSuite):
     operator = MomentumSGD
     no_gradient = "an update"
     refusals = (
-        refusal(MomentumSGD(), [f32(2, 3), f32(3, 2), f32(1)], r"moment of shape \(3, 2\) must have the shape of grad"),
-        refusal(MomentumSGD(), [f32(2), f32(2), f32(2)], "lr must hold one number"),
-        refusal(MomentumSGD(), [i32(2), i32(2), f32(1)], "floating type, got int32"),
+        refusal(MomentumSGD(), [f32(2, 3), f32(3, 2), f32(1)], r"moment must have the shape of grad, \(2, 3\)"),
+        refusal(MomentumSGD(), [f32(2), f32(2), f32(2)], "lr must have one element, got shape"),
+        refusal(
+            MomentumSGD(),
+            [i32(2), i32(2), f32(1)],
+            "must have inputs of one floating type, got grad int32, moment int32",
+        ),
     )
 
     def draw(self, data):
@@ -47,8 +51,8 @@ class TestMomentumSGDUpdate(OperatorSuite):
     operator = MomentumSGDUpdate
     no_gradient = "an update"
     refusals = (
-        refusal(MomentumSGDUpdate(), [f32(2), f32(2), f32(1), f32(3)], r"must have the shape of param, \(3,\)"),
-        refusal(MomentumSGDUpdate(), [f32(2), f32(2), f32(0), f32(2)], "lr must hold one number"),
+        refusal(MomentumSGDUpdate(), [f32(2), f32(2), f32(1), f32(3)], r"param must have the shape of grad, \(2,\)"),
+        refusal(MomentumSGDUpdate(), [f32(2), f32(2), f32(0), f32(2)], "lr must have one element, got shape"),
     )
 
     def draw(self, data):

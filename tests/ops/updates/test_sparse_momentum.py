@@ -20,7 +20,7 @@ class TestSparseMomentumSGDUpdate(OperatorSuite):
         refusal(
             SparseMomentumSGDUpdate(),
             [f32(3, 2), f32(4, 2), f32(1), f32(5, 2), i32(3)],
-            r"moment of shape \(4, 2\) must have the shape of param",
+            r"param must have the shape of moment, \(4, 2\)",
             n_out=3,
         ),
     )

@@ -40,9 +40,9 @@ class _Rows(OperatorSuite):
 class TestSparseNormalize(_Rows):
     operator = SparseNormalize
     refusals = (
-        refusal(SparseNormalize(), [F16, i32(1)], "got float16; use Float16SparseNormalize"),
-        refusal(SparseNormalize(), [f32(), i32(1)], "param must have rows"),
-        refusal(SparseNormalize(), [f32(4, 2), f32(1)], "indices must be int32 or int64, got float32"),
+        refusal(SparseNormalize(), [F16, i32(1)], "param must have elements of type float32 or float64"),
+        refusal(SparseNormalize(), [f32(), i32(1)], r"param must have shape \(R, \*S\)"),
+        refusal(SparseNormalize(), [f32(4, 2), f32(1)], "indices must have elements of type int32 or int64"),
         refusal(SparseNormalize(norm=-1.0), [f32(4, 2), i32(1)], "norm must lie in", ArgumentError),
     )
 
@@ -57,7 +57,13 @@ class TestSparseNormalize(_Rows):
 class TestFloat16SparseNormalize(TestSparseNormalize):
     operator = Float16SparseNormalize
     rtol, atol = 2e-3, 1e-3
-    refusals = (refusal(Float16SparseNormalize(), [f32(4, 2), i32(1)], "param must be float16, got float32"),)
+    refusals = (
+        refusal(
+            Float16SparseNormalize(),
+            [f32(4, 2), i32(1)],
+            "param must have elements of type float16, got float32; use SparseNormalize",
+        ),
+    )
 
     def table(self, p):
         return p.astype(np.float16)
@@ -68,7 +74,7 @@ class TestSparseLpRegularizer(_Rows):
     refusals = (
         refusal(SparseLpRegularizer(p=3.0), [f32(4, 2), i32(1)], "p must be 1 or 2, got 3.0", ArgumentError),
         refusal(SparseLpRegularizer(reg_lambda=0.0), [f32(4, 2), i32(1)], "reg_lambda must be positive", ArgumentError),
-        refusal(SparseLpRegularizer(), [i32(4, 2), i32(1)], "param must be of a floating type, got int32"),
+        refusal(SparseLpRegularizer(), [i32(4, 2), i32(1)], "must have inputs of one floating type, got param int32"),
     )
 
     def options(self, data):

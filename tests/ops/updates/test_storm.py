@@ -14,9 +14,11 @@ class TestStorm(OperatorSuite):
     operator = Storm
     no_gradient = "an update"
     refusals = (
-        refusal(Storm(), [f32(2), f32(3), *GOOD[2:]], "moment of shape"),
-        refusal(Storm(), [f32(2), f32(2), f32(2), *GOOD[3:]], "grad_sq_sum must hold one number"),
-        refusal(Storm(), [f32(2), f32(2), i64(1), *GOOD[3:]], "grad_sq_sum must be floating, got int64"),
+        refusal(Storm(), [f32(2), f32(3), *GOOD[2:]], "moment must have the shape of param"),
+        refusal(Storm(), [f32(2), f32(2), f32(2), *GOOD[3:]], r"grad_sq_sum must have one element, got shape \(2,\)"),
+        refusal(
+            Storm(), [f32(2), f32(2), i64(1), *GOOD[3:]], "must have inputs of one floating type, got grad_sq_sum int64"
+        ),
         refusal(Storm(beta=-1.0), GOOD, "beta must lie in", ArgumentError),
     )
 
@@ -40,8 +42,14 @@ class TestSparseStorm(OperatorSuite):
     rtol, atol = 1e-4, 1e-5
     refusals = (
         refusal(SparseStorm(), [f32(4, 2)] * 2 + [f32(1), f32(1, 2), i32(2), f32(1)], r"grad must have shape \(2, 2\)"),
-        refusal(SparseStorm(), [f32(4, 2), f32(4), f32(1), f32(1, 2), i32(1), f32(1)], "moment of shape"),
-        refusal(SparseStorm(), [f32(4, 2)] * 2 + [f32(2), f32(1, 2), i32(1), f32(1)], "grad_sq_sum must hold one"),
+        refusal(
+            SparseStorm(), [f32(4, 2), f32(4), f32(1), f32(1, 2), i32(1), f32(1)], "moment must have the shape of param"
+        ),
+        refusal(
+            SparseStorm(),
+            [f32(4, 2)] * 2 + [f32(2), f32(1, 2), i32(1), f32(1)],
+            r"grad_sq_sum must have one element, got shape \(2,\)",
+        ),
         refusal(
             SparseStorm(beta=-1.0),
             [f32(4, 2)] * 2 + [f32(1), f32(1, 2), i32(1), f32(1)],

@@ -14,9 +14,9 @@ class TestWeightScale(OperatorSuite):
     operator = WeightScale
     no_gradient = "an update"
     refusals = (
-        refusal(WeightScale(), [f32(2), i64(2)], "iter must hold one number"),
-        refusal(WeightScale(), [f32(2), i32(1)], "iter must be int64, got int32"),
-        refusal(WeightScale(), [i32(2), i64(1)], "w must be of a floating type, got int32"),
+        refusal(WeightScale(), [f32(2), i64(2)], r"iter must have one element, got shape \(2,\)"),
+        refusal(WeightScale(), [f32(2), i32(1)], "iter must have elements of type int64, got int32"),
+        refusal(WeightScale(), [i32(2), i64(1)], "must have inputs of one floating type, got w int32"),
         refusal(WeightScale(stepsize=0), [f32(2), i64(1)], "stepsize must be at least 1, got 0", ArgumentError),
     )
 

@@ -23,11 +23,11 @@ class TestYellowFin(OperatorSuite):
     rtol = 1e-4
     atol = 1e-5
     refusals = (
-        refusal(YellowFin(curv_win_width=WIDTH), _with(1, f32(3)), "moment of shape"),
-        refusal(YellowFin(curv_win_width=WIDTH), _with(2, f32(2)), "lr must hold one number"),
-        refusal(YellowFin(), GOOD, r"curv_win must have shape \(20,\), got \(3,\)"),
+        refusal(YellowFin(curv_win_width=WIDTH), _with(1, f32(3)), r"moment must have the shape of param, \(2,\)"),
+        refusal(YellowFin(curv_win_width=WIDTH), _with(2, f32(2)), r"lr must have one element, got shape \(2,\)"),
+        refusal(YellowFin(), GOOD, r"curv_win must have shape \(20,\) = \(curv_win_width,\)"),
         refusal(YellowFin(curv_win_width=WIDTH), _with(7, f32(4)), r"scalars_memory must have shape \(5,\)"),
-        refusal(YellowFin(curv_win_width=WIDTH), _with(9, f32(1)), "iter must be an integer"),
+        refusal(YellowFin(curv_win_width=WIDTH), _with(9, f32(1)), "iter must have elements of type int, got float32"),
         refusal(YellowFin(beta=1.0, curv_win_width=WIDTH), GOOD, r"beta must lie in \[0, 1\)", ArgumentError),
         refusal(YellowFin(curv_win_width=0), GOOD, "curv_win_width must be at least 1, got 0", ArgumentError),
         refusal(YellowFin(epsilon=0.0, curv_win_width=WIDTH), GOOD, "epsilon must be positive", ArgumentError),

@@ -85,6 +85,7 @@ def samples(count, sizes=(4,)):
         yield {"data": rng.standard_normal((n, 1, 28, 28)), "label": rng.integers(0, 10, n)}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "engines"), [("mlp", ()), ("mlp", None), ("lenet", None), ("resnet", None)])
 def test_training_is_the_same_to_the_bit(name, engines):
     found = []

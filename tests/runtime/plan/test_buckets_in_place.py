@@ -113,6 +113,7 @@ def same(results, others):
 GRADIENTS = {"conv1_w_grad", "conv1_b_grad", "bn_s_grad", "bn_b_grad", "conv2_w_grad", "fc1_w_grad", "fc2_w_grad"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("observable", [None, [()]], ids=["blobs", "arena"])
 def test_same_to_the_bit(observable, deterministic, monkeypatch):

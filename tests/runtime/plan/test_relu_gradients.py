@@ -88,6 +88,7 @@ def order(steps):
     return [each for each in types if each in ("ReluGradient", "MaxPoolGradient", "Split")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("engines", [None, ()])
 @pytest.mark.parametrize("name", [*MOVED, *KEPT])
 def test_same_to_the_bit(name, engines):
@@ -123,6 +124,7 @@ def test_a_gradient_that_can_be_fetched_stays():
     np.testing.assert_array_equal(got["relu_grad"], want["relu_grad"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 @pytest.mark.parametrize("name", MOVED)
 def test_what_the_relu_wrote_is_not_kept(name):

@@ -138,6 +138,7 @@ def test_a_plan_without_a_lane_for_the_exchange_keeps_the_order_of_the_net(optio
     assert {step.lane for step in steps(workspace)} <= {0, 1}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [2, 3, 4, 8])
 def test_the_values_are_those_of_one_lane(devices):
     net = backward_pass(devices, 3)

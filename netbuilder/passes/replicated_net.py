@@ -14,13 +14,12 @@ from netbuilder.graph.batch_means import sums_first
 from netbuilder.graph.batch_norm_exchange import BatchNormExchange, count_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.devices import Devices
-from netbuilder.ops.core.random_streams import RANDOM_FIRST_SAMPLE, RANDOM_REPLICA, RANDOM_STREAM, draws, stream_of
-from netbuilder.ops.core.renaming import rename_in_operator, subgraphs
 from netbuilder.ops.core.replication import Distributed, Merged, Replication
+from netbuilder.passes.replicate import Template, draw_as, place
 from netbuilder.proto import NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op, set_argument
 
-__all__ = ["draw_as", "replicated_net"]
+__all__ = ["replicated_net"]
 
 _SHARE = "_share"  # suffix of a result times the fraction of the batch that its device has
 
@@ -38,6 +37,18 @@ def replicated_net(net: NetDef, replication: Replication) -> NetDef:
     return _Replicated(net, replication).net()
 
 
+class _Names(dict[str, str]):
+    """Maps blobs of the subgraph to those of one device: those that have no other name are under its scope."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__({"": ""})  # an output that nobody reads
+        self._scope = scope
+
+    def __missing__(self, name: str) -> str:
+        renamed = self[name] = self._scope + name
+        return renamed
+
+
 class _Replicated:
     def __init__(self, net: NetDef, replication: Replication) -> None:
         self._net, self._replication = net, replication
@@ -45,21 +56,16 @@ class _Replicated:
         self._count = len(self._devices)
         self._uneven = len(set(replication.shares)) > 1
         self._first_samples = [sum(replication.shares[:i]) if self._uneven else None for i in range(self._count)]
-        # For each device the names of the blobs that are not under its scope.
-        self._outside: list[dict[str, str]] = [{} for _ in replication.devices]
+        self._names = list(map(_Names, self._devices.scopes))
         for given in replication.inputs:
             if given.mode in ("whole", "updated"):
-                for names in self._outside if given.mode == "whole" else self._outside[:1]:
+                for names in self._names if given.mode == "whole" else self._names[:1]:
                     names[given.inner] = given.outer
+        self._templates = list(map(Template, net.op))
 
     def _copies(self, inner: str) -> list[str]:
         """Return the names of a blob of the subgraph, one for each device."""
-        return [self._name(device, inner) for device in range(self._count)]
-
-    def _name(self, device: int, inner: str) -> str:
-        if not inner:  # the empty name of an output that nobody reads
-            return inner
-        return self._outside[device].get(inner) or self._devices.scopes[device] + inner
+        return [names[inner] for names in self._names]
 
     def net(self) -> NetDef:
         result = NetDef(name=self._net.name, type="dag")
@@ -86,8 +92,8 @@ class _Replicated:
         """Append the operators of one device after another, and what is due after those of the last device."""
         for device in range(self._count):
             last = device == self._count - 1
-            for index, op in enumerate(self._net.op):
-                result.op.append(self._replica(device, op))
+            for index, template in enumerate(self._templates):
+                result.op.append(self._replica(device, template))
                 if last:
                     result.op.extend(due.get(index, ()))
 
@@ -97,8 +103,8 @@ class _Replicated:
         exchange = BatchNormExchange(
             result, self._devices, taken, self._count, counts=self._uneven, by_nccl=self._replication.use_nccl
         )
-        for index, op in enumerate(self._net.op):
-            exchange.add_row([self._replica(device, op) for device in range(self._count)])
+        for index, template in enumerate(self._templates):
+            exchange.add_row([self._replica(device, template) for device in range(self._count)])
             result.op.extend(due.get(index, ()))
 
     def _combine_means(self, result: NetDef) -> None:
@@ -153,12 +159,10 @@ class _Replicated:
         if share > common:
             yield make_op("Scale", [result], [result], scale=float(share // common), device_option=option[device])
 
-    def _replica(self, device: int, op: OperatorDef) -> OperatorDef:
-        replica = OperatorDef()
-        replica.CopyFrom(op)
-        rename_in_operator(replica, lambda name: self._name(device, name))
-        _place(replica, self._devices, device)
-        if op.type == "WholeBatchMean":
+    def _replica(self, device: int, template: Template) -> OperatorDef:
+        replica = template.operator(self._names[device])
+        place(replica, self._devices.options[device])
+        if replica.type == "WholeBatchMean":
             set_argument(replica, "parts", float(sum(self._replication.shares)))
             set_argument(replica, "part", float(self._replication.shares[device]))
         draw_as(replica, self._devices.scopes[device], device, self._first_samples[device])
@@ -187,31 +191,3 @@ class _Replicated:
             return [*made, make_op("Concat", parts, written, axis=0, device_option=options[0])]
         op_type = "Copy" if self._count == 1 else "NCCLReduce" if self._replication.use_nccl else "Sum"
         return [*made, make_op(op_type, parts, [output.outer], device_option=options[0])]
-
-
-def _place(op: OperatorDef, devices: Devices, device: int) -> None:
-    """Set the device of an operator and of those in its subgraphs; random seeds and other fields stay."""
-    op.device_option.device_type = devices.device_type
-    op.device_option.device_id = devices.ids[device]
-    for subgraph in subgraphs(op):
-        for inner in subgraph.op:
-            _place(inner, devices, device)
-
-
-def draw_as(op: OperatorDef, scope: str, replica: int, first_sample: int | None = None) -> None:
-    """Let an operator, and those in its subgraphs, draw the random numbers of a replica.
-
-    Args:
-        op: changed in place.
-        scope: scope of the replica, which is removed from the random streams.
-        replica: number of the replica among those of all processes.
-        first_sample: number of its first sample, if the replicas have different numbers of samples.
-    """
-    if draws(op):
-        set_argument(op, RANDOM_STREAM, stream_of(op).replace(scope, ""))
-        set_argument(op, RANDOM_REPLICA, replica)
-        if first_sample is not None:
-            set_argument(op, RANDOM_FIRST_SAMPLE, first_sample)
-    for subgraph in subgraphs(op):
-        for inner in subgraph.op:
-            draw_as(inner, scope, replica, first_sample)

@@ -15,7 +15,6 @@ from netbuilder.graph.devices import Devices
 from netbuilder.graph.gradient_shares import is_backward
 from netbuilder.graph.net_copy import copy_operators
 from netbuilder.graph.replicas import Replicas
-from netbuilder.graph.replicated_net import draw_as
 from netbuilder.graph.scope import SEPARATOR, DeviceScope, NameScope
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.graph.source import definition_of
@@ -23,6 +22,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.parallel.loss_scale import LossScale, warn_of_unscaled_losses
+from netbuilder.passes.replicate import draw_as
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.proto.errors import counted
 

@@ -1,0 +1,91 @@
+"""What a run prints, and writes to the files of its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from netbuilder.runtime.profile.memory import Memory, bytes_text
+from netbuilder.runtime.profile.process_memory import peak_resident
+from netbuilder.runtime.profile.table import again_text
+from netbuilder.tools.training.callbacks import Callback
+from netbuilder.tools.training.metrics import Metrics
+from netbuilder.tools.training.step_timing import phase_table
+
+if TYPE_CHECKING:
+    from netbuilder.tools.training.run import EpochResults, Run
+
+__all__ = ["Printed", "Recorded"]
+
+
+class Printed(Callback):
+    """Prints the planned memory, and the results of each epoch.
+
+    Args:
+        start: resident memory of the process, in bytes, before the net was built.
+    """
+
+    name = "printed"
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._first = True  # no epoch has been printed
+
+    def after_plan(self, run: Run, memory: Memory) -> None:
+        known = "" if memory.whole else ", without what follows operators whose output shapes depend on data"
+        print(f"memory planned for a step: {memory}{known}", flush=True)
+        if memory.whole and memory.expected_peak:
+            print(
+                f"memory of the process, expected after the first step: {bytes_text(memory.expected_peak)}", flush=True
+            )
+        if memory.predicted_again:
+            print(f"computed again to save memory: {again_text(memory.predicted_again)}", flush=True)
+
+    def after_epoch(self, run: Run, results: EpochResults) -> None:
+        epoch, found = results.training, results.held_out
+        top5 = "" if found.top5 is None else f" (top-5 {found.top5:.2%})"
+        print(
+            f"epoch {results.number}/{run.options.epochs}: loss {epoch.loss:.4g}, "
+            f"training accuracy {epoch.accuracy:.2%}, "
+            f"held-out loss {found.loss:.4g}, held-out accuracy {found.top1:.2%}{top5}, "
+            f"{epoch.rate:.0f} images/s, {epoch.wait:.1f} s waited for input",
+            flush=True,
+        )
+        print(f"  {phase_table(epoch.shares, epoch.wait, epoch.seconds)}", flush=True)
+        if self._first:
+            self._print_memory(run, epoch.again)
+        self._first = False
+
+    def _print_memory(self, run: Run, again: float) -> None:
+        if peak := peak_resident():
+            print(f"memory of the process: at most {bytes_text(peak)}, of which {bytes_text(self._start)} before the "
+                  "net was built", flush=True)  # fmt: skip
+        if again:
+            planned = run.model.planned
+            predicted = planned.predicted_again if planned is not None else 0.0
+            print(f"computed again to save memory: {again_text(predicted, again)}", flush=True)
+
+
+class Recorded(Callback):
+    """Writes the results of steps and epochs to the files of metrics.
+
+    Args:
+        metrics: the files.
+    """
+
+    name = "recorded"
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def after_results(self, run: Run, step: int, results: Mapping[str, float]) -> None:
+        self._metrics.step(step, results)
+
+    def after_epoch(self, run: Run, results: EpochResults) -> None:
+        epoch, found = results.training, results.held_out
+        self._metrics.epoch(results.number, run.steps_done, {
+            "loss": epoch.loss, "held_out_loss": found.loss, "training_accuracy": epoch.accuracy,
+            "top1": found.top1, **({} if found.top5 is None else {"top5": found.top5}),
+            "rate": epoch.rate, "seconds": epoch.seconds, "input_seconds": epoch.wait,
+            "learning_rate": epoch.learning_rate, **{f"{name}_share": of for name, of in epoch.shares.items()},
+        })  # fmt: skip

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from netbuilder.engines.arrays import gpu_count
-from netbuilder.engines.engine import Engine, Fusion
+from netbuilder.engines.engine import Engine
+from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from netbuilder.engines.cudnn import library
-from netbuilder.engines.engine import HOST, Engine, Fusion, Location
+from netbuilder.engines.engine import HOST, Engine, Location
+from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec

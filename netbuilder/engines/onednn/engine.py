@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from netbuilder.engines import onednn
-from netbuilder.engines.engine import HOST, Engine, Fusion, Location
+from netbuilder.engines.engine import HOST, Engine, Location
+from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.open_choice import OpenChoice
 from netbuilder.ops.core.contexts import Prepared

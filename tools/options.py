@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -125,12 +126,12 @@ class OptionsParser(Parser, Generic[T]):
     """The parser of a command whose options are the fields of a dataclass.
 
     Args:
-        options: the dataclass.
+        options: the dataclass; its docstring describes the command, unless ``description`` does.
         details: of ``Parser``.
     """
 
     def __init__(self, options: type[T], **details: Any) -> None:
-        super().__init__(**details)
+        super().__init__(**{"description": inspect.getdoc(options), **details})
         self._options = options
         _add(self, self, options)
 

@@ -21,7 +21,7 @@ __all__ = ["main"]
 @reporting("netbuilder-char-lm", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, export and generate as the command line says; return the exit status."""
-    options = _parser().parse(arguments)
+    options = OptionsParser(_Options, prog="netbuilder-char-lm").parse(arguments)
     if options.text is not None:
         _train(options.text, options)
     if options.write:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-char-lm."""
+    """Train an LSTM to predict the next character of a text, export it, and generate text with it."""
 
     text: str | None = argument(
         "a text file in UTF-8; without it, no model is trained, and --write uses the one in --export", nargs="?"
@@ -52,14 +52,6 @@ class _Options:
     trusted: bool = trusted_option()
     temperature: float = option(
         "below 1, likely characters are drawn more often", type=real_number(0), default=0.7, metavar="T"
-    )
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-char-lm",
-        description="Train an LSTM to predict the next character of a text, export it, and generate text with it.",
     )
 
 

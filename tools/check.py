@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ from netbuilder.graph.checks import Finding, Rule, check_net
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.replicas import Replicas
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.parallel import replicas_of
-from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.errors import counted
-from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import check_outputs, input_option
 from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.results import write_json
+from netbuilder.tools.stored_nets import replicas_in, unknown_input
 
 __all__ = ["main"]
 
@@ -28,18 +27,22 @@ __all__ = ["main"]
 @reporting("netbuilder-check")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the net that the command line names, print what is found; return 1 if anything is."""
-    options = _parser().parse(arguments)
+    options = OptionsParser(
+        _Options,
+        prog="netbuilder-check",
+        description="Check a net and the nets inside its operators without running it, and print one line for each "
+        f"finding. Rules: {', '.join(rule.value for rule in Rule)}.",
+    ).parse(arguments)
     check_outputs(options, "json")
     net, init_net, specs = _read(options)
-    record = _replicas(net)
+    record = replicas_in(net)
     specs.update(_of_replicas(dict(options.input), net, init_net, record))
     found = check_net(net, init_net=init_net, inputs=specs, replicas=record)
     for finding in found:
         print(finding)
     made = f" and init net {init_net.name!r}" if init_net is not None else ""
     print(f"net {net.name!r}{made}: {counted(len(net.op), 'operator')}, {counted(len(found), 'finding')}")
-    if options.json:
-        write_text(options.json, json.dumps(_as_json(net, found), indent=1) + "\n")
+    write_json(options.json, _as_json(net, found))
     return 1 if found else 0
 
 
@@ -56,15 +59,6 @@ class _Options:
     json: str | None = option("also write the findings as JSON", metavar="FILE")
 
 
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-check",
-        description="Check a net and the nets inside its operators without running it, and print one line for each "
-        f"finding. Rules: {', '.join(rule.value for rule in Rule)}.",
-    )
-
-
 def _read(options: _Options) -> tuple[NetDef, NetDef | None, dict[str, Any]]:
     """Return the net, its init net, and the shapes that are stored with it."""
     path = Path(options.net)
@@ -75,14 +69,6 @@ def _read(options: _Options) -> tuple[NetDef, NetDef | None, dict[str, Any]]:
     require_predictor(path)
     net = read_net(path / PREDICT_FILE)
     return net, read_net(path / INIT_FILE), dict(stored_specs(net, str(path)))
-
-
-def _replicas(net: NetDef) -> Replicas | None:
-    """Return the record of replicas, also of nets that Caffe2 stored; None for a net without replicas."""
-    try:
-        return replicas_of(net)
-    except NetError:
-        return None
 
 
 def _of_replicas(
@@ -100,10 +86,7 @@ def _of_replicas(
         copies = record.devices.copies(name) if record is not None else ()
         names = [blob for blob in (name, *copies) if blob in known]
         if not names:
-            raise BlobError(
-                f"--input {name!r}: net {net.name!r} has no such external input; its inputs are "
-                f"{list(net.external_input)[:8]}{' and more' if len(net.external_input) > 8 else ''}"
-            )
+            raise unknown_input(name, net, net.external_input)
         found.update(dict.fromkeys(names, spec))
     return found
 

@@ -26,9 +26,12 @@ __all__ = [
     "blob_spec",
     "budget",
     "check_outputs",
+    "classes_option",
     "count",
     "cpu_device",
     "cpu_option",
+    "engine_option",
+    "image_size_option",
     "input_option",
     "max_pixels_option",
     "size",
@@ -93,6 +96,21 @@ def without_option(**details: Any) -> Any:
 def input_option(help: str, type: Callable[[str], Any] | None = None) -> Any:
     """Return the field ``input``: the names of blobs with their specs, or with what ``type`` makes of the text."""
     return option(f"{help}; may be repeated", type=type or blob_spec, repeated=True, metavar="BLOB=SHAPE[:TYPE]")
+
+
+def image_size_option() -> Any:
+    """Return the field ``image_size`` of commands that build nets of the zoo."""
+    return option("height and width of images in pixels (default: the usual size for the net)", type=count)
+
+
+def classes_option() -> Any:
+    """Return the field ``classes`` of commands that build nets of the zoo."""
+    return option("number of classes", type=count, default=1000)
+
+
+def engine_option(default: str) -> Any:
+    """Return the field ``engine``: what exchanges values between processes."""
+    return option(f"default: {default}", type=str.upper, choices=("MPI", "NCCL"))
 
 
 def _optimizations(text: str) -> frozenset[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel.compare import Comparison, Difference, difference_from_file
 from netbuilder.proto.errors import counted
 from netbuilder.proto.suggestions import did_you_mean
-from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.plan.optimizations import check_without
 from netbuilder.tools.common_options import check_outputs, count, input_option
 from netbuilder.tools.comparing.sides import Side, StoredNet, StoredSide, TrainerSide
 from netbuilder.tools.options import OptionsParser, option, switch
 from netbuilder.tools.parser import real_number
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.results import write_json
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.settings import Options
@@ -34,7 +33,12 @@ _SETTINGS = ("net", "init", "without", "dtype", "memory-budget", "numpy", "seed"
 @reporting("netbuilder-compare")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare as the command line says; return 1 if a value differs by more than the bound."""
-    parser = _parser()
+    parser = OptionsParser(
+        _Options,
+        prog="netbuilder-compare",
+        epilog="The exit status is 1 if a value differs by more than the bound.",
+        allow_abbrev=False,
+    )
     options, others = parser.parse_known(arguments)
     check_outputs(options, "json")
     if options.net:
@@ -47,7 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-compare."""
+    """Train the same steps from the same seed twice, on one device and on several, or with two settings, compare the
+    values in the order in which they are computed, and name the first that differs and the operator that made it.
+    All options of netbuilder-train set what is trained (netbuilder-train --help); without --against, the first of
+    its --devices is compared with all of them.
+    """
 
     steps: int = option("training steps", type=count, default=3, metavar="K")
     bound: float = option(
@@ -81,19 +89,6 @@ class _Options:
     )
     blobs: str | None = option("compare the blobs after the last step with those in this .npz file", metavar="FILE")
     trusted: bool = switch("allow all operators in the files")
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-compare",
-        description="Train the same steps from the same seed twice, on one device and on several, or with two "
-        "settings, compare the values in the order in which they are computed, and name the first that differs and the "
-        "operator that made it. All options of netbuilder-train set what is trained (netbuilder-train --help); without "
-        "--against, the first of its --devices is compared with all of them.",
-        epilog="The exit status is 1 if a value differs by more than the bound.",
-        allow_abbrev=False,
-    )
 
 
 def _compare_trainers(
@@ -177,10 +172,8 @@ def _print(found: Difference | None, steps: int, texts: list[str], options: _Opt
         print(f"{texts[0]} and {texts[1]}: no value differs by more than {options.bound:g} in {counted(steps, 'step')}")
     else:
         print(f"{texts[0]} and {texts[1]}, step {steps}: {found}")
-    if options.json:
-        result = {"compared": texts, "steps": steps, "bound": options.bound,
-                  "difference": dataclasses.asdict(found) if found is not None else None}  # fmt: skip
-        write_text(options.json, json.dumps(result, indent=1) + "\n")
+    difference = dataclasses.asdict(found) if found is not None else None
+    write_json(options.json, {"compared": texts, "steps": steps, "bound": options.bound, "difference": difference})
 
 
 if __name__ == "__main__":

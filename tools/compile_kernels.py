@@ -31,7 +31,7 @@ _DENORMALS = "-ftz=true"  # as CuPy does
 @reporting("compile_kernels")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile kernels, or record those of a program; return 1 if the compiler refuses one."""
-    parser = _parser()
+    parser = OptionsParser(_Options, prog="compile_kernels")
     before, program = _without_program(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse(before)
     if options.record and not program:
@@ -77,7 +77,7 @@ def _without_program(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of compile_kernels."""
+    """Compile all of netbuilder's CUDA kernels, and those in folders of recorded ones, with NVRTC. No GPU is needed."""
 
     architectures: tuple[str, ...] = option(
         f"kinds of GPUs (default: {','.join(_ARCHITECTURES)})", default=tuple(_ARCHITECTURES), metavar="SM,SM"
@@ -93,15 +93,6 @@ class _Options:
         metavar="FOLDER",
     )
     folder: tuple[str, ...] = argument("folders of recorded kernels", nargs="*", metavar="FOLDER")
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="compile_kernels",
-        description="Compile all of netbuilder's CUDA kernels, and those in folders of recorded ones, with NVRTC. No "
-        "GPU is needed.",
-    )
 
 
 if __name__ == "__main__":

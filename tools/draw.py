@@ -18,7 +18,14 @@ from netbuilder.optimizers import build_sgd
 from netbuilder.proto import ArgumentError, NetDef, ShapeError, files
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import blob_spec, check_outputs, count, input_option
+from netbuilder.tools.common_options import (
+    blob_spec,
+    check_outputs,
+    classes_option,
+    count,
+    image_size_option,
+    input_option,
+)
 from netbuilder.tools.drawing.layout import Drawing, lay_out
 from netbuilder.tools.drawing.page import page
 from netbuilder.tools.options import OptionsParser, argument, option, switch
@@ -34,7 +41,7 @@ _SHOWN = 6  # number of blob names in a message
 @reporting("netbuilder-draw")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw a net as the command line says; return the exit status."""
-    options = _parser().parse(arguments)
+    options = OptionsParser(_Options, prog="netbuilder-draw").parse(arguments)
     check_outputs(options, "output")
     net, init, specs = _load(options)
     _require_known(net, [name for name, _ in options.input])
@@ -93,7 +100,7 @@ def _input(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-draw."""
+    """Draw a net in one HTML page: one lane for each device, blobs with their shapes, a search field."""
 
     net: str = argument(
         "a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo"
@@ -108,19 +115,9 @@ class _Options:
         "color each operator by the bytes of the blobs that it writes; a button of the page changes the colors"
     )
     batch: int = option("samples in the batch", type=count, default=32, group="nets of the zoo")
-    image_size: int | None = option(
-        "height and width of images in pixels (default: the usual size for the net)", type=count, metavar="N"
-    )
-    classes: int = option("number of classes", type=count, default=1000)
+    image_size: int | None = image_size_option()
+    classes: int = classes_option()
     inference: bool = switch("draw the forward pass in test mode instead of a training step")
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-draw",
-        description="Draw a net in one HTML page: one lane for each device, blobs with their shapes, a search field.",
-    )
 
 
 def _load(options: _Options) -> tuple[Any, Any, dict[str, Any]]:

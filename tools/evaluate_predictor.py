@@ -22,7 +22,7 @@ __all__ = ["main"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of evaluate_predictor."""
+    """Print the accuracy of a predictor on held-out images."""
 
     folder: str = argument("a folder with init_net.pb and predict_net.pb")
     data: str = option("data set, as for netbuilder-train", default="digits", metavar="PATH")
@@ -35,9 +35,7 @@ class _Options:
 @reporting("evaluate_predictor")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the accuracy of a predictor that ``netbuilder-train --export`` wrote; return the exit status."""
-    parser = OptionsParser(
-        _Options, prog="evaluate_predictor", description="Print the accuracy of a predictor on held-out images."
-    )
+    parser = OptionsParser(_Options, prog="evaluate_predictor")
     options = parser.parse(arguments)
     predictor = load_predictor(options.folder, device=cpu_device(options.cpu), trusted=options.trusted)
     _, test = load_images(options.data, options.input)

@@ -41,7 +41,7 @@ __all__ = ["main"]
 @reporting("netbuilder-extract")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Extract a predictor, or list the blobs of the net; return the exit status."""
-    options = _parser().parse(arguments)
+    options = OptionsParser(_Options, prog="netbuilder-extract").parse(arguments)
     if Path(options.net).is_dir():
         raise NetError(
             f"{options.net!r} is a folder; give the net's file, such as {str(Path(options.net) / PREDICT_FILE)!r}"
@@ -68,7 +68,9 @@ def _device(text: str) -> DeviceOption:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-extract."""
+    """Extract the operators that compute the outputs from the inputs of a net in test mode, and write them with
+    their parameters as init_net.pb and predict_net.pb.
+    """
 
     net: str = argument("the net, a NetDef (.pb, or text in .pbtxt); of a data-parallel net, the first replica is used")
     inspect: bool = switch("only list inputs, outputs and parameters")
@@ -86,15 +88,6 @@ class _Options:
         exclusive=True,
     )
     cpu: bool = switch("the same as --device cpu, for nets that were written for a GPU", exclusive=True)
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-extract",
-        description="Extract the operators that compute the outputs from the inputs of a net in test mode, "
-        "and write them with their parameters as init_net.pb and predict_net.pb.",
-    )
 
 
 def _inspect(net: NetDef) -> None:

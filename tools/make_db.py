@@ -27,7 +27,7 @@ __all__ = ["main"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-make-db."""
+    """Write a database of images with labels and check it, or describe one."""
 
     source: str | None = argument(
         "a folder with one folder of images for each class, or with IDX files; a "
@@ -69,14 +69,6 @@ class _Options:
     no_check: bool = switch("do not read the database back to check it")
 
 
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-make-db",
-        description="Write a database of images with labels and check it, or describe one.",
-    )
-
-
 def _problem(found: _Options) -> str | None:
     if found.inspect != (found.source is None):
         return "give SOURCE and DATABASE, or --inspect and DATABASE"
@@ -92,7 +84,7 @@ def _problem(found: _Options) -> str | None:
 @reporting("netbuilder-make-db", output_optional=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a database, or describe one, as the command line says; return the exit status."""
-    parser = _parser()
+    parser = OptionsParser(_Options, prog="netbuilder-make-db")
     found = parser.parse(arguments)
     if problem := _problem(found):
         parser.error(problem)

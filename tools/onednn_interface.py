@@ -58,7 +58,7 @@ def interface_text() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of onednn_interface."""
+    """Write the parsed prototypes of oneDNN as a Python module."""
 
     path: str = argument("netbuilder/engines/onednn/interface.py")
 
@@ -66,9 +66,7 @@ class _Options:
 @reporting("onednn_interface")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the module to the path that is given."""
-    parser = OptionsParser(
-        _Options, prog="onednn_interface", description="Write the parsed prototypes of oneDNN as a Python module."
-    )
+    parser = OptionsParser(_Options, prog="onednn_interface")
     write_text(parser.parse(arguments).path, interface_text())
     return 0
 

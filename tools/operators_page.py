@@ -132,7 +132,7 @@ def _table(head: str, rows: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of operators_page."""
+    """Write a page with all operators, from the registry."""
 
     page: str = argument("the file to write, such as build/docs/operators.md; its folder is made")
 
@@ -140,9 +140,7 @@ class _Options:
 @reporting("operators_page")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page to the file that the command line names; return the exit status."""
-    parser = OptionsParser(
-        _Options, prog="operators_page", description="Write a page with all operators, from the registry."
-    )
+    parser = OptionsParser(_Options, prog="operators_page")
     path = Path(parser.parse(arguments).page)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page())

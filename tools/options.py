@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
+import math
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -22,12 +24,31 @@ from typing import Any, Generic, TypeVar
 
 from netbuilder.tools.parser import Parser, add_list, real_number
 
-__all__ = ["OptionsParser", "argument", "nested", "option", "switch", "values_of"]
+__all__ = [
+    "NOT_NEGATIVE",
+    "POSITIVE",
+    "SHARE",
+    "OptionsParser",
+    "Rule",
+    "argument",
+    "nested",
+    "option",
+    "switch",
+    "values_of",
+]
 
 T = TypeVar("T")
 
 _READ: dict[Any, Callable[[str], Any] | None] = {int: int, float: real_number(), str: None}
 """Type of a field -> what reads its text."""
+
+
+Rule = tuple[str, Callable[[Any], bool]]
+"""What a value must, such as "be positive", and whether it does."""
+
+NOT_NEGATIVE: Rule = ("not be negative", lambda value: value >= 0)
+POSITIVE: Rule = ("be positive", lambda value: 0 < value < math.inf)
+SHARE: Rule = ("be in [0, 1)", lambda value: 0 <= value < 1)
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,7 @@ class _About:
     repeated: bool = False
     may_be_empty: bool = False
     positional: bool = False
+    must: Rule | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     options: type[Any] | None = None  # those that the field holds
     prefix: str = ""
@@ -59,6 +81,7 @@ def option(
     exclusive: bool = False,
     repeated: bool = False,
     may_be_empty: bool = False,
+    must: Rule | None = None,
     **details: Any,
 ) -> Any:
     """Return a field that is an option with a value.
@@ -74,9 +97,10 @@ def option(
         exclusive: cannot be given together with others that are.
         repeated: may be given several times; the value is a tuple, of one item each.
         may_be_empty: whether a list may have no items.
+        must: a rule that its value must keep, unless it is None.
         details: of ``argparse.ArgumentParser.add_argument``; ``type`` replaces what follows from the field's type.
     """
-    about = _About(help, flag, short, group, exclusive, repeated, may_be_empty, details=details)
+    about = _About(help, flag, short, group, exclusive, repeated, may_be_empty, must=must, details=details)
     if repeated:
         default = ()
     return _field(about, MISSING if required else default, factory)
@@ -125,12 +149,12 @@ class OptionsParser(Parser, Generic[T]):
     """The parser of a command whose options are the fields of a dataclass.
 
     Args:
-        options: the dataclass.
+        options: the dataclass; its docstring describes the command, unless ``description`` does.
         details: of ``Parser``.
     """
 
     def __init__(self, options: type[T], **details: Any) -> None:
-        super().__init__(**details)
+        super().__init__(**{"description": inspect.getdoc(options), **details})
         self._options = options
         _add(self, self, options)
 
@@ -151,6 +175,8 @@ class OptionsParser(Parser, Generic[T]):
                     values[each.name] = self._made(each.about.options, found, each.about.prefix)
             elif (value := getattr(found, each.dest, None)) is not None:
                 values[each.name] = tuple(value) if isinstance(value, list) else value
+                if (rule := each.about.must) is not None and not rule[1](value):
+                    self.error(f"{each.flag}: must {rule[0]}, got {_text(value)}")
         return options(**values)
 
     def _is_requested(self, options: type[Any], found: argparse.Namespace, prefix: str) -> bool:

@@ -50,7 +50,7 @@ _SAME_VALUES = {
 @reporting("netbuilder-predict")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each image and class; return the exit status: 1 if something could not be read or run."""
-    options = _parser().parse(arguments)
+    options = OptionsParser(_Options, prog="netbuilder-predict").parse(arguments)
     predictor = load(
         options.predictor,
         options.init,
@@ -133,7 +133,7 @@ def _divisors(text: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-predict."""
+    """Run a predictor on image files, and print the classes with the highest scores for each."""
 
     predictor: str = argument(
         "a folder with init_net.pb and predict_net.pb, a .minidb file of predictor_exporter, or an .onnx file; "
@@ -201,14 +201,6 @@ class _Options:
     rgb: bool | None = option("channels, and the numbers above, are in the order red, green, blue")
     channels_last: bool | None = option("the input has the shape (N, H, W, C) instead of (N, C, H, W)")
     max_pixels: int | None = max_pixels_option()
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-predict",
-        description="Run a predictor on image files, and print the classes with the highest scores for each.",
-    )
 
 
 def load(path: str, init: str | None = None, **options: Any) -> Predictor:

@@ -13,6 +13,7 @@ from netbuilder.distributed.preflight import preflight_by
 from netbuilder.distributed.transport.launchers import place_in
 from netbuilder.proto import DistributedError
 from netbuilder.proto.cores import core_count
+from netbuilder.tools.common_options import engine_option
 from netbuilder.tools.options import OptionsParser, option
 from netbuilder.tools.parser import real_number
 from netbuilder.tools.reporting import reporting
@@ -23,7 +24,7 @@ __all__ = ["main"]
 @reporting("netbuilder-preflight")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the processes that the launcher has started; rank 0 prints where they are. Return 1 if they disagree."""
-    options = _parser().parse(arguments)
+    options = OptionsParser(_Options, prog="netbuilder-preflight").parse(arguments)
     rendezvous = Rendezvous.from_environment(engine=options.engine, store=options.store, run_id=options.run_id)
     launcher = place_in(os.environ).launcher
     if rendezvous.num_shards == 1:
@@ -55,23 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-preflight."""
+    """Check, in seconds, that the processes of a job find one another, have different ranks, the same number of
+    processes and the same versions, and exchange values. Start it as the job: by netbuilder-launch -m
+    netbuilder.tools.preflight, mpiexec or srun. All processes end with the same error if something is wrong.
+    """
 
-    engine: str | None = option("default: that of the launcher", type=str.upper, choices=("MPI", "NCCL"))
+    engine: str | None = engine_option("that of the launcher")
     store: str | None = option("a store that all processes see, such as file:/shared/run7", metavar="ADDRESS")
     run_id: str | None = option("text that other runs in this store do not have", metavar="TEXT")
     timeout: float = option(
         "how long processes wait for one another", type=real_number(0.001, 1e9), default=10.0, metavar="SECONDS"
-    )
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-preflight",
-        description="Check, in seconds, that the processes of a job find one another, have different ranks, the same "
-        "number of processes and the same versions, and exchange values. Start it as the job: by netbuilder-launch -m "
-        "netbuilder.tools.preflight, mpiexec or srun. All processes end with the same error if something is wrong.",
     )
 
 

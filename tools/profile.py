@@ -5,7 +5,6 @@ NET is a net in a file, a folder with a predictor, or the name of a net of the z
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,12 +23,14 @@ from netbuilder.runtime import NET_TYPES, Workspace
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.table import profile_table
 from netbuilder.runtime.profile.trace import chrome_trace
-from netbuilder.tools.bench.machine import busy_share, describe_machine
+from netbuilder.tools.bench.machine import busy_share, describe_machine, warn_if_busy
 from netbuilder.tools.common_options import (
     check_outputs,
+    classes_option,
     count,
     cpu_device,
     cpu_option,
+    image_size_option,
     input_option,
     trusted_option,
     without_option,
@@ -42,17 +43,16 @@ from netbuilder.tools.profiling.net_memory import net_memory
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.results import write_json
 from netbuilder.tools.training.nets import NETS
 
 __all__ = ["main"]
-
-_IDLE = 0.05  # largest share of the cores that other processes may use without a warning
 
 
 @reporting("netbuilder-profile")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Profile a net as the command line says, and print tables; return the exit status."""
-    parser = _parser()
+    parser = OptionsParser(_Options, prog="netbuilder-profile")
     options = parser.parse(arguments)
     if options.memory:
         return _draw_memory(parser, options)
@@ -61,20 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.output:
         parser.error("-o/--output is for the page of --memory; use --json or --trace for times")
     print(describe_machine())
-    busy = busy_share()
-    if busy > _IDLE:
-        print(
-            f"the machine is not idle: other work uses {busy:.0%} of its cores, so results are doubtful",
-            file=sys.stderr,
-        )
+    warn_if_busy(busy_share())
     check_outputs(options, "json", "trace")
     ready = _load(options)
     found = profile(ready.workspace, ready.name, runs=options.runs, warmup=options.warmup, parameters=ready.parameters)
     print(profile_table(found, options.top, width=_width()))
-    for path, content in ((options.json, found.to_dict), (options.trace, lambda: chrome_trace(found))):
-        if path:
-            write_text(path, json.dumps(content()) + "\n")
-            print(f"written: {path}")
+    write_json(options.json, found.to_dict(), indent=None, announced=True)
+    if options.trace:
+        write_json(options.trace, chrome_trace(found), indent=None, announced=True)
     return 0
 
 
@@ -88,9 +82,7 @@ def _draw_memory(parser: OptionsParser[_Options], options: _Options) -> int:
     print(memory_table(found, options.top, width=_width()))
     write_text(page, memory_page(found))
     print(f"written: {page}")
-    if options.json:
-        write_text(options.json, json.dumps(found.to_dict()) + "\n")
-        print(f"written: {options.json}")
+    write_json(options.json, found.to_dict(), indent=None, announced=True)
     return 0
 
 
@@ -112,7 +104,9 @@ def _width() -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-profile."""
+    """Run a net with every call timed, and print time, share, rates and the machine's limits for each operator and
+    each type of operator.
+    """
 
     net: str = argument(
         "a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo"
@@ -152,10 +146,8 @@ class _Options:
         type=count,
         group="nets of the zoo",
     )
-    image_size: int | None = option(
-        "height and width of images in pixels (default: the usual size for the net)", type=count, metavar="N"
-    )
-    classes: int = option("number of classes", type=count, default=1000)
+    image_size: int | None = image_size_option()
+    classes: int = classes_option()
     inference: bool = switch("run the forward pass in test mode instead of a training step")
     devices: int = option("replicas that share the batch", type=count, default=1)
     gpu: bool = switch("run on GPUs instead of the CPU")
@@ -178,15 +170,6 @@ class _Options:
     )
     json: str | None = option("write all results as JSON", metavar="FILE")
     trace: str | None = option("write a trace for https://ui.perfetto.dev", metavar="FILE")
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-profile",
-        description="Run a net with every call timed, and print time, share, rates and the machine's limits for each "
-        "operator and each type of operator.",
-    )
 
 
 def _arrays(path: str | None) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.parallel import GradientScaling
 from netbuilder.proto.errors import counted
-from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import budget, check_outputs, count
 from netbuilder.tools.options import OptionsParser, option, switch
 from netbuilder.tools.parser import real_number
@@ -23,6 +21,7 @@ from netbuilder.tools.proof.models import OPTIMIZERS, SAMPLES
 from netbuilder.tools.proof.processes import trained_in_processes
 from netbuilder.tools.proof.table import MODELS, References, Run, runs_of
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.results import write_json
 
 __all__ = ["Entry", "entries", "main", "places_of"]
 
@@ -140,14 +139,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    if options.json:
-        write_text(options.json, json.dumps([entry._asdict() for entry in found], indent=1))
+    write_json(options.json, [entry._asdict() for entry in found])
     return _judge(found, bound, f"{options.steps} steps{_listed(chosen)}")
 
 
 def _parse(arguments: Sequence[str] | None) -> tuple[_Options, dict[str, Any], list[tuple[int, int]]]:
     """Return the command line, the options of Parallelize, and the columns of the table."""
-    parser = _parser()
+    parser = OptionsParser(_Options, prog="netbuilder-prove")
     options = parser.parse(arguments)
     check_outputs(options, "json")
     if on_gpus := options.gpus or options.dtype == "float16":
@@ -248,7 +246,10 @@ def _divisor(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-prove."""
+    """Train small models on several numbers of devices, and print how much their parameters differ from those of one
+    device, or with BMUF from those of separate models and the rule in float64: ||a - b|| / max(||b||, 1e-6
+    sqrt(n)). With --processes the devices are divided among processes, which are started over MPI.
+    """
 
     models: tuple[str, ...] = option(
         f"models (default: all): {', '.join(MODELS)}", default=tuple(MODELS), choices=MODELS, metavar="NAME,NAME"
@@ -270,7 +271,6 @@ class _Options:
         "that this machine has)",
         type=_divisor,
         default=(),
-        metavar="N,N",
     )
     gpus: bool = switch("train on GPUs, also what is compared with")
     processes: tuple[int, ...] = option(
@@ -302,17 +302,6 @@ class _Options:
         type=real_number(0),
     )
     json: str | None = option("also write all differences as JSON", metavar="FILE")
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-prove",
-        description="Train small models on several numbers of devices, and print how much their parameters differ from "
-        "those of one device, or with BMUF from those of separate models and the rule in float64: "
-        "||a - b|| / max(||b||, 1e-6 sqrt(n)). With --processes the devices are divided among processes, which are "
-        "started over MPI.",
-    )
 
 
 if __name__ == "__main__":

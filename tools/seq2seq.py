@@ -22,7 +22,7 @@ __all__ = ["main"]
 @reporting("netbuilder-seq2seq")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train and answer as the command line says; return the exit status: 1 if fewer than ``--at-least`` are correct."""
-    options = _parser().parse(arguments)
+    options = OptionsParser(_Options, prog="netbuilder-seq2seq").parse(arguments)
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")
     pairs = Pairs(options.task, options.length)
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-seq2seq."""
+    """Train an encoder and a decoder with attention on strings of digits, and answer new questions by beam search."""
 
     task: str = argument("what to learn", choices=sorted(TASKS))
     length: int = option("largest number of digits", type=count, default=5)
@@ -62,15 +62,6 @@ class _Options:
         metavar="SHARE",
     )
     seed: int = option("seed of initial values and of the pairs", type=whole_number(), default=1)
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-seq2seq",
-        description="Train an encoder and a decoder with attention on strings of digits, and answer new questions by "
-        "beam search.",
-    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -22,12 +21,12 @@ from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.parallel.simulation.sweep import fit_link, sweep_allreduce
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
-from netbuilder.proto.whole_file import write_text
-from netbuilder.tools.common_options import check_outputs, count, size
+from netbuilder.tools.common_options import check_outputs, classes_option, count, image_size_option, size
 from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.picture import check_picture
 from netbuilder.tools.profiling.zoo import ZooOptions
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.results import write_json
 from netbuilder.tools.simulating.growth_table import draw_growth, growth_table, link_table, published_table
 from netbuilder.tools.simulating.step import measure_step, read_link, read_step
 
@@ -43,7 +42,7 @@ _OF_PUBLISHED = ("devices", "hosts", "link", "local_link", "algorithm", "bucket"
 @reporting("netbuilder-simulate")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Predict as the command line says, and print a table; return the exit status."""
-    parser = _parser()
+    parser = OptionsParser(_Options, prog="netbuilder-simulate")
     options = parser.parse(arguments)
     if options.measure:
         return _measure(parser, options)
@@ -58,9 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clusters = [] if published else _clusters(options)
     exchange = _exchange(options, published.exchange if published else Exchange())
     times = _step(options, published)
-    if options.save:
-        write_text(options.save, json.dumps(times.to_dict()) + "\n")
-        print(f"written: {options.save}")
+    write_json(options.save, times.to_dict(), indent=None, announced=True)
     if published:
         clusters = [_with_options(published.cluster(size), options) for size, _ in published.steps]
     found = [simulate(times, cluster, exchange) for cluster in clusters]
@@ -80,9 +77,7 @@ def _measure(parser: OptionsParser[_Options], options: _Options) -> int:
     if world.rank == 0:
         link = fit_link(points, world.size)
         print(link_table(points, link, world.size))
-        if options.json:
-            write_text(options.json, json.dumps(link.to_dict(), indent=1) + "\n")
-            print(f"written: {options.json}")
+        write_json(options.json, link.to_dict(), announced=True)
     return 0
 
 
@@ -110,16 +105,16 @@ def _fraction(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """The options of netbuilder-simulate."""
+    """Measure a training step on one device, and predict it on many devices and hosts: its time, the efficiency, and
+    the part of the exchange of gradients that computing does not hide.
+    """
 
     step: str | None = argument(
         "the name of a net of the zoo, or a file with a step (.json) from --save", nargs="?", metavar="NET"
     )
     batch: int | None = option("samples of each device (default: 32)", type=count, group="the step of one device")
-    image_size: int | None = option(
-        "height and width of images in pixels (default: the usual size for the net)", type=count, metavar="N"
-    )
-    classes: int = option("number of classes", type=count, default=1000)
+    image_size: int | None = image_size_option()
+    classes: int = classes_option()
     dtype: str | None = option("how activations are stored (default: float32)", choices=OneDnnEngine.precisions)
     threads: int = option("of each device", type=count, default=1)
     runs: int = option("measured steps", type=count, default=5)
@@ -148,9 +143,7 @@ class _Options:
         type=_or(bandwidth_of),
         metavar="RATE",
     )
-    cores: int | None = option(
-        "of each host, for computing and exchanging (default: enough for both)", type=count, metavar="N"
-    )
+    cores: int | None = option("of each host, for computing and exchanging (default: enough for both)", type=count)
     memory_bandwidth: float | None = option(
         "of each host, read and written, such as 80GB/s (default: enough)", type=_or(bandwidth_of), metavar="RATE"
     )
@@ -181,15 +174,6 @@ class _Options:
     )
     json: str | None = option("also write the predictions, with all buckets, as JSON", metavar="FILE")
     plot: str | None = option("also draw efficiency and step time (.png); needs matplotlib", metavar="FILE")
-
-
-def _parser() -> OptionsParser[_Options]:
-    return OptionsParser(
-        _Options,
-        prog="netbuilder-simulate",
-        description="Measure a training step on one device, and predict it on many devices and hosts: its time, the "
-        "efficiency, and the part of the exchange of gradients that computing does not hide.",
-    )
 
 
 def _check_files(options: _Options) -> None:
@@ -257,14 +241,12 @@ def _write(
     found: Sequence[Prediction],
     title: str,
 ) -> None:
-    if options.json:
-        record = {
-            "seconds": times.seconds, "samples": times.samples, "gradient_bytes": times.gradient_bytes,
-            "exchange": dataclasses.asdict(exchange), "cluster": _finite(dataclasses.asdict(clusters[0])),
-            "predictions": [each.to_dict() for each in found],
-        }  # fmt: skip
-        write_text(options.json, json.dumps(record, indent=1) + "\n")
-        print(f"written: {options.json}")
+    record = {
+        "seconds": times.seconds, "samples": times.samples, "gradient_bytes": times.gradient_bytes,
+        "exchange": dataclasses.asdict(exchange), "cluster": _finite(dataclasses.asdict(clusters[0])),
+        "predictions": [each.to_dict() for each in found],
+    }  # fmt: skip
+    write_json(options.json, record, announced=True)
     if options.plot:
         draw_growth(options.plot, title, found)
         print(f"written: {options.plot}")

@@ -13,7 +13,7 @@ from kernel_checks import needs_bfloat16
 from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.proto.arguments import arguments
 from netbuilder.tools import benchmark
-from netbuilder.tools.bench import machine, our_wrapper
+from netbuilder.tools.bench import machine, our_wrapper, works
 from netbuilder.tools.bench.busy import _line, busy_rate
 from netbuilder.tools.bench.check import CHANGE_BOUND, Agreement, replay
 from netbuilder.tools.bench.growth import Sweeps, growth
@@ -258,8 +258,8 @@ def test_pytorch_runs_eager_and_compiled_by_default(mode, modes, tmp_path, capsy
         info = f"info={{'version': '1.0', 'mode': {work.mode!r}}}"
         return Worker("torch", script(tmp_path, f"serve(lambda: time.sleep({wait}), warmup=1, {info})"), {})
 
-    monkeypatch.setattr(benchmark, "torch_worker", start)
-    monkeypatch.setattr(benchmark, "modes_of", lambda mode, environment: modes_of(mode, os.environ | {"CXX": "python"}))
+    monkeypatch.setattr(works, "torch_worker", start)
+    monkeypatch.setattr(works, "modes_of", lambda mode, environment: modes_of(mode, os.environ | {"CXX": "python"}))
     file = tmp_path / "figures.json"
     given = ["mlp", "--pairs", "1", "--steps", "2", "--threads", "1", "--peer-python", "python", "--json", str(file)]
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", ""))
@@ -274,8 +274,8 @@ def test_pytorch_runs_eager_and_compiled_by_default(mode, modes, tmp_path, capsy
 def test_caffe2_runs_the_net_that_we_built(tmp_path, capsys, monkeypatch):
     """Here Caffe2 is ``netbuilder.caffe2``; both sides run as many steps, so they end with the same loss."""
     torch = script(tmp_path, "serve(lambda: time.sleep(0.02), warmup=1, info={'version': '1.0', 'mode': 'eager'})")
-    monkeypatch.setattr(benchmark, "torch_worker", lambda work, python, *, warmup: Worker("torch", torch, {}))
-    monkeypatch.setitem(benchmark.TASKS, "mlp", dataclasses.replace(TASKS["mlp"], warmup=3))
+    monkeypatch.setattr(works, "torch_worker", lambda work, python, *, warmup: Worker("torch", torch, {}))
+    monkeypatch.setitem(TASKS, "mlp", dataclasses.replace(TASKS["mlp"], warmup=3))
     python, file = tmp_path / "python", tmp_path / "figures.json"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -m netbuilder.caffe2 "$@"\n')
     python.chmod(0o755)

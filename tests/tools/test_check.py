@@ -108,7 +108,7 @@ def test_a_predictor(tmp_path, capsys):
         (["net.pb", "--init", "missing.pb"], "missing.pb"),
         (
             ["net.pb", "--input", "date=4x5"],
-            "--input 'date': net 'stored' has no such external input; its inputs are [",
+            "input 'date': net 'stored' has no such external input; its inputs are [",
         ),
         (["net.pb", "--json", "nowhere/found.json"], "nowhere"),
         (["empty"], "does not hold a predictor"),

@@ -26,6 +26,7 @@ from netbuilder.proto import DeviceError
 from netbuilder.runtime.profile import profiling
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.tools import benchmark, compile_kernels, launch, preflight, profile, simulate
+from netbuilder.tools.bench import works
 from netbuilder.tools.bench.build import BuildTime
 from netbuilder.tools.reporting import reporting
 
@@ -139,7 +140,7 @@ def test_a_bad_value_is_named_in_one_line(name, every, place, monkeypatch):
         monkeypatch.setattr(command, "describe_machine", lambda: "this machine")
     monkeypatch.setattr(profiling, "measure_limits", lambda threads, **others: Limits(1e9, "", 1e9, threads))
     monkeypatch.setattr(compile_kernels, "Nvrtc", no_compiler)
-    monkeypatch.setattr(benchmark, "build_time", lambda devices: BuildTime(devices, 1, 1.0))
+    monkeypatch.setattr(works, "build_time", lambda devices: BuildTime(devices, 1, 1.0))
     command = importlib.import_module(f"netbuilder.tools.{name}")
     valid, parser = VALID[name], parser_of(command)
     status, missing = run(command, valid)

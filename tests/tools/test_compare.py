@@ -14,8 +14,9 @@ from kernel_checks import needs_bfloat16
 from netbuilder import ModelHelper, brew
 from netbuilder.graph import reset_names
 from netbuilder.optimizers import build_sgd
-from netbuilder.parallel import Parallelize_CPU
+from netbuilder.parallel import Parallelize_CPU, replicas_of
 from netbuilder.proto import NetDef, files
+from netbuilder.runtime import Workspace
 from netbuilder.tools import compare as tool
 from netbuilder.tools.compare import main
 
@@ -119,6 +120,43 @@ def test_stored_nets_with_a_mean_over_weights(options, tmp_path, batch, capsys):
         assert main([*given, *other, "--bound", "1e-5"]) == 0, capsys.readouterr()
 
 
+def updated(net, init, fed, share):
+    """Return the weights and biases after an update by a share of the gradient, computed in float64."""
+    workspace = Workspace()
+    workspace.run_net_once(files.load(init, NetDef))
+    w, b = (workspace.fetch(f"cpu_0/fc_{part}").astype(np.float64) for part in "wb")
+    x, weight = fed["data"].astype(np.float64), fed["weight"].astype(np.float64)
+    scores = np.tanh(x @ w.T + b)
+    d = np.exp(scores)
+    d /= d.sum(axis=1, keepdims=True)
+    d[np.arange(len(x)), fed["label"]] -= 1
+    d *= (weight / weight.sum())[:, None] * (1 - scores**2)
+    return {"cpu_0/fc_w": w - 0.1 * share * d.T @ x, "cpu_0/fc_b": b - 0.1 * share * d.sum(axis=0)}
+
+
+@pytest.mark.parametrize("options", [{}, {"weighted_shares": True}], ids=str)
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_a_stored_net_whose_micro_batches_have_a_mean_in_common(devices, options, tmp_path, batch, capsys):
+    """A run is one of two micro-batches with the same samples: the divisors are twice the sums of weights."""
+    path = batch[1]
+    fed = {**np.load(path), "weight": np.float32([0, 0.5, 4, 1, 0, 9])}
+    np.savez(path, **fed)
+    net = store(tmp_path, devices, inputs=("label", "weight"), accumulate_steps=2, **options)
+    init = str(tmp_path / f"init{devices}.pb")
+    assert replicas_of(files.load(net, NetDef)).step_divisors
+    np.savez(tmp_path / "want.npz", **updated(net, init, fed, 1 / 2))
+    given = ["--net", net, "--init", init, *batch, "--steps", "1", "--blobs", str(tmp_path / "want.npz")]
+    assert main([*given, "--bound", "1e-6"]) == 0, capsys.readouterr()
+    np.savez(tmp_path / "want.npz", **updated(net, init, fed, 1))
+    assert main([*given, "--bound", "1e-3"]) == 1
+
+
+def test_a_stored_net_without_what_a_mean_in_common_needs(tmp_path, batch, capsys):
+    net = store(tmp_path, 2, inputs=("label", "weight"), accumulate_steps=2)
+    assert main(["--net", net, "--init", str(tmp_path / "init2.pb"), *batch, "--against", "numpy"]) == 1
+    assert "the batch lacks ['weight']: the means of the net are over all micro-batches" in capsys.readouterr().err
+
+
 def test_settings_of_a_stored_net(tmp_path, batch, capsys):
     given = ["--net", store(tmp_path, 2), "--init", str(tmp_path / "init2.pb"), *batch]
     assert main([*given, "--against", "numpy", "--against", "without=fusion"]) == 0
@@ -209,7 +247,7 @@ def test_files(tmp_path, batch, capsys):
         (["--net", str(tmp_path / "missing.pb"), *batch], "missing.pb"),
         (["--net", str(tmp_path / "damaged.pb"), *batch], "damaged.pb"),
         (["--net", net, *batch], "reads ['cpu_0/fc_w', 'cpu_0/fc_b'"),
-        (["--net", net, *init, "--input", "date=6x5"], "input 'date': net 'stored' has no such input"),
+        (["--net", net, *init, "--input", "date=6x5"], "input 'date': net 'stored' has no such external input"),
         (["--net", net, *init, "--feed", str(tmp_path / "missing.npz")], "missing.npz"),
         (["--net", net, *init, *batch, "--json", str(tmp_path / "no" / "x.json")], "no' does not exist"),
     ]:

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from command_parsers import parser_of
 from netbuilder.distributed import Rendezvous
 from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.links import Link
@@ -13,7 +12,7 @@ from netbuilder.parallel.simulation.simulate import Exchange, simulate
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
 from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.tools import benchmark
-from netbuilder.tools.bench import exchange, processes
+from netbuilder.tools.bench import exchange, processes, works
 from netbuilder.tools.bench.exchange import (
     HEADER_BYTES,
     Exchanges,
@@ -142,11 +141,15 @@ def test_predictions_beside_measurements(monkeypatch):
 
 
 def test_options(monkeypatch):
-    options = parser_of(benchmark).parse(["exchange", "--processes", "2", "--bucket", "1MiB"])
-    asked = benchmark._exchanges(options, [4])
-    assert (asked.processes, asked.task.work.bucket, asked.task.work.net) == ([2], 1 << 20, "resnet50")
-    asked = benchmark._exchanges(parser_of(benchmark).parse(["exchange-predicted", "--batch", "8"]), [1, 2])
-    assert (asked.processes, asked.task.work.batch) == ([1, 2], 8)
+    asked = []
+    for name in ("exchange_lines", "predicted_lines"):
+        monkeypatch.setattr(works, name, lambda given, *peers: iter([asked.append(given)][:0]))
+    given = ["--peer-python=python", "--mode=eager"]
+    assert benchmark.main(["exchange", "--processes", "2", "--bucket", "1MiB", *given]) == 0
+    assert benchmark.main(["exchange-predicted", "--batch", "8", *given]) == 0
+    assert benchmark.main(["exchange", *given]) == 0
+    assert [tuple(each.processes) for each in asked] == [(2,), (1, 2, 4), (2, 4)]
+    assert (asked[0].task.work.bucket, asked[0].task.work.net, asked[1].task.work.batch) == (1 << 20, "resnet50", 8)
     monkeypatch.setattr(processes, "require_compiler", lambda environment: (_ for _ in ()).throw(DeviceError("no g++")))
     with pytest.raises(DeviceError, match="no g"):
         processes.ddp_worker(dataclasses.replace(SMALL, mode="compile"), "python", 2, warmup=1)

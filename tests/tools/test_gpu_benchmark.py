@@ -12,6 +12,7 @@ from netbuilder.proto import DeviceError
 from netbuilder.runtime.profile import profiling, roofline
 from netbuilder.tools import benchmark
 from netbuilder.tools.bench import gpu as gpu_bench
+from netbuilder.tools.bench import works
 from netbuilder.tools.bench.gpu import GpuRun, gpu_lines, gpu_page, gpu_rows, require_gpu
 from netbuilder.tools.bench.our_gpu import GpuTraining
 from netbuilder.tools.bench.work import Work
@@ -147,7 +148,7 @@ def test_without_a_gpu_it_says_what_is_missing(monkeypatch, capsys):
 @pytest.mark.emulated
 def test_the_command_writes_page_and_records(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(benchmark, "busy_share", lambda: 0.0)
-    monkeypatch.setattr(benchmark, "gpu_worker", lambda work, warmup, limits: InProcess(work, warmup))
+    monkeypatch.setattr(works, "gpu_worker", lambda work, warmup, limits: InProcess(work, warmup))
     monkeypatch.setattr(gpu_bench, "gpu_rows", lambda **given: [TINY[3]])
     page, records = tmp_path / "gpu.md", tmp_path / "gpu.json"
     with gpus(1):

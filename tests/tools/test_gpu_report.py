@@ -20,7 +20,7 @@ from netbuilder.proto import DeviceError
 from netbuilder.runtime.profile import roofline
 from netbuilder.tools import benchmark
 from netbuilder.tools.bench import gpu as gpu_bench
-from netbuilder.tools.bench import processes
+from netbuilder.tools.bench import processes, works
 from netbuilder.tools.bench.gpu import GpuRun, gpu_lines, gpu_page, gpu_rows, gpu_table
 from netbuilder.tools.bench.pairs import TimeLimits, Worker
 
@@ -296,7 +296,7 @@ def test_the_page_is_written_after_each_line(monkeypatch, capsys, tmp_path):
         assert limits.until < time.monotonic() + 50 and work.gpu
         return Fake(work, warmup)
 
-    monkeypatch.setattr(benchmark, "gpu_worker", start)
+    monkeypatch.setattr(works, "gpu_worker", start)
     options = ["gpu", "--tiny", "--gpu-peers", "", "--limit", "50"]
     assert benchmark.main([*options, "--report", str(page)]) == 0
     assert seen == [0, 1, 2, 3, 4, 5]  # the first page has only the machine
@@ -315,8 +315,8 @@ def test_the_time_begins_before_pytorch_is_installed(monkeypatch, capsys):
         given.append(seconds)
         raise RuntimeError("no network")
 
-    monkeypatch.setattr(benchmark, "gpu_worker", lambda work, warmup, limits: Fake(work, warmup))
-    monkeypatch.setattr(benchmark, "gpu_peer_python", installing)
+    monkeypatch.setattr(works, "gpu_worker", lambda work, warmup, limits: Fake(work, warmup))
+    monkeypatch.setattr(works, "gpu_peer_python", installing)
     assert benchmark.main(["gpu", "--tiny", "--limit", "50"]) == 0
     assert len(given) == 1 and 0 < given[0] < 50
     assert "PyTorch is not compared: no network" in capsys.readouterr().out

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from netbuilder.tools.options import OptionsParser, argument, nested, option, switch, values_of
+from netbuilder.tools.options import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    OptionsParser,
+    argument,
+    nested,
+    option,
+    switch,
+    values_of,
+)
 from netbuilder.tools.parser import count
 from netbuilder.tools.training.config import config_arguments
 
@@ -131,3 +141,31 @@ def test_a_default_that_is_made_when_options_are():
 
 def test_the_parser_is_one_of_argparse():
     assert isinstance(parser(), argparse.ArgumentParser)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--rate=0"], "it: error: --rate: must be positive, got 0; --help"),
+        (["--decay=1"], "it: error: --decay: must be in [0, 1), got 1; --help"),
+        (["--seed=-1"], "it: error: --seed: must not be negative, got -1; --help"),
+        (["--block-length=3"], "it: error: --block-length: must be even, got 3; --help"),
+    ],
+)
+def test_rules_of_values(arguments, text, capsys):
+    @dataclass(frozen=True)
+    class Block:
+        length: int = option("of a block", required=True, must=("be even", lambda value: value % 2 == 0))
+
+    @dataclass(frozen=True)
+    class Ruled:
+        rate: float = option("learning rate", default=0.5, must=POSITIVE)
+        decay: float | None = option("of averages", must=SHARE)
+        seed: int = option("of the order", default=0, must=NOT_NEGATIVE)
+        block: Any = nested(Block, prefix="block-", optional=True)
+
+    made = OptionsParser(Ruled, prog="it")
+    assert made.parse([]) == Ruled()
+    with pytest.raises(SystemExit):
+        made.parse(arguments)
+    assert capsys.readouterr().err.startswith(text)

@@ -17,7 +17,7 @@ from netbuilder.proto import DeviceError, NetDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
 from netbuilder.tools import benchmark
-from netbuilder.tools.bench import our_predictor, predict, processes, worker
+from netbuilder.tools.bench import our_predictor, predict, processes, worker, works
 from netbuilder.tools.bench.pairs import Comparison
 
 BENCH = Path(predict.__file__).parent
@@ -159,14 +159,14 @@ def test_callers_of_the_command(monkeypatch, capsys):
         asked.append((work.layers, work.batch, work.callers, *pythons))
         return predict.Prediction(work, ["onnxruntime 1.0"], Comparison([0.1], [[0.2]]), 0.0)
 
-    monkeypatch.setattr(benchmark, "predict", measured)
-    monkeypatch.setattr(benchmark, "prediction_pythons", lambda python: dict.fromkeys(["openvino", "onnxruntime"], ""))
+    monkeypatch.setattr(works, "predict", measured)
+    monkeypatch.setattr(works, "prediction_pythons", lambda python: dict.fromkeys(["openvino", "onnxruntime"], ""))
     assert benchmark.main(["predict", "--nets", "resnet18,mlp", "--callers", "1,4"]) == 0
     assert asked == [(layers, 1, callers, "onnxruntime") for layers in (18, 0) for callers in (1, 4)]
     assert "ResNet-18, batch 1, threads" in capsys.readouterr().out
     assert benchmark.main(["predict", "--nets", "vgg16", "--callers", "1"]) == 2
     assert "predict takes mlp and residual nets" in capsys.readouterr().err
-    monkeypatch.setattr(benchmark, "prediction_pythons", lambda python: {"openvino": ""})
+    monkeypatch.setattr(works, "prediction_pythons", lambda python: {"openvino": ""})
     assert benchmark.main(["predict", "--callers", "1"]) == 2
     assert "--callers: needs onnxruntime" in capsys.readouterr().err
 
@@ -180,8 +180,8 @@ def test_the_command(tmp_path, monkeypatch, capsys, batch, batches, apart, statu
         asked.append((work.batch, work.threads, pythons, pairs, steps))
         return predict.Prediction(work, ["peer 2.0"], Comparison([0.1] * pairs, [[0.2] * pairs]), apart)
 
-    monkeypatch.setattr(benchmark, "predict", measured)
-    monkeypatch.setattr(benchmark, "prediction_pythons", lambda python: {"peer": python})
+    monkeypatch.setattr(works, "predict", measured)
+    monkeypatch.setattr(works, "prediction_pythons", lambda python: {"peer": python})
     file = tmp_path / "figures.json"
     options = ["--threads", 2, "--pairs", 3, "--peer-python", "python-of-peer", "--json", file, *batch]
     assert benchmark.main(["predict", *map(str, options)]) == status

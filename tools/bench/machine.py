@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import platform
+import sys
 import time
 from pathlib import Path
 
 from netbuilder.proto.cores import core_count
 
-__all__ = ["busy_share", "describe_machine"]
+__all__ = ["busy_share", "describe_machine", "warn_if_busy"]
+
+_IDLE = 0.05  # share of the cores that other work may use before results are doubtful
 
 
 def _cpu_times() -> tuple[int, int]:
@@ -26,6 +29,15 @@ def busy_share(seconds: float = 1.0) -> float:
     except (OSError, IndexError, ValueError):
         return 0.0
     return 1.0 - (later_idle - idle) / max(later_total - total, 1)
+
+
+def warn_if_busy(busy: float) -> None:
+    """Say on standard error that results are doubtful, if other work uses a share of the cores."""
+    if busy > _IDLE:
+        print(
+            f"the machine is not idle: other work uses {busy:.0%} of its cores, so results are doubtful",
+            file=sys.stderr,
+        )
 
 
 def describe_machine() -> str:

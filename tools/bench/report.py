@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -11,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.bench.pairs import Comparison
 from netbuilder.tools.bench.work import Task, Work
+from netbuilder.tools.results import write_json
 
 __all__ = ["Line", "as_which", "compared", "write_records"]
 
@@ -82,4 +81,4 @@ def _threads(count: int) -> str:
 def write_records(file: str | Path, machine: str, busy: float, lines: Sequence[Line]) -> None:
     """Write all records, the machine, and the share of its cores that other work used before."""
     found = {"machine": machine, "busy": busy, "results": [line.record for line in lines]}
-    write_text(file, json.dumps(found, indent=1) + "\n")
+    write_json(str(file), found)

@@ -8,20 +8,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from netbuilder.exchange.predictor_files import read_net
-from netbuilder.exchange.trust import check_harmless
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.optimizers import reset_optimizer_instance_count
-from netbuilder.parallel import replicas_of
 from netbuilder.parallel.shares import SHARE_WEIGHT, Share, share_sizes
 from netbuilder.parallel.step_divisors import StepDivisors
-from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.recorded_run import RecordedRun, recorded
 from netbuilder.tools.profiling.ready import value_of
+from netbuilder.tools.stored_nets import read_nets, replicas_in, start_nets, unknown_input
 from netbuilder.tools.training.decoded import DecodedImages
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.run import Run
@@ -110,23 +108,10 @@ class StoredSide:
     """
 
     def __init__(self, stored: StoredNet, given: Mapping[str, Any]) -> None:
-        net = read_net(stored.net)
-        init = read_net(stored.init) if stored.init is not None else NetDef()
-        if not stored.trusted:
-            check_harmless(init, f"init net {stored.init!r}")
-            check_harmless(net, repr(stored.net))
-        self.record = _replicas(net)
+        net, init = read_nets(stored.net, stored.init, trusted=stored.trusted)
+        self.record = replicas_in(net)
         self._workspace = Workspace(seed=stored.seed, engines=() if stored.numpy else None, without=stored.without)
-        self._workspace.run_net_once(init)
-        made = {blob for op in init.op for blob in op.output}
-        for name, value in _split(given, net, self.record).items():
-            self._workspace.feed(name, value)
-            made.add(name)
-        if missing := [name for name in undefined_inputs(net.op) if name not in made]:
-            raise BlobError(
-                f"net {net.name!r} of {stored.net!r} reads {missing[:4]}{' and more' if len(missing) > 4 else ''}, "
-                "which have no values; give them by --feed or --input, or the init net that makes them by --init"
-            )
+        start_nets(self._workspace, net, init, _split(given, net, self.record))
         self._name = self._workspace.create_net(net, dtype=stored.dtype, memory_budget=stored.memory_budget)
 
     def step(self) -> RecordedRun:
@@ -138,13 +123,6 @@ class StoredSide:
     def feed(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             self._workspace.feed(name, value)
-
-
-def _replicas(net: NetDef) -> Replicas | None:
-    try:
-        return replicas_of(net)
-    except NetError:
-        return None
 
 
 def _split(given: Mapping[str, Any], net: NetDef, record: Replicas | None) -> dict[str, Any]:
@@ -161,7 +139,7 @@ def _split(given: Mapping[str, Any], net: NetDef, record: Replicas | None) -> di
             found.update(zip(copies, _shares(value, len(copies), name)))
             batch[name] = np.asarray(value)
         else:
-            raise BlobError(f"input {name!r}: net {net.name!r} has no such input; it reads {sorted(reads)[:8]}")
+            raise unknown_input(name, net, sorted(reads))
     if record is not None and record.weighted_shares:
         weight = np.array([1 / record.accumulate_steps], np.float32)
         weights = dict.fromkeys(record.devices.copies(SHARE_WEIGHT), weight)

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.exchange import load_predictor
-from netbuilder.exchange.predictor_files import read_net
-from netbuilder.exchange.trust import check_harmless
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.proto import BlobError, DeviceOption, NetDef
+from netbuilder.proto import BlobError, DeviceOption
 from netbuilder.runtime import Workspace
 from netbuilder.tools.profiling.ready import Ready, value_of
+from netbuilder.tools.stored_nets import read_nets, start_nets, unknown_input
 
 __all__ = ["load_folder", "load_net"]
 
@@ -49,32 +48,16 @@ def load_net(
         ParseError, NetError, OSError: a file or net is invalid, or holds operators that are allowed only if
             ``trusted``.
     """
-    net = read_net(path)
-    init_net = read_net(init) if init is not None else NetDef()
-    if not trusted:
-        check_harmless(
-            init_net, f"--init {str(init)!r}"
-        )  # not check_fills: init nets of training also hold operators such as CreateMutex
-        check_harmless(net, repr(str(path)))
+    net, init_net = read_nets(path, init, trusted=trusted)
     if device is not None:
         place_operators(init_net, device)
         place_operators(net, device)
-    workspace.run_net_once(init_net)
-    made = {blob for op in init_net.op for blob in op.output}
     reads = undefined_inputs(net.op)
-    for name, spec in given.items():
-        if name not in reads:
-            raise BlobError(f"input {name!r}: net {net.name!r} has no such external input; its inputs are {reads}")
-        workspace.feed(name, value_of(spec))
-    if missing := [name for name in reads if name not in made and name not in given]:
-        raise BlobError(
-            f"net {net.name!r} reads {missing}, which have no values; give "
-            + " ".join(f"--input {name}=SHAPE" for name in missing[:3])
-            + (" and so on" if len(missing) > 3 else "")
-            + (", or the init net that makes them by --init" if init is None else "")
-        )
+    if unknown := [name for name in given if name not in reads]:
+        raise unknown_input(unknown[0], net, reads)
+    made = start_nets(workspace, net, init_net, {name: value_of(spec) for name, spec in given.items()})
     name = workspace.create_net(net, observable=observable, memory_budget=memory_budget, dtype=dtype)
-    return Ready(workspace, name, frozenset(made))
+    return Ready(workspace, name, made)
 
 
 def load_folder(

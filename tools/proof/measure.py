@@ -12,6 +12,7 @@ from netbuilder.graph.block_updates import BlockRule
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
+from netbuilder.parallel.compare import distance
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA
 from netbuilder.runtime import Workspace
 from netbuilder.tools.proof.models import ProofModel
@@ -23,8 +24,6 @@ Optimizer = Callable[[ModelHelper], Any]
 
 BLOCK = 2
 """Iterations of a block of the method "BMUF"."""
-
-_LEAST = 1e-6  # smallest root mean square of the elements to which differences are relative
 
 
 def trained(
@@ -270,5 +269,4 @@ def difference(got: Sequence[Any], want: Sequence[Any]) -> float:
     0.1
     """
     a, b = (np.concatenate([np.ravel(x).astype(np.float64) for x in arrays]) for arrays in (got, want))
-    found = float(np.linalg.norm(a - b) / max(np.linalg.norm(b), _LEAST * np.sqrt(b.size)))
-    return found if np.isfinite(found) else float("inf")
+    return distance(b, a)[1] if np.isfinite(a).all() and np.isfinite(b).all() else float("inf")

@@ -39,32 +39,14 @@ def problem_of(options: Options) -> str | None:
         )
     if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
         return f"--devices: must be numbers of devices, 0 or greater, without repetition; got {list(options.devices)}"
-    if options.accumulate_steps < 1:
-        return f"--accumulate-steps: must be positive, got {options.accumulate_steps}"
     if problem := split_problem(options.batch, options.replicas, options.accumulate_steps):
         return f"--batch: {problem}"
-    for name in ("step_limit", "first_step_limit"):
-        if (value := getattr(options, name)) is not None and not value > 0:
-            return f"--{name.replace('_', '-')}: must be a positive number of seconds, got {value:g}"
     if options.first_step_limit is not None and options.step_limit is None:
         return "--first-step-limit: needs --step-limit"
-    if options.base_batch is not None and options.base_batch < 1:
-        return f"--base-batch: must be positive, got {options.base_batch}"
-    if not 0 <= options.label_smoothing < 1:
-        return f"--label-smoothing: must be in [0, 1), got {options.label_smoothing:g}"
-    for name in ("mixup", "cutmix"):
-        if not 0 <= getattr(options, name) < float("inf"):
-            return f"--{name}: must be 0 (never) or greater, usually 0.2 to 1, got {getattr(options, name):g}"
-    if options.average_decay is not None and not 0 <= options.average_decay < 1:
-        return f"--ema: must be in [0, 1), usually 0.999 or more, got {options.average_decay:g}"
     if options.patience is None and options.least_improvement:
         return "--least-improvement: needs --patience"
     if options.patience is None and options.patience_measure != "accuracy":
         return "--patience-measure: needs --patience"
-    if options.patience is not None and options.patience < 1:
-        return f"--patience: must be 1 epoch or more, got {options.patience}"
-    if not 0 <= options.least_improvement < float("inf"):
-        return f"--least-improvement: must be 0 or greater, got {options.least_improvement:g}"
     if options.warmup_epochs < 0 or not 0 <= options.warmup_start <= 1:
         return (
             f"--warmup-epochs must not be negative, and --warmup-start must be in [0, 1]; got "
@@ -91,15 +73,6 @@ def problem_of(options: Options) -> str | None:
             parse_budget(options.memory_budget, "--memory-budget")
         except NetError as error:
             return str(error)
-    for name in ("epochs", "learning_rate", "device_workers"):
-        if getattr(options, name) <= 0:
-            return f"--{name.replace('_', '-')}: must be positive, got {getattr(options, name)}"
-    if options.seed < 0:
-        return f"--seed: must not be negative, got {options.seed}"
-    if options.momentum is not None and not 0 <= options.momentum < 1:
-        return f"--momentum: must be in [0, 1), got {options.momentum:g}"
-    if not options.weight_decay >= 0:
-        return f"--weight-decay: must not be negative, got {options.weight_decay:g}"
     if problem := options.input.problem():
         return problem
     if options.export and Path(options.export).is_file():
@@ -147,14 +120,6 @@ def _block_problem(options: Options) -> str | None:
     block = options.block
     if block is None:
         return None
-    if block.steps < 1:
-        return f"--block-steps: must be positive, got {block.steps}"
-    if not 0 < block.learning_rate < float("inf"):
-        return f"--block-learning-rate: must be positive, got {block.learning_rate:g}"
-    if block.momentum is not None and not 0 <= block.momentum < 1:
-        return f"--block-momentum: must be in [0, 1), got {block.momentum:g}"
-    if block.warmup_steps < 0:
-        return f"--block-warmup-steps: must not be negative, got {block.warmup_steps}"
     if block.reset_momentum and (options.optimizer != "sgd" or not options.momentum):
         return "--block-reset-momentum: needs --optimizer sgd with a --momentum"
     if options.combine_bn:
@@ -191,12 +156,8 @@ def _checkpoint_problem(options: Options) -> str | None:
     """Return the first problem of the options for checkpoints, or None."""
     for name in ("checkpoint_every_steps", "checkpoint_every_epochs"):
         value = getattr(options, name)
-        if value is not None and value < 1:
-            return f"--{name.replace('_', '-')}: must be positive, got {value}"
         if value is not None and not options.checkpoint:
             return f"--{name.replace('_', '-')}: needs --checkpoint FOLDER"
-    if options.keep < 1:
-        return f"--keep: must be positive, got {options.keep}"
     if options.resume == AUTO and not options.checkpoint:
         return "--resume auto: needs --checkpoint FOLDER; or give a checkpoint"
     if options.checkpoint and Path(options.checkpoint).is_file():

@@ -12,7 +12,7 @@ from netbuilder.exchange import ImagePreparation
 from netbuilder.proto import DeviceError, NetError, ParseError, files
 from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.common_options import max_pixels_option, upright_option
-from netbuilder.tools.options import option, switch, values_of
+from netbuilder.tools.options import POSITIVE, option, switch, values_of
 from netbuilder.tools.training.config import config_arguments
 
 __all__ = ["InputOptions"]
@@ -26,7 +26,7 @@ class InputOptions:
         "held-out images (default: the test part of the data, or every fifth image)",
         metavar="PATH", group="images from files and databases",
     )  # fmt: skip
-    classes: int | None = option("number of classes (default: that of the data)")
+    classes: int | None = option("number of classes (default: that of the data)", must=POSITIVE)
     class_names: str | None = option(
         "names of the classes, one on each line, stored in the exported predictor (default: those of the data)",
         metavar="FILE",
@@ -112,8 +112,6 @@ class InputOptions:
                 self.transform(is_test=is_test)
         except (NetError, DeviceError) as error:
             return re.sub(r"^images: (\w+)", lambda found: f"--{found[1].replace('_', '-')}", str(error))
-        if self.classes is not None and self.classes < 1:
-            return f"--classes: must be positive, got {self.classes}"
         return None
 
     def arguments(self) -> list[str]:

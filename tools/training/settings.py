@@ -12,7 +12,7 @@ from netbuilder.ops.updates.rate_policies import POLICIES
 from netbuilder.optimizers import OPTIMIZERS
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.common_options import without_option
-from netbuilder.tools.options import nested, option, switch, values_of
+from netbuilder.tools.options import NOT_NEGATIVE, POSITIVE, SHARE, nested, option, switch, values_of
 from netbuilder.tools.parser import device_number, whole_number
 from netbuilder.tools.training.input_options import InputOptions
 from netbuilder.tools.training.nets import NETS
@@ -20,6 +20,7 @@ from netbuilder.tools.training.nets import NETS
 __all__ = ["BlockOptions", "Options"]
 
 _MOMENTUM = 0.9
+_SECONDS = ("be a positive number of seconds", POSITIVE[1])
 
 _OFFERED = [name for name, about in OPTIMIZERS.items() if not about.half]  # the nets have float32 parameters
 
@@ -38,16 +39,19 @@ class BlockOptions:
     steps: int = option(
         "let each device train on its own, and average the parameters after each K steps, instead of exchanging "
         "gradients in each step",
-        required=True, metavar="K", group="block-wise updates",
+        required=True, metavar="K", group="block-wise updates", must=POSITIVE
     )  # fmt: skip
-    learning_rate: float = option("factor of the change of a block", default=1.0, metavar="R")
+    learning_rate: float = option("factor of the change of a block", default=1.0, metavar="R", must=POSITIVE)
     momentum: float | None = option(
-        "share of the earlier blocks' change that is added (default: 1 - 1 / number of devices)", metavar="M"
+        "share of the earlier blocks' change that is added (default: 1 - 1 / number of devices)",
+        metavar="M",
+        must=SHARE,
     )
     nesterov: bool = switch("Nesterov's block momentum")
     warmup_steps: int = option(
         "steps before the first block, after which all devices continue from the first one's parameters (default: 0)",
         default=0,
+        must=NOT_NEGATIVE,
     )
     reset_momentum: bool = switch("with sgd: set the momenta to 0 after each block")
 
@@ -106,14 +110,17 @@ class Options:
 
     batch: int = option("samples in each step, over all devices of all processes", default=64, group="optimization")
     accumulate_steps: int = option(
-        "split each batch into K micro-batches and sum their gradients before one update", default=1, metavar="K"
+        "split each batch into K micro-batches and sum their gradients before one update",
+        default=1,
+        metavar="K",
+        must=POSITIVE,
     )
     strategy: str = option(
         "what several processes exchange in a step, such as half:bfloat16, topk:0.01 or threshold:0.001 (default: "
         "plain: all gradients)",
         default="plain", metavar="TEXT",
     )  # fmt: skip
-    epochs: int = option("passes over the data", default=10)
+    epochs: int = option("passes over the data", default=10, must=POSITIVE)
     optimizer: str = option(f"the optimizer (default: sgd): {', '.join(_OFFERED)}", default="sgd", metavar="NAME")
     optimizer_args: dict[str, Any] = option(
         "set an argument of the optimizer, such as beta2=0.99 (the error for an unknown one lists all); may be "
@@ -121,9 +128,12 @@ class Options:
         flag="--optimizer-arg", factory=dict, metavar="KEY=VALUE",
     )  # fmt: skip
     learning_rate: float = option(
-        f"learning rate, before its policy changes it (default: {_usual_rates()})", metavar="RATE"
+        f"learning rate, before its policy changes it (default: {_usual_rates()})", metavar="RATE", must=POSITIVE
     )
-    base_batch: int | None = option("--learning-rate is given for batches of N: multiply it by --batch / N")
+    base_batch: int | None = option(
+        "--learning-rate is given for batches of N: multiply it by --batch / N",
+        must=POSITIVE,
+    )
     warmup_epochs: float = option(
         "increase the rate linearly over the first N epochs (default: 0)", default=0.0, metavar="N"
     )
@@ -138,53 +148,71 @@ class Options:
     )  # fmt: skip
     step_epochs: int | None = option("with --policy step: epochs between two changes of the rate")
     gamma: float | None = option("with --policy step: factor of the rate at each change", metavar="FACTOR")
-    momentum: float | None = option(f"momentum of sgd (default: {_MOMENTUM})", metavar="M")
+    momentum: float | None = option(f"momentum of sgd (default: {_MOMENTUM})", metavar="M", must=SHARE)
     nesterov: bool | None = option("with sgd: Nesterov's momentum (the default), or classical momentum")
-    weight_decay: float = option("weight decay, not applied to biases (default: 1e-4)", default=1e-4, metavar="SHARE")
+    weight_decay: float = option(
+        "weight decay, not applied to biases (default: 1e-4)",
+        default=1e-4,
+        metavar="SHARE",
+        must=NOT_NEGATIVE,
+    )
     norm_decay: bool = switch(
         "do not apply weight decay to the scales of normalization layers either", default=True, flag="--no-norm-decay"
     )
     label_smoothing: float = option(
-        "spread SHARE of each label evenly over all classes, usually 0.1 (default: 0)", default=0.0, metavar="SHARE"
+        "spread SHARE of each label evenly over all classes, usually 0.1 (default: 0)",
+        default=0.0,
+        metavar="SHARE",
+        must=SHARE,
     )
     mixup: float = option(
         "blend pairs of images and their labels, by shares drawn from Beta(ALPHA, ALPHA), usually "
         "0.2 (default: 0, never)",
-        default=0.0, metavar="ALPHA",
+        default=0.0, metavar="ALPHA", must=("be 0 (never) or greater, usually 0.2 to 1", NOT_NEGATIVE[1])
     )  # fmt: skip
     cutmix: float = option(
         "replace a box of each image by that of another one and mix their labels, usually 1.0; with "
         "--mixup, each batch has one of the two (default: 0, never)",
-        default=0.0, metavar="ALPHA",
+        default=0.0, metavar="ALPHA", must=("be 0 (never) or greater, usually 0.2 to 1", NOT_NEGATIVE[1])
     )  # fmt: skip
     average_decay: float | None = option(
         "keep exponential moving averages of the parameters, and evaluate and export those; DECAY is usually 0.999 or "
         "0.9999",
-        flag="--ema", metavar="DECAY",
+        flag="--ema", metavar="DECAY", must=("be in [0, 1), usually 0.999 or more", SHARE[1])
     )  # fmt: skip
-    patience: int | None = option("stop after N epochs without a better result on held-out images")
+    patience: int | None = option(
+        "stop after N epochs without a better result on held-out images",
+        must=("be 1 epoch or more", POSITIVE[1]),
+    )
     patience_measure: str = option(
         "the result that --patience compares", default="accuracy", choices=["accuracy", "loss"]
     )
     least_improvement: float = option(
-        "--patience counts a result as better if it improves by more than X (default: 0)", default=0.0, metavar="X"
+        "--patience counts a result as better if it improves by more than X (default: 0)",
+        default=0.0,
+        metavar="X",
+        must=("be 0 or greater", NOT_NEGATIVE[1]),
     )
     find_nan: bool = switch(
         "look at the result of every operator, also in step nets, and end the run at the first that is NaN or "
         "infinite, naming blob, operator and line; steps take several times as long"
     )
     step_limit: float | None = option(
-        "if a step takes longer, print what each thread is doing, and end the run", metavar="SECONDS"
+        "if a step takes longer, print what each thread is doing, and end the run",
+        metavar="SECONDS",
+        must=_SECONDS,
     )
     first_step_limit: float | None = option(
-        "the same for the first step (default: ten times --step-limit)", metavar="SECONDS"
+        "the same for the first step (default: ten times --step-limit)",
+        metavar="SECONDS",
+        must=_SECONDS,
     )
     callback: tuple[str, ...] = option(
         "call what these functions, or classes, of modules make of the options at the events of the run; "
         "docs/training.md has an example",
         default=(), metavar="MODULE:FUNCTION",
     )  # fmt: skip
-    seed: int = option("seed of initial values and of the order of samples (default: 0)", default=0)
+    seed: int = option("seed of initial values and of the order of samples (default: 0)", default=0, must=NOT_NEGATIVE)
 
     block: BlockOptions | None = nested(BlockOptions, prefix="block-", optional=True)
 
@@ -203,11 +231,12 @@ class Options:
     checkpoint: str | None = option(
         "write checkpoints, from which training can be resumed", metavar="FOLDER", group="checkpoints"
     )
-    checkpoint_every_steps: int | None = option("write a checkpoint every N steps")
+    checkpoint_every_steps: int | None = option("write a checkpoint every N steps", must=POSITIVE)
     checkpoint_every_epochs: int | None = option(
-        "write a checkpoint every N epochs (default: 1, unless --checkpoint-every-steps is given)"
+        "write a checkpoint every N epochs (default: 1, unless --checkpoint-every-steps is given)",
+        must=POSITIVE,
     )
-    keep: int = option("keep the newest K checkpoints and the best one", default=3, metavar="K")
+    keep: int = option("keep the newest K checkpoints and the best one", default=3, metavar="K", must=POSITIVE)
     resume: str | None = option(
         "resume from a checkpoint, or from the newest one in a folder; auto: from the newest one in --checkpoint, if "
         "there is one",

@@ -125,14 +125,14 @@ class ShapeRules:
         for index, spec in enumerate(given):
             rule = rules[min(index, last)]
             if rule.shapes and not rule.bind(op, spec.shape, bound, specs):
-                raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}")
+                raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}{rule.advice(op)}")
             if not rule.is_simple:
                 late.append((index, rule, spec))
         for index, rule, spec in late:
             if not rule.shapes and rule.blob.like in specs and spec.shape != specs[rule.blob.like].shape:
-                raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}")
+                raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}{rule.advice(op)}")
             if rule.shapes and not rule.holds(op, spec.shape, bound, specs):
-                raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}")
+                raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}{rule.advice(op)}")
         self._check_types(op, given, specs)
         op.check_inputs(*given)
         return bound, specs
@@ -164,7 +164,7 @@ class ShapeRules:
             else:
                 types = _either(type_names(rule.blob.types))
                 text = f"{rule.title(index)} must have elements of type {types}, got {spec.dtype}"
-            raise ShapeError(f"{op.type}: {text}{op.remedy and f'; {op.remedy}'}")
+            raise ShapeError(f"{op.type}: {text}{rule.advice(op)}")
 
 
 class _Rule:
@@ -186,6 +186,10 @@ class _Rule:
         """Return the name of an input in messages."""
         name = f"{self.name} ({comment})" if comment else self.name
         return f"input {index}, {name}," if self.any_number else name
+
+    def advice(self, op: Any) -> str:
+        """Return what the operator advises where the input is wrong."""
+        return f"; {op.remedies[self.name]}" if self.name in op.remedies else ""
 
     def is_wide(self, spec: TensorSpec, like: TensorSpec) -> bool:
         """Whether a value is of float32 where a float16 one would do as well."""

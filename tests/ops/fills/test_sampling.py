@@ -28,7 +28,7 @@ class TestWeightedSample(OperatorSuite):
 
     def draw(self, data):
         """One weight a row, or none, so that the answer is certain."""
-        rows, width = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+        rows, width = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 4))
         chosen = data.draw(st.lists(st.integers(-1, width - 1), min_size=rows, max_size=rows))
         weights = np.zeros((rows, width), np.float32)
         for row, at in enumerate(chosen):
@@ -38,7 +38,9 @@ class TestWeightedSample(OperatorSuite):
         return WeightedSample().with_arity(len(inputs), len(inputs)), inputs
 
     def reference(self, op, weights, values=None):
-        index = np.array([[next((i for i, w in enumerate(row) if w), 0)] for row in weights], int).reshape(-1, 1)
+        index = np.array([[next((i for i, w in enumerate(row) if w), 0)] for row in weights], int)
+        if not len(weights):
+            return [index] * op.n_out
         return [index] if values is None else [index, np.take_along_axis(values, index, 1)]
 
     @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])

@@ -219,7 +219,6 @@ class CheckAtomicBool(_Shared):
 
     signature = "atomic_bool: object -> value (1): bool"
     effects = ""
-    result = TensorSpec((1,), np.dtype(np.bool_))
 
 
 @kernel(CreateAtomicBool)

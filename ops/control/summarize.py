@@ -41,7 +41,7 @@ class Summarize(Operator):
 
 @kernel(Summarize)
 def summarize(op: Summarize, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    op.infer(TensorSpec(tuple(x.shape), x.dtype))
+    op.check_specs(x)
     values = x.astype(np.float64)
     mean = values.mean()
     squares = ctx.xp.square(values - mean).sum()

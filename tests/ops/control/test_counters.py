@@ -210,14 +210,14 @@ class _FetchAdd(_Object):
         op = self.operator().with_arity(3, 2)
         numbers = [data.draw(st.integers(-(2**30), 2**30)) for _ in range(2)]
         shape = data.draw(st.sampled_from([(), (1,)]))
-        return op, [threading.Lock(), *(np.full(shape, n, op.dtype) for n in numbers)]
+        return op, [threading.Lock(), *(np.full(shape, n, self.dtype) for n in numbers)]
 
     def reference(self, op, mutex, value, increment):
         return [value + increment, value]
 
 
 class TestAtomicFetchAdd(_FetchAdd):
-    operator = AtomicFetchAdd
+    operator, dtype = AtomicFetchAdd, np.int32
     refusals = (
         refusal(
             AtomicFetchAdd(), [OBJECT, i32(2), i32(1)], r"mut_value must have one element, got shape \(2,\)", n_out=2
@@ -226,7 +226,7 @@ class TestAtomicFetchAdd(_FetchAdd):
 
 
 class TestAtomicFetchAdd64(_FetchAdd):
-    operator = AtomicFetchAdd64
+    operator, dtype = AtomicFetchAdd64, np.int64
     refusals = (
         refusal(
             AtomicFetchAdd64(),

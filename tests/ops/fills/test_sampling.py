@@ -15,8 +15,13 @@ class TestWeightedSample(OperatorSuite):
     operator = WeightedSample
     no_gradient = "it has none"
     refusals = (
-        refusal(WeightedSample(), [f32(2)], r"a matrix of float32, got shape \(2,\)"),
-        refusal(WeightedSample(), [f32(2, 3), f32(2, 2)], r"the weights' shape, \(2, 3\)", n_out=2),
+        refusal(WeightedSample(), [f32(2)], r"sampling_weights must have shape \(N, D\)"),
+        refusal(
+            WeightedSample(),
+            [f32(2, 3), f32(2, 2)],
+            r"sampling_values must have the shape of sampling_weights, \(2, 3\)",
+            n_out=2,
+        ),
         refusal(
             WeightedSample(),
             [f32(2, 3), f32(2, 3)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from netbuilder.data.object_records import ObjectKind, register_kind
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import BlobProto, ParseError, TensorProto
 
@@ -33,9 +33,6 @@ __all__ = [
 ]
 
 Arrays = tuple[Any, ...]
-_OBJECT = TensorSpec((), STRING)
-_COUNT = TensorSpec((), np.dtype(np.int64))
-_DONE = TensorSpec((), np.dtype(np.bool_))
 
 
 class Counter:
@@ -94,15 +91,9 @@ class _Shared(Operator):
 
     stateful = True
     outputs_on_host = True
-    result: ClassVar[TensorSpec] = _OBJECT
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        for name, spec in zip(self.inputs[:1], inputs):
-            require(spec.dtype == STRING, self, f"input 0 must be a {name}, got a tensor of type {spec.dtype}")
-        return (self.result,) * self.n_out
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -126,7 +117,6 @@ def create_counter(op: CreateCounter, ctx: RunContext) -> Arrays:
 @operator_class(frozen=True)
 class _OnCounter(_Shared):
     signature = "counter ->"
-    result = _COUNT
 
 
 @register
@@ -145,7 +135,6 @@ class CountDown(_OnCounter):
 
     signature = "counter: object -> done (): bool"
     effects = ""
-    result = _DONE
 
 
 @register
@@ -155,7 +144,6 @@ class CheckCounterDone(_OnCounter):
 
     signature = "counter: object -> done (): bool"
     effects = ""
-    result = _DONE
 
 
 @register
@@ -223,15 +211,6 @@ class ConditionalSetAtomicBool(_Shared):
     signature = "atomic_bool: object, condition {1}: bool ->"
     effects = ""
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        condition = inputs[1]
-        require(
-            condition.size == 1 and condition.dtype == np.bool_,
-            self,
-            f"condition must hold one bool, got shape {condition.shape} of type {condition.dtype}",
-        )
-        return super().infer(*inputs)
-
 
 @register
 @operator_class(frozen=True)
@@ -240,7 +219,6 @@ class CheckAtomicBool(_Shared):
 
     signature = "atomic_bool: object -> value (1): bool"
     effects = ""
-    result = TensorSpec((1,), np.dtype(np.bool_))
 
 
 @kernel(CreateAtomicBool)
@@ -266,16 +244,6 @@ class _FetchAdd(Operator):
     signature = "mutex_ptr, mut_value, increment -> mut_value, fetched_value"
     must_inplace = ((1, 0),)
     stateful = True
-    dtype: ClassVar[np.dtype[Any]]
-
-    def infer(self, mutex: TensorSpec, value: TensorSpec, increment: TensorSpec) -> tuple[TensorSpec, ...]:
-        for name, spec in (("mut_value", value), ("increment", increment)):
-            require(
-                spec.size == 1 and spec.dtype == self.dtype,
-                self,
-                f"{name} must hold one {self.dtype}, got shape {spec.shape} of type {spec.dtype}",
-            )
-        return (value.plain, value.plain)
 
 
 @register
@@ -285,14 +253,12 @@ class AtomicFetchAdd(_FetchAdd):
 
     signature = """
         mutex_ptr: object
-        mut_value (*S): int32
-        increment (*S): int32
-        -> mut_value (*S): int32
-        -> fetched_value (*S): int32
+        mut_value {1}: int32
+        increment {1}: int32
+        -> mut_value: as mut_value
+        -> fetched_value: as mut_value
     """
     effects = ""
-
-    dtype = np.dtype(np.int32)
 
 
 @register
@@ -302,14 +268,12 @@ class AtomicFetchAdd64(_FetchAdd):
 
     signature = """
         mutex_ptr: object
-        mut_value (*S): int64
-        increment (*S): int64
-        -> mut_value (*S): int64
-        -> fetched_value (*S): int64
+        mut_value {1}: int64
+        increment {1}: int64
+        -> mut_value: as mut_value
+        -> fetched_value: as mut_value
     """
     effects = ""
-
-    dtype = np.dtype(np.int64)
 
 
 def _fetch_add(op: _FetchAdd, ctx: RunContext, mutex: Any, value: Any, increment: Any) -> Arrays:

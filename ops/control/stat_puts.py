@@ -11,7 +11,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto import ArgumentError
 
 __all__ = ["AveragePut", "IncrementPut", "StdDevPut"]
 
@@ -23,7 +23,7 @@ class _Put(Operator):
     """Base: adds a number to the statistics of the process."""
 
     signature = """
-        value (...): any, one number
+        value (...): float|int|bool, one number
         ->
     """
     stateful = True
@@ -40,11 +40,9 @@ class _Put(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
-    def infer(self, value: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(value.dtype.kind in "fiub", self, f"needs numbers, got {value.dtype}")
-        if value.size == 0 and self.default_value is None:
-            raise ShapeError(f"{self.type}: the value is empty; give default_value to count such runs")
-        return ()
+    def check_inputs(self, value: TensorSpec) -> None:
+        counted = value.size > 0 or self.default_value is not None
+        require(counted, self, "the value is empty; give default_value to count such runs")
 
     def flops(self, value: TensorSpec) -> int:
         return 0

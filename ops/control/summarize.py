@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,15 +26,14 @@ class Summarize(Operator):
     """
 
     signature = "X (...): float32 -> summary? (4): float32"
+    remedies: ClassVar[dict[str, str]] = {"X": "cast it first"}
     stateful = True
     effects = ""
     dynamic = True
     to_file: bool = False
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype == np.float32, self, f"X must be float32, got {x.dtype}; cast it first")
+    def check_inputs(self, x: TensorSpec) -> None:
         require(x.size > 0, self, f"X must have elements, got the shape {x.shape}")
-        return (TensorSpec((4,), np.dtype(np.float32)),) * self.n_out
 
     def flops(self, *x: TensorSpec) -> int:
         return 0
@@ -42,7 +41,7 @@ class Summarize(Operator):
 
 @kernel(Summarize)
 def summarize(op: Summarize, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    op.infer(TensorSpec(tuple(x.shape), x.dtype))
+    op.check_specs(x)
     values = x.astype(np.float64)
     mean = values.mean()
     squares = ctx.xp.square(values - mean).sum()

@@ -13,7 +13,7 @@ from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError
 
@@ -202,12 +202,6 @@ class StatRegistryUpdate(_OnHost):
     """Add numbers to a registry, by name; without a third input, to that of the process."""
 
     signature = "keys (N): string, values (N): int64, handle?: object ->"
-
-    def infer(self, keys: TensorSpec, values: TensorSpec, *handle: TensorSpec) -> tuple[TensorSpec, ...]:
-        valid = keys.dtype == STRING and values.dtype == _INT64 and keys.shape == values.shape and keys.ndim == 1
-        text = f"got shapes {keys.shape} and {values.shape} of types {keys.dtype} and {values.dtype}"
-        require(valid, self, f"keys must be a vector of strings and values one of int64, of the same length; {text}")
-        return ()
 
 
 def _registry(op: Operator, handle: Any) -> Statistics:

@@ -13,6 +13,13 @@ from netbuilder.proto import ShapeError
 __all__ = ["Positions", "check_label_spec", "chosen", "label_error", "label_or_none_error", "require_integer_labels"]
 
 
+ONE_LABEL_PER_ROW = (
+    "labels are integers, such as int32 or int64, one class number per row: convert others, for example with Cast, or "
+    "arrays by .astype(np.int32) before they are fed, and one-hot labels by labels.argmax(axis=1)"
+)
+"""What the error about an input of labels advises."""
+
+
 def check_label_spec(op: Operator, labels: TensorSpec, rows: int) -> None:
     """Raise ShapeError unless there is one integer per row, as (rows,) or (rows, 1)."""
     one_hot = labels.ndim == 2 and labels.shape[0] == rows

@@ -143,7 +143,7 @@ class Operator(Declared):
     inplace: which output may be the same blob as which input: pairs (input index, output index),
         or ``"one-to-one"`` for "output i and input i, any i".
     must_inplace: pairs (input index, output index) that have to be the same blob.
-    remedy: what the error about the type of an input advises, or "".
+    remedies: what the error about the shape or type of an input advises, by the name of the input.
     dynamic: the output shapes depend on data, or on Python; the operator runs outside plans, between two of them.
     in_batch: what the operator makes of the samples of a batch. ``InBatch.UNKNOWN``: nothing is known; the outputs are
         values of samples, as many as the inputs have (``dynamic``: chosen ones), and what reads a mean is not one.
@@ -181,7 +181,7 @@ class Operator(Declared):
     outputs: ClassVar[tuple[str, ...]] = cast(Any, _STATED["outputs"])
     inplace: ClassVar[tuple[tuple[int, int], ...] | Literal["one-to-one"]] = ()
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = ()
-    remedy: ClassVar[str] = ""
+    remedies: ClassVar[dict[str, str]] = {}
     dynamic: ClassVar[bool] = False
     in_batch: ClassVar[InBatch] = InBatch.UNKNOWN
     rows_chosen_by: ClassVar[int | None] = None

@@ -116,55 +116,49 @@ class ShapeRules:
             ShapeError: the inputs are not as the signature states, or the operator's ``check_inputs`` refuses them.
         """
         rules = self._inputs
-        last = len(rules) - 1
-        specs: dict[str, TensorSpec] = {}
-        for index, spec in enumerate(given):
-            specs.setdefault(rules[min(index, last)].name, spec)
+        if len(given) > len(rules):
+            rules = [*rules, *[rules[-1]] * (len(given) - len(rules))]
+        pairs = list(zip(rules, given))
+        specs = {rule.name: spec for rule, spec in reversed(pairs)}
         bound: Bound = {}
-        late = []
-        for index, spec in enumerate(given):
-            rule = rules[min(index, last)]
+        for index, (rule, spec) in enumerate(pairs):
             if rule.shapes and not rule.bind(op, spec.shape, bound, specs):
-                raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}")
-            if not rule.is_simple:
-                late.append((index, rule, spec))
-        for index, rule, spec in late:
-            if not rule.shapes and rule.blob.like in specs and spec.shape != specs[rule.blob.like].shape:
-                raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}")
-            if rule.shapes and not rule.holds(op, spec.shape, bound, specs):
-                raise ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}")
-        self._check_types(op, given, specs)
+                raise self._shape_error(op, index, spec, bound, specs)
+        for index, (rule, spec) in enumerate(pairs):
+            if not rule.is_simple and not rule.holds(op, spec.shape, bound, specs):
+                raise self._shape_error(op, index, spec, bound, specs)
+        for index, (rule, spec) in enumerate(pairs):
+            if not rule.has_type(spec, specs, index >= len(self._inputs)):
+                raise self._type_error(op, index, spec, specs)
         op.check_inputs(*given)
         return bound, specs
 
-    def _check_types(self, op: Any, given: Sequence[TensorSpec], specs: Mapping[str, TensorSpec]) -> None:
+    def _shape_error(
+        self, op: Any, index: int, spec: TensorSpec, bound: Bound, specs: Mapping[str, TensorSpec]
+    ) -> ShapeError:
+        rule = self._inputs[min(index, len(self._inputs) - 1)]
+        return ShapeError(f"{op.type}: {rule.mismatch(op, index, spec.shape, bound, specs)}{rule.advice(op)}")
+
+    def _type_error(self, op: Any, index: int, spec: TensorSpec, specs: Mapping[str, TensorSpec]) -> ShapeError:
         last = len(self._inputs) - 1
-        for index, spec in enumerate(given):
-            rule = self._inputs[min(index, last)]
-            like = rule.blob.like or (rule.name if rule.blob.one_type and index >= last else "")
-            if (not rule.types or spec.dtype in rule.types) and (
-                not like or like not in specs or spec.dtype == specs[like].dtype or rule.is_wide(spec, specs[like])
-            ):
-                continue
-            root = rule.blob.like or rule.name
-            rooted = self._inputs[min(next(i for i, r in enumerate(self._inputs) if r.name == root), last)]
-            if rooted.blob.types == FLOATS:
-                alike = {
-                    r.name: specs[r.name] for r in self._inputs if root in (r.name, r.blob.like) and r.name in specs
-                }
-                if rule.any_number:
-                    alike[f"input {index}"] = spec
-                text = float_types_error({name: spec.dtype for name, spec in alike.items()})
-            elif like and like in specs and spec.dtype != specs[like].dtype:
-                name = rule.title(index)
-                text = f"{name} must have the type of {like}, {specs[like].dtype}, got {spec.dtype}"
-            elif rule.blob.types == ("object",):
-                article = "an" if rule.name[0] in "aeiou" else "a"
-                text = f"input {index} must be {article} {rule.name}, got a tensor of type {spec.dtype}"
-            else:
-                types = _either(type_names(rule.blob.types))
-                text = f"{rule.title(index)} must have elements of type {types}, got {spec.dtype}"
-            raise ShapeError(f"{op.type}: {text}{op.remedy and f'; {op.remedy}'}")
+        rule = self._inputs[min(index, last)]
+        like = rule.blob.like or (rule.name if rule.blob.one_type and index >= last else "")
+        root = rule.blob.like or rule.name
+        rooted = self._inputs[min(next(i for i, r in enumerate(self._inputs) if r.name == root), last)]
+        if rooted.blob.types == FLOATS:
+            alike = {r.name: specs[r.name] for r in self._inputs if root in (r.name, r.blob.like) and r.name in specs}
+            if rule.any_number:
+                alike[f"input {index}"] = spec
+            text = float_types_error({name: spec.dtype for name, spec in alike.items()})
+        elif like and like in specs and spec.dtype != specs[like].dtype:
+            text = f"{rule.title(index)} must have the type of {like}, {specs[like].dtype}, got {spec.dtype}"
+        elif rule.is_object:
+            article = "an" if rule.name[0] in "aeiou" else "a"
+            text = f"input {index} must be {article} {rule.name}, got a tensor of type {spec.dtype}"
+        else:
+            types = _either(type_names(rule.blob.types))
+            text = f"{rule.title(index)} must have elements of type {types}, got {spec.dtype}"
+        return ShapeError(f"{op.type}: {text}{rule.advice(op)}")
 
 
 class _Rule:
@@ -181,31 +175,45 @@ class _Rule:
         self.is_object = blob.types == ("object",)
         self.is_known = (len(self.shapes) == 1 or bool(blob.condition)) and all(s.is_known for s in self.shapes)
         self.is_simple = bool(self.shapes) and all(shape.is_simple for shape in self.shapes)
+        self.condition = blob.condition
+        self._either_shape = (self.shapes[:1], self.shapes[1:])
 
     def title(self, index: int, comment: str = "") -> str:
         """Return the name of an input in messages."""
         name = f"{self.name} ({comment})" if comment else self.name
         return f"input {index}, {name}," if self.any_number else name
 
-    def is_wide(self, spec: TensorSpec, like: TensorSpec) -> bool:
-        """Whether a value is of float32 where a float16 one would do as well."""
-        return self.blob.wide and spec.dtype == np.float32 and like.dtype == np.float16
+    def advice(self, op: Any) -> str:
+        """Return what the operator advises where the input is wrong."""
+        return f"; {op.remedies[self.name]}" if self.name in op.remedies else ""
+
+    def has_type(self, spec: TensorSpec, specs: Mapping[str, TensorSpec], further: bool) -> bool:
+        """Whether an input has a type as stated; ``further``: it is not the first of its name."""
+        dtype, blob = spec.dtype, self.blob
+        if self.types and dtype not in self.types:
+            return False
+        like = specs.get(blob.like or (self.name if further and blob.one_type else ""))
+        if like is None or dtype is like.dtype or dtype == like.dtype:
+            return True
+        return blob.wide and dtype == np.float32 and like.dtype == np.float16
 
     def has_one_type(self, known: Mapping[str, _Rule]) -> bool:
         return self.blob.like in known if self.blob.like else len(self.types) == 1
 
     def shapes_for(self, op: Any, specs: Mapping[str, TensorSpec]) -> Sequence[StatedShape]:
         """Return the shapes that it may have with these arguments and inputs."""
-        condition = self.blob.condition
+        condition = self.condition
         if not condition:
             return self.shapes
-        known = any(rule.name == condition for rule in self.others)
-        holds = condition in specs if known else condition == getattr(op, "order", "") or getattr(op, condition, False)
-        return self.shapes[:1] if holds else self.shapes[1:]
+        if any(rule.name == condition for rule in self.others):
+            holds = condition in specs
+        else:
+            holds = condition == getattr(op, "order", "") or getattr(op, condition, False)
+        return self._either_shape[0 if holds else 1]
 
     def bind(self, op: Any, shape: tuple[int, ...], bound: Bound, specs: Mapping[str, TensorSpec]) -> bool:
         """Read a shape as the first of those stated that it can be; say whether there is one."""
-        stated = self.shapes_for(op, specs)
+        stated = self.shapes_for(op, specs) if self.condition else self.shapes
         if len(stated) == 1:
             return stated[0].bind(op, shape, bound)
         for each in stated:
@@ -216,7 +224,13 @@ class _Rule:
         return False
 
     def holds(self, op: Any, shape: tuple[int, ...], bound: Bound, specs: Mapping[str, TensorSpec]) -> bool:
-        """Whether the expressions among the extents of a shape have its values, as far as they are known."""
+        """Whether expressions among the extents of a shape have its values, as far as they are known.
+
+        Without a shape of its own, the input has that of the one it is like.
+        """
+        if not self.shapes:
+            like = specs.get(self.blob.like)
+            return like is None or shape == like.shape
         stated = self.shapes_for(op, specs)
         if len(stated) == 1:
             return stated[0].holds(op, shape, bound)

@@ -37,6 +37,7 @@ class StatedShape:
         cuts = [(0, marked), (marked, len(extents))] if self.axis else [(0, len(extents))]
         several = any(sum(map(_is_run, self._texts[a:b])) > 1 for a, b in cuts)
         self._parts = [] if several else [_Part(self._texts[a:b], self._values[a:b]) for a, b in cuts]
+        self._whole = self._parts[0] if len(self._parts) == 1 and self.elements is None else None
         self.is_known = self.elements is None and "..." not in extents
         self.is_simple = (
             self.elements is None
@@ -75,6 +76,8 @@ class StatedShape:
 
     def bind(self, op: Any, shape: tuple[int, ...], bound: Bound) -> bool:
         """Bind the symbols among the extents; say whether the shape has the stated form."""
+        if self._whole is not None:
+            return self._whole.bind(op, shape, bound)
         if self.elements is not None:
             return True
         pieces = self._pieces(op, shape)

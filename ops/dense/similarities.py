@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.dense.distances import OfSamples, OfSamplesGradient, sample_rows
@@ -100,21 +100,13 @@ class _Padding(Operator):
     pad_value: float = 0.0
     replicate: bool = False
 
-    def samples(self, x: TensorSpec, y: TensorSpec) -> int:
-        """Return the number of samples; raise ShapeError if the shapes of X and Y do not match."""
-        require_one_float_type(self, X=x, Y=y)
-        for name, spec in (("X", x), ("Y", y)):
-            require(1 <= spec.ndim <= 2, self, f"{name} must have one or two axes, got shape {spec.shape}")
-        require(
-            x.shape[0] == y.shape[0], self, f"X and Y must have the same number of samples, got {x.shape} and {y.shape}"
-        )
+    def check_inputs(self, x: TensorSpec, y: TensorSpec, *others: TensorSpec) -> None:
         short, long = sorted(spec.shape[1] if spec.ndim == 2 else 1 for spec in (x, y))
         require(
             not self.replicate or (short > 0 and long % short == 0),
             self,
             f"with replicate=1 the longer rows must be a multiple of the shorter ones, got {x.shape} and {y.shape}",
         )
-        return x.shape[0]
 
 
 @register
@@ -122,10 +114,7 @@ class _Padding(Operator):
 class DotProductWithPadding(_Padding):
     """Z[i] = sum(X[i] * Y[i]), with the shorter rows padded with ``pad_value`` or, with ``replicate``, repeated."""
 
-    signature = "X (N, D): float, Y (N, M): as X -> Z (N): as X"
-
-    def infer(self, x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (x.with_shape((self.samples(x, y),)),)
+    signature = "X (N) or (N, D): float, Y (N) or (N, M): as X -> Z (N): as X"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("Y"), g.d_output("Z")]
@@ -142,12 +131,7 @@ class DotProductWithPadding(_Padding):
 class DotProductWithPaddingGradient(_Padding):
     """dX and dY of DotProductWithPadding, from X, Y and dZ."""
 
-    signature = "X, Y, dZ -> dX, dY"
-
-    def infer(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> tuple[TensorSpec, ...]:
-        samples = self.samples(x, y)
-        require(dz.size == samples, self, f"dZ must have one number per sample of X, {samples}, got shape {dz.shape}")
-        return (x.plain, y.plain)
+    signature = "X, Y, dZ {N}: as X -> dX, dY"
 
     def flops(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> int:
         return 2 * max(x.size, y.size)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, checked_indices
@@ -55,12 +53,10 @@ class _Table(Operator):
             shape = (self.factor_i[k], self.ranks[k], self.factor_j[k], self.ranks[k + 1])
             size = math.prod(core.shape)
             require(
-                tuple(core.shape[:1]) == shape[:1] and size == math.prod(shape) and core.dtype == cores[0].dtype,
+                tuple(core.shape[:1]) == shape[:1] and size == math.prod(shape),
                 self,
-                f"core{k} must have shape {shape} and the type of core0, got {tuple(core.shape)} of {core.dtype}",
+                f"core{k} must have shape {shape}, got {tuple(core.shape)}",
             )
-        kind = cores[0].dtype
-        require(str(kind) in ("float32", "float64"), self, f"the cores must be float32 or float64, got {kind}")
 
     def rows_of(self, core: Array, k: int, which: Array) -> Array:
         """Return the rows ``which`` of core ``k`` as matrices (rank before, output and rank after)."""
@@ -85,29 +81,19 @@ class TTSparseLengthsSum(_Table):
     """
 
     signature = """
-        core0 (N0, 1, D0, R1): float32
-        core1 (N1, R1, D1, R2): float32
-        core2 (N2, R2, D2, 1): float32
+        core0 (...): float32|float64
+        core1 (...): as core0
+        core2 (...): as core0
         index (I): int64
         lengths (S): int32
-        -> OUTPUT (S, D0 * D1 * D2): float32
-        -> core0_output (I, D0, R1): float32
-        -> core1_output (I, D0 * D1, R2): float32
+        -> OUTPUT (S, emb_size): as core0
+        -> core0_output (I, factor_j[0], ranks[1]): as core0
+        -> core1_output (I, factor_j[0] * factor_j[1], ranks[2]): as core0
         -> indices (I, 3): int64
     """
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        *cores, index, lengths = inputs
-        self.check_cores(tuple(cores))
-        for name, spec, kind in (("index", index, np.int64), ("lengths", lengths, np.int32)):
-            require(
-                spec.ndim == 1 and spec.dtype == kind,
-                self,
-                f"{name} must be a vector of {np.dtype(kind)}, got shape {spec.shape} of {spec.dtype}",
-            )
-        (a, b, _), (_, r, s, _), count = self.factor_j, self.ranks, index.shape[0]
-        shapes = ((lengths.shape[0], self.emb_size), (count, a, r), (count, a * b, s))
-        return (*(cores[0].with_shape(shape) for shape in shapes), index.with_shape((count, 3)))
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        self.check_cores(inputs[:3])
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input(name) for name in ("core0", "core1", "core2", "lengths")]
@@ -149,10 +135,10 @@ class TTSparseLengthsSumGradient(_Table):
         core1
         core2
         lengths
-        core0_output
-        core1_output
-        indices
-        dOUTPUT
+        core0_output (...): as core0
+        core1_output (...): as core0
+        indices (I, 3): int64
+        dOUTPUT (S, D): as core0
         -> dcore0
         -> dcore1
         -> dcore2
@@ -175,17 +161,11 @@ class TTSparseLengthsSumGradient(_Table):
         sized.check()
         return sized
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        self = self.sized(*inputs[:3])
-        self.check_cores(inputs[:3])
-        lengths, dy = inputs[3], inputs[7]
-        require(
-            dy.shape == (lengths.shape[0], self.emb_size) and dy.dtype == inputs[0].dtype,
-            self,
-            f"dOUTPUT must have shape {(lengths.shape[0], self.emb_size)} and the cores' type, got {dy.shape} of "
-            f"{dy.dtype}",
-        )
-        return tuple(core.plain for core in inputs[:3])
+    def check_inputs(self, *inputs: TensorSpec) -> None:
+        sized = self.sized(*inputs[:3])
+        sized.check_cores(inputs[:3])
+        shape, got = (inputs[3].shape[0], sized.emb_size), inputs[7].shape
+        require(got == shape, self, f"dOUTPUT must have shape {shape}, got {got}")
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 2 * self.sized(*inputs[:3]).products(inputs[6].shape[0])

@@ -130,7 +130,7 @@ def batch_dense_to_sparse(
 class IsMemberOf(Operator):
     """Y = whether each element of X is one of the values of the argument ``value``, bool."""
 
-    signature = "X (*S): int32|int64|bool|string -> Y (*S): bool"
+    signature = "X (*S): int8|int16|int32|int64|bool|string -> Y (*S): bool"
     value: Any = None
     dtype: Any = None
 
@@ -140,12 +140,10 @@ class IsMemberOf(Operator):
         if self.value is None:
             raise ArgumentError("IsMemberOf: the argument value must be given: the values to look for")
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.dtype == STRING or x.dtype.kind in "ib", self, f"X must be integers, bools or strings, got {x.dtype}")
+    def check_inputs(self, x: TensorSpec) -> None:
         if self.dtype is not None:
             kind = numpy_type(self.dtype, f"{self.type}: dtype")
             require(kind == x.dtype, self, f"X must have the type of the argument dtype, {kind}, got {x.dtype}")
-        return (x.plain.with_dtype(np.bool_),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable

@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
@@ -67,7 +67,7 @@ class Histogram(Operator):
     A lower edge belongs to its bin; elements outside of all bins, and NaN, are not counted.
     """
 
-    signature = "X+ (...): float -> histogram (B): int64"
+    signature = "X+ (...): float -> histogram (len(bin_edges) - 1): int64"
     bin_edges: tuple[float, ...] = ()
 
     def check(self) -> None:
@@ -76,11 +76,6 @@ class Histogram(Operator):
             raise ArgumentError(f"Histogram: Number of bin edges must be greater than or equal to 2, got {edges}")
         if not all(a < b for a, b in zip(edges, edges[1:])):
             raise ArgumentError(f"Histogram: bin_edges must be a strictly increasing sequence of values, got {edges}")
-
-    def infer(self, *x: TensorSpec) -> tuple[TensorSpec, ...]:
-        for spec in x:
-            require(spec.dtype.kind == "f", self, f"inputs must hold floating-point numbers, got {spec.dtype}")
-        return (TensorSpec((len(self.bin_edges) - 1,), np.dtype(np.int64)),)
 
 
 @kernel(Histogram)

@@ -150,18 +150,8 @@ def create_map(op: CreateMap, ctx: RunContext) -> tuple[Any, ...]:
 class KeyValueToMap(_OnMap):
     """Create a map from keys to values; of repeated keys, the first counts."""
 
-    signature = "keys (N): int32|int64, values (N): int32|int64 -> map: object"
+    signature = "keys (*S): int32|int64, values {prod(S)}: int32|int64 -> map: object"
     effects = ""
-
-    def infer(self, keys: TensorSpec, values: TensorSpec) -> tuple[TensorSpec, ...]:
-        for name, spec in (("keys", keys), ("values", values)):
-            require(spec.dtype in _INTEGERS, self, f"{name} must be int32 or int64, got {spec.dtype}")
-        require(
-            keys.size == values.size,
-            self,
-            f"needs as many keys as values, got shapes {keys.shape} and {values.shape}",
-        )
-        return (_HANDLE,)
 
 
 @kernel(KeyValueToMap)

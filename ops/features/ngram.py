@@ -26,7 +26,7 @@ class NGramFromCategorical(Operator):
     significant. Elements are rounded; those that are no category count as the first one.
     """
 
-    signature = "X (N, D): float32 -> Y (N): int64"
+    signature = "X (N, *S): float32 -> Y (N): int64"
     col_ids: tuple[int, ...] = ()
     categorical_limits: tuple[int, ...] = ()
     vals: tuple[int, ...] = ()
@@ -46,19 +46,13 @@ class NGramFromCategorical(Operator):
         if math.prod(limits) >= 2**63:
             raise ArgumentError(f"NGramFromCategorical: {list(limits)} make more combinations than int64 can count")
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(
-            x.ndim >= 1 and x.dtype == np.float32,
-            self,
-            f"X must be rows of float32, got shape {x.shape} of {x.dtype}",
-        )
+    def check_inputs(self, x: TensorSpec) -> None:
         columns = math.prod(x.shape[1:])
         require(
             max(self.col_ids) < columns,
             self,
             f"col_ids must be less than {columns}, the columns of X, got {max(self.col_ids)}",
         )
-        return (TensorSpec(x.shape[:1], np.dtype(np.int64)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # Y is piecewise constant

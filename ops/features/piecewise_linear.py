@@ -8,7 +8,6 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segmented_search import first_not_below
@@ -30,10 +29,10 @@ class PiecewiseLinearTransform(Operator):
 
     signature = """
         predictions (...): float
-        bounds? (B): as predictions
-        slopes? (K): as predictions
-        intercepts? (K): as predictions
-        -> transforms (...): as predictions
+        bounds? (...): as predictions
+        slopes? (...): as predictions
+        intercepts? (...): as predictions
+        -> transforms: as predictions
     """
     bounds: tuple[float, ...] = ()
     slopes: tuple[float, ...] = ()
@@ -51,17 +50,13 @@ class PiecewiseLinearTransform(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
 
-    def infer(self, predictions: TensorSpec, *functions: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, predictions=predictions)
+    def check_inputs(self, predictions: TensorSpec, *functions: TensorSpec) -> None:
         if self.binary:
             valid = predictions.ndim == 1 or (predictions.ndim == 2 and predictions.shape[1] in (1, 2))
             require(valid, self, f"binary predictions must have one or two columns, got shape {predictions.shape}")
         else:
             require(predictions.ndim == 2, self, f"predictions must be (samples, columns), got {predictions.shape}")
         groups = 1 if self.binary else predictions.shape[1]
-        if functions:
-            bounds, slopes, intercepts = functions
-            require_one_float_type(self, predictions=predictions, bounds=bounds, slopes=slopes, intercepts=intercepts)
         lengths = [f.size for f in functions] or [len(self.bounds), len(self.slopes), len(self.intercepts)]
         valid = lengths[1] == lengths[2] and lengths[1] >= groups and lengths[1] % max(groups, 1) == 0
         expected = lengths[1] + groups
@@ -71,7 +66,6 @@ class PiecewiseLinearTransform(Operator):
             self,
             f"bounds must have one number more than slopes and intercepts {text}",
         )
-        return (predictions.plain,)
 
     def flops(self, predictions: TensorSpec, *functions: TensorSpec) -> int:
         return 8 * predictions.size

@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import counts_of_lengths, positions_in_segments, segment_starts
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -33,15 +33,6 @@ class _SparseDropout(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
-    def check_specs(self, x: Any, lengths: Any) -> None:
-        """Raise ShapeError unless X is a vector of int64 and Lengths one of int32."""
-        for name, given, expected in (("X", x, np.int64), ("Lengths", lengths, np.int32)):
-            require(
-                len(given.shape) == 1 and given.dtype == expected,
-                self,
-                f"{name} must be a vector of {np.dtype(expected)}, got shape {tuple(given.shape)} of {given.dtype}",
-            )
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # integers have no gradient
 
@@ -58,10 +49,6 @@ class SparseDropoutWithReplacement(_SparseDropout):
     """
 
     dynamic = True
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_specs(*inputs)
-        return super().infer(*inputs)
 
 
 @kernel(SparseDropoutWithReplacement)
@@ -82,9 +69,7 @@ def sparse_dropout(op: SparseDropoutWithReplacement, ctx: RunContext, x: Any, le
 class SparseItemwiseDropoutWithReplacement(_SparseDropout):
     """Replace each id, with probability ``ratio``, by ``replacement_value``; OutputLengths is Lengths."""
 
-    def infer(self, x: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_specs(x, lengths)
-        return x.plain, lengths.plain
+    signature = "X (I): int64, Lengths (N): int32 -> Y: as X, OutputLengths: as Lengths"
 
 
 @kernel(SparseItemwiseDropoutWithReplacement)

@@ -79,10 +79,10 @@ class SparseToDenseMask(_Mask):
     signature = """
         indices (I): int32|int64
         values (I, *S): any
-        default_value (*S): as values
+        default_value {prod(S)}: as values
         lengths? (N): int32|int64
-        -> Y (N, M, *S) or (M, *S): as values
-        -> presence_mask? (N, M) or (M): bool
+        -> Y (N, len(mask), *S) if lengths else (len(mask), *S): as values
+        -> presence_mask? (N, len(mask)) if lengths else (len(mask)): bool
     """
     lengths_index = 3
 
@@ -93,25 +93,6 @@ class SparseToDenseMask(_Mask):
                 f"{self.type}: return_presence_mask and a second output go together, got {self.return_presence_mask} "
                 f"and {self.n_out} outputs"
             )
-
-    def infer(
-        self, indices: TensorSpec, values: TensorSpec, default: TensorSpec, lengths: TensorSpec | None = None
-    ) -> tuple[TensorSpec, ...]:
-        self.check_sparse(indices, lengths)
-        require(
-            values.shape[:1] == indices.shape,
-            self,
-            f"values must have a row for each of the {indices.shape[0]} indices, got shape {values.shape}",
-        )
-        row = values.shape[1:]
-        require(
-            default.dtype == values.dtype and default.size == math.prod(row),
-            self,
-            f"default_value must be like a row of values, {row} of {values.dtype}, "
-            f"got {default.shape} of {default.dtype}",
-        )
-        lead = (len(self.mask),) if lengths is None else (lengths.shape[0], len(self.mask))
-        return (values.with_shape((*lead, *row)), TensorSpec(lead, np.dtype(np.bool_)))[: self.n_out]
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("indices"), g.d_output("Y"), *([g.input("lengths")] if self.n_in > 3 else [])]
@@ -146,12 +127,6 @@ class SparseToDenseMaskGradient(_Mask):
 
     signature = "indices, dY, lengths? -> dvalues"
     lengths_index = 2
-
-    def infer(self, indices: TensorSpec, dy: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        self.check_sparse(indices, lengths)
-        lead = (len(self.mask),) if lengths is None else (lengths.shape[0], len(self.mask))
-        require(dy.shape[: len(lead)] == lead, self, f"dY must begin with extents {lead}, got shape {dy.shape}")
-        return (dy.with_shape((indices.shape[0], *dy.shape[len(lead) :])),)
 
 
 @kernel(SparseToDenseMaskGradient)

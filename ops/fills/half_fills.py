@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.engines.random import filled, uniform
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 
@@ -23,15 +23,12 @@ _LARGEST = float(np.finfo(np.float16).max)
 class _HalfFill(Operator):
     """Base: Y has the shape ``shape``, by default ()."""
 
-    signature = "-> Y (*S): float16"
+    signature = "-> Y (*shape): float16"
     shape: tuple[int, ...] = ()
 
     def check(self) -> None:
         if any(n < 0 for n in self.shape):
             raise ArgumentError(f"{self.type}: extents must not be negative, got {self.shape}")
-
-    def infer(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec(self.shape, np.dtype(np.float16)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # there are no inputs

@@ -31,8 +31,8 @@ class WeightedSample(Operator):
     signature = """
         sampling_weights (N, D): float32
         sampling_values? (N, D): float32
-        -> sampled_indexes (N, 1): int32
-        -> sampled_values? (N, 1): float32
+        -> sampled_indexes (N, 1) or (0): int32
+        -> sampled_values? (N, 1) or (0): float32
     """
     stateful = True
     draws = True
@@ -44,21 +44,10 @@ class WeightedSample(Operator):
                 f"{counted(self.n_out, 'output')}"
             )
 
-    def infer(self, weights: TensorSpec, values: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        require(
-            weights.ndim == 2 and weights.dtype == np.float32,
-            self,
-            f"weights must be a matrix of float32, got shape {weights.shape} of {weights.dtype}",
-        )
+    def infer(self, weights: TensorSpec, *values: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_specs(weights, *values)
         index = TensorSpec((weights.shape[0], 1) if all(weights.shape) else (0,), np.dtype(np.int32))
-        if values is None:
-            return (index,)
-        require(
-            values.shape == weights.shape and values.dtype == np.float32,
-            self,
-            f"values must have the weights' shape, {weights.shape}, and type, got {values.shape} of {values.dtype}",
-        )
-        return index, index.with_dtype(np.float32)
+        return (index, index.with_dtype(np.float32))[: self.n_out]
 
 
 @kernel(WeightedSample)

@@ -27,12 +27,10 @@ class _Shuffle(Operator):
         if self.group < 1:
             raise ArgumentError(f"{self.type}: group must be 1 or more, got {self.group}")
 
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(x.ndim >= 2, self, f"X must have axes of samples and channels, got shape {x.shape}")
+    def check_inputs(self, x: TensorSpec) -> None:
         channels = x.shape[channel_axis(self.order, x.ndim)]
         text = f"the {channels} channels of {self.inputs[0]} must be divisible by group={self.group}"
         require(channels % self.group == 0, self, text)
-        return (x.plain,)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -46,10 +44,7 @@ class ChannelShuffle(_Shuffle):
     Source: Zhang et al., "ShuffleNet", 2017, arXiv:1707.01083, section 3.1.
     """
 
-    signature = """
-        X (*S): any, (N, C, ...) or (N, ..., C) by the order
-        -> Y (*S): as X
-    """
+    signature = "X (N, C, *S) if NCHW else (N, *S, C): any -> Y: as X"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("ChannelShuffleGradient", [g.d_output("Y")], [g.d_input("X")])]

@@ -196,11 +196,9 @@ class _Backward(_Resizing):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("here", "any", "host")[index]
 
-    def infer(self, dy: TensorSpec, x: TensorSpec, scales: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, dY=dy, X=x)
-        if scales is None:
+    def check_inputs(self, dy: TensorSpec, x: TensorSpec, *scales: TensorSpec) -> None:
+        if not scales:
             self.check_dy(dy.shape, x.shape, self.scales)
-        return (x.plain,)
 
     def check_dy(self, dy: Sequence[int], x: Sequence[int], scales: Scales) -> None:
         shape = self.output_shape(x, scales)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import one_float_type, require_one_float_type
-from netbuilder.ops.core.labels import check_label_spec
+from netbuilder.ops.core.half import one_float_type
+from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW
 from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError
@@ -27,18 +27,16 @@ class Accuracy(Operator):
     ``top_k`` classes, all other rows count as right.
     """
 
-    signature = "P (N, C): float, label (N): int -> accuracy (): as P"
+    signature = "P (N, C): float, label (N) or (N, 1): int -> accuracy (): as P"
+    remedies: ClassVar[dict[str, str]] = {"label": ONE_LABEL_PER_ROW}
     top_k: int = 1
 
     def check(self) -> None:
         if self.top_k < 1:
             raise ArgumentError(f"Accuracy: top_k must be at least 1, got {self.top_k}")
 
-    def infer(self, p: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, P=p)
-        require(p.ndim == 2 and p.shape[1] >= 1, self, f"P must be (rows, classes), got shape {p.shape}")
-        check_label_spec(self, label, p.shape[0])
-        return (p.with_shape(()),)
+    def check_inputs(self, p: TensorSpec, label: TensorSpec) -> None:
+        require(p.shape[1] >= 1, self, f"P must be (rows, classes), got shape {p.shape}")
 
     def batch_mean(self) -> BatchMean:
         return BatchMean("rows", (0,))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
-from netbuilder.ops.core.labels import Positions, check_label_spec, chosen
-from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.half import narrow, one_float_type, widen
+from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW, Positions, chosen
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -30,35 +30,9 @@ __all__ = [
 _TINY = 1e-20  # probabilities are clamped to this in the loss and in its gradient, as in Caffe2
 
 
-class _Labels:
-    """Mixin: the labels are integers, one per row."""
-
-    def check_rows(self: Any, x: TensorSpec, label: TensorSpec) -> int:
-        """Return the number of rows; raise ShapeError unless the labels fit."""
-        require(x.ndim >= 1, self, "X must have a row per sample, got a scalar")
-        check_label_spec(self, label, x.shape[0])
-        return x.shape[0]
-
-
-class _Probabilities:
-    """Mixin: the labels are probabilities, one per class."""
-
-    def check_rows(self: Any, x: TensorSpec, label: TensorSpec) -> int:
-        """Return the number of rows; raise ShapeError unless the labels fit."""
-        require(x.ndim >= 1, self, "X must have a row per sample, got a scalar")
-        require(label.shape == x.shape, self, f"label must have the shape of X, {x.shape}, got {label.shape}")
-        return x.shape[0]
-
-
 @operator_class(frozen=True)
 class _RowLoss(Operator):
     """A loss per row of probabilities."""
-
-    signature = "X, label -> Y"
-
-    def infer(self: Any, x: TensorSpec, label: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        return (x.with_shape((self.check_rows(x, label),)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("label"), g.d_output("Y")]
@@ -67,13 +41,7 @@ class _RowLoss(Operator):
 
 @operator_class(frozen=True)
 class _RowLossGradient(Operator):
-    signature = "X, label, dY -> dX"
-
-    def infer(self: Any, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x, dY=dy)
-        rows = self.check_rows(x, label)
-        require(dy.size == rows, self, f"dY must have one number per row of X, {rows} in all, got shape {dy.shape}")
-        return (x.plain,)
+    signature = "X, label, dY {N}: as X -> dX"
 
 
 def _rows(x: Any) -> Any:
@@ -82,10 +50,11 @@ def _rows(x: Any) -> Any:
 
 @register
 @operator_class(frozen=True)
-class LabelCrossEntropy(_Labels, _RowLoss):
+class LabelCrossEntropy(_RowLoss):
     """Y[i] = -log(max(X[i, label[i]], 1e-20))."""
 
-    signature = "X (N, D): float, label (N) or (N, 1): int -> Y (N): as X"
+    signature = "X (N, *S): float, label (N) or (N, 1): int -> Y (N): as X"
+    remedies: ClassVar[dict[str, str]] = {"label": ONE_LABEL_PER_ROW}
     in_batch = InBatch.ROW_BY_ROW
 
     def flops(self, x: TensorSpec, label: TensorSpec) -> int:
@@ -101,8 +70,10 @@ def label_cross_entropy(op: LabelCrossEntropy, ctx: RunContext, x: Any, label: A
 
 @register
 @operator_class(frozen=True)
-class LabelCrossEntropyGradient(_Labels, _RowLossGradient):
+class LabelCrossEntropyGradient(_RowLossGradient):
     """dX[i, label[i]] = -dY[i] / max(X[i, label[i]], 1e-20), all else 0."""
+
+    remedies: ClassVar[dict[str, str]] = {"label": ONE_LABEL_PER_ROW}
 
     def flops(self, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> int:
         return 2 * x.shape[0]
@@ -122,10 +93,10 @@ def label_cross_entropy_gradient(
 
 @register
 @operator_class(frozen=True)
-class CrossEntropy(_Probabilities, _RowLoss):
+class CrossEntropy(_RowLoss):
     """Y[i] = -sum over classes of label[i] * log(max(X[i], 1e-20))."""
 
-    signature = "X (N, D): float, label (N, D): float -> Y (N): as X"
+    signature = "X (N, *S): float, label (N, *S): float -> Y (N): as X"
     in_batch = InBatch.ROW_BY_ROW
 
     def flops(self, x: TensorSpec, label: TensorSpec) -> int:
@@ -141,7 +112,7 @@ def cross_entropy(op: CrossEntropy, ctx: RunContext, x: Any, label: Any) -> tupl
 
 @register
 @operator_class(frozen=True)
-class CrossEntropyGradient(_Probabilities, _RowLossGradient):
+class CrossEntropyGradient(_RowLossGradient):
     """dX[i] = -dY[i] * label[i] / max(X[i], 1e-20)."""
 
     def flops(self, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
-from netbuilder.ops.core.labels import check_label_spec, chosen
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW, chosen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.accuracy import classes_before_label
@@ -54,19 +54,14 @@ class MultiClassAccuracy(Operator):
 
     signature = """
         prediction (N, C): float
-        labels (N): int
+        labels (N) or (N, 1): int
         -> accuracies (C): as prediction
         -> amounts (C): int32
     """
+    remedies: ClassVar[dict[str, str]] = {"labels": ONE_LABEL_PER_ROW}
 
-    def infer(self, scores: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, prediction=scores)
-        require(
-            scores.ndim == 2 and scores.shape[1] > 0, self, f"prediction must be (rows, classes), got {scores.shape}"
-        )
-        check_label_spec(self, labels, scores.shape[0])
-        classes = scores.shape[1:]
-        return (scores.with_shape(classes), TensorSpec(classes, _INT32))
+    def check_inputs(self, scores: TensorSpec, labels: TensorSpec) -> None:
+        require(scores.shape[1] > 0, self, f"prediction must be (rows, classes), got {scores.shape}")
 
     def flops(self, scores: TensorSpec, labels: TensorSpec) -> int:
         return 2 * scores.size

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, ShapeError
 
@@ -35,17 +35,13 @@ class _OfStep(Operator):
             )
         return first
 
-    def check_step(self, timestep: TensorSpec, sequence: TensorSpec) -> None:
-        require(timestep.size == 1, self, f"timestep must hold one number, got shape {timestep.shape}")
-        require(sequence.ndim > 0, self, "the sequence must have rows, got a scalar")
-
 
 @register
 @operator_class(frozen=True)
 class rnn_internal_apply_link(_OfStep):
     """Y = ``window`` rows of X, from row timestep + offset on. X, unchanged, is an output to order the operators."""
 
-    signature = "timestep (1): int, X (T, *S): any -> Y (window, *S): as X, X_out (T, *S): as X"
+    signature = "timestep {1}: int, X (T, *S): any -> Y (window, *S): as X, X_out (T, *S): as X"
     must_inplace = ((1, 1),)
     window: int = 1
 
@@ -53,10 +49,6 @@ class rnn_internal_apply_link(_OfStep):
         super().check()
         if self.window < 1:
             raise ArgumentError(f"{self.type}: window must be 1 or more, got {self.window}")
-
-    def infer(self, timestep: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_step(timestep, x)
-        return x.with_shape((self.window, *x.shape[1:])), x.plain
 
 
 @kernel(rnn_internal_apply_link)
@@ -70,17 +62,8 @@ def apply_link(op: rnn_internal_apply_link, ctx: RunContext, timestep: Any, x: A
 class rnn_internal_accumulate_gradient_input(_OfStep):
     """Y = G, with row timestep of dY added to its row timestep + offset."""
 
-    signature = "timestep (1): int, dY (T, *S): as G, G (U, *S): float|int -> Y (U, *S): as G"
+    signature = "timestep {1}: int, dY (T, *S): as G, G (U, *S): float|int -> Y (U, *S): as G"
     inplace = ((2, 0),)
-
-    def infer(self, timestep: TensorSpec, dy: TensorSpec, g: TensorSpec) -> tuple[TensorSpec, ...]:
-        self.check_step(timestep, g)
-        require(
-            dy.shape[1:] == g.shape[1:] and dy.dtype == g.dtype and dy.ndim > 0,
-            self,
-            f"dY and G must have rows of the same shape and type, got {dy.shape} {dy.dtype} and {g.shape} {g.dtype}",
-        )
-        return (g.plain,)
 
 
 @kernel(rnn_internal_accumulate_gradient_input)

@@ -130,15 +130,18 @@ class _ReduceGradient(_End):
     def static_for(self, *inputs: TensorSpec) -> bool:
         return inputs[1].known is not None or not self.is_shape(inputs[1], inputs[0])
 
-    def infer(self, dy: TensorSpec, x: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+    def infer(self, dy: TensorSpec, x: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
         if self.is_shape(x, dy):
             if x.known is None:
                 raise ShapeError(
                     f"{self.type}: with the shape as second input, it is known only when the net runs; give X instead"
                 )
             x = TensorSpec(x.known, dy.dtype)
-        rest = self.check_input(x, lengths)
-        require(dy.size == math.prod(rest), self, f"dY must have the shape of Y, {rest}, got {dy.shape}")
+        given = dict(zip(type(self).inputs, (dy, x, *others)))
+        rest = self.check_input(x, given.pop("lengths?", None))
+        for name in given.keys() - {"X"}:
+            size, shape = given[name].size, given[name].shape
+            require(size == math.prod(rest), self, f"{name} must have shape {rest} for X {x.shape}, got {shape}")
         return (x.plain,)
 
 
@@ -247,13 +250,6 @@ class _MaxGradient(_ReduceGradient):
     signature = "dY, X, Y, lengths? -> dX"
     takes_shape = False
     kinds, least = "f", 1
-
-    def infer(  # with Y as another input
-        self, dy: TensorSpec, x: TensorSpec, y: TensorSpec, lengths: TensorSpec | None = None
-    ) -> tuple[TensorSpec, ...]:
-        rest = self.check_input(x, lengths)
-        require(y.size == math.prod(rest), self, f"Y must have shape {rest} for X of shape {x.shape}, got {y.shape}")
-        return super().infer(dy, x, lengths)
 
 
 @register

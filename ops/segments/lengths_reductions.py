@@ -10,8 +10,6 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
     as_rows,
-    check_integers,
-    check_weights,
     counts_of_lengths,
     per_row,
     reduce_segments,
@@ -153,25 +151,11 @@ def lengths_weighted_sum(
     return (reduce_rows(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x, weights),)
 
 
-def _check_gradient(op: Operator, dy: TensorSpec, lengths: TensorSpec) -> None:
-    check_integers(op, "lengths", lengths)
-    require(
-        dy.shape[:1] == lengths.shape,
-        op,
-        f"dY must have a row for each of the {lengths.shape[0]} lengths, got shape {dy.shape}",
-    )
-
-
 @operator_class(frozen=True)
 class _FromSegments(_OnHost):
     """Base: gradients that read only the shape of X."""
 
-    signature = "dY, lengths, X -> dX"
-
-    def infer(self, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_gradient(self, dy, lengths)
-        require(x.shape[1:] == dy.shape[1:], self, f"X must have rows of shape {dy.shape[1:]}, got {x.shape[1:]}")
-        return (x.plain,)
+    signature = "dY (M, *S): float, lengths (M): int32|int64, X (N, *S): float -> dX: as X"
 
 
 @register
@@ -204,13 +188,7 @@ def lengths_mean_gradient(op: Operator, ctx: RunContext, dy: Any, lengths: Any, 
 class LengthsMaxWithMainInputAndForwardOutputGradient(_OnHost):
     """dX = dY of the segment where X is the segment's maximum (at all of them, if several are equal), else 0."""
 
-    signature = "Y, dY, lengths, X -> dX"
-
-    def infer(self, y: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_gradient(self, dy, lengths)
-        require(y.shape == dy.shape, self, f"Y must have the shape of dY, {dy.shape}, got {y.shape}")
-        require(x.shape[1:] == dy.shape[1:], self, f"X must have rows of the shape of dY's {dy.shape}, got {x.shape}")
-        return (x.plain,)
+    signature = "Y (M, *S): float, dY (M, *S): as Y, lengths (M): int32|int64, X (N, *S): as Y -> dX: as X"
 
 
 @kernel(LengthsMaxWithMainInputAndForwardOutputGradient)
@@ -241,14 +219,15 @@ def lengths_weighted_sum_gradient(
 class LengthsWeightedSumWithMainInputGradient(_OnHost):
     """dX as LengthsWeightedSumGradient; dweights = the inner products of the rows of X and of their segments' dY."""
 
-    signature = "weights, dY, lengths, X -> dX, dweights"
+    signature = """
+        weights (N): float
+        dY (M, *S): as weights
+        lengths (M): int32|int64
+        X (N, *S): as weights
+        -> dX: as X
+        -> dweights: as weights
+    """
     grad_on_weights: bool = False
-
-    def infer(self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_gradient(self, dy, lengths)
-        _check_rows(self, x)
-        check_weights(self, weights, x, x.shape[0])
-        return x.plain, weights.plain
 
 
 @kernel(LengthsWeightedSumWithMainInputGradient)

@@ -157,12 +157,8 @@ def lengths_to_ranges(op: LengthsToRanges, ctx: RunContext, lengths: Any) -> tup
 class LengthsToOffsets(_OfLengths):
     """Y[s] = the first row of segment s, int32; with ``include_last_offset`` the number of rows follows."""
 
-    signature = "lengths (M): int32|int64 -> Y (M) or (M + 1): int32"
+    signature = "lengths (M): int32|int64 -> Y (M + include_last_offset): int32"
     include_last_offset: bool = False
-
-    def infer(self, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_integers(self, "lengths", lengths)
-        return (TensorSpec((lengths.shape[0] + self.include_last_offset,), np.dtype(np.int32)),)
 
 
 @kernel(LengthsToOffsets)
@@ -200,7 +196,7 @@ class LengthsSplit(_OfLengths):
     signature = """
         lengths (M): int32|int64
         n_split? (1): int32
-        -> Y (K): as lengths, K = n * M
+        -> Y (K) if n_split else (M * n_split): as lengths
     """
     n_split: int = -1
 
@@ -211,12 +207,6 @@ class LengthsSplit(_OfLengths):
     def check(self) -> None:
         if self.n_in == 1 and self.n_split < 1:
             raise ArgumentError(f"LengthsSplit: n_split must be positive, or be the second input, got {self.n_split}")
-
-    def infer(self, lengths: TensorSpec, n_split: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        check_integers(self, "lengths", lengths)
-        if n_split is not None:
-            raise ShapeError("LengthsSplit: n_split, given as an input, is known only when the net runs")
-        return (lengths.with_shape((lengths.shape[0] * self.n_split,)),)
 
 
 @kernel(LengthsSplit)

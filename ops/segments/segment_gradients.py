@@ -14,8 +14,6 @@ from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
-    check_integers,
-    check_weights,
     counts_of_lengths,
     lengths_on_host,
     per_row,
@@ -123,15 +121,9 @@ for _cls in (LengthsSumGradient, LengthsMeanGradient, SparseLengthsSumGradient, 
 class SparseLengthsWeightedSumGradient(_Spread):
     """For each index of a segment, the segment's row of dY times the weight of the index."""
 
-    signature = "weights, dY, lengths -> dX"
+    signature = "weights (I): float, dY (M, *S): as weights, lengths (M): int32|int64 -> dX (I, *S): as dY"
     dynamic = False
     grad_on_weights: bool = False
-
-    def infer(self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec) -> tuple[TensorSpec, ...]:
-        check_integers(self, "lengths", lengths)
-        _check_dy(self, dy, lengths)
-        check_weights(self, weights, dy, weights.size)
-        return (dy.with_shape((weights.size, *dy.shape[1:])),)
 
 
 @kernel(SparseLengthsWeightedSumGradient)

@@ -58,16 +58,6 @@ class _RangeGradient(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 3 else "here"
 
-    def infer(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec, segments: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check(self, x, segments)
-        rows = x.shape[1:]
-        require(
-            y.shape == dy.shape and y.shape[y.ndim - len(rows) :] == rows and y.ndim >= x.ndim,
-            self,
-            f"Y and dY must have rows of shape {rows}, got {y.shape} and {dy.shape}",
-        )
-        return (x.plain,)
-
 
 def _check(op: Operator, x: Any, segments: Any) -> None:
     check_integers(op, "segments", segments)

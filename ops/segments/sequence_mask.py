@@ -58,8 +58,7 @@ class SequenceMask(Operator):
                 f"got {self.n_in} inputs for {self.mode!r}"
             )
 
-    def infer(self, x: TensorSpec, numbers: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+    def check_inputs(self, x: TensorSpec, numbers: TensorSpec | None = None) -> None:
         if x.ndim > 2 and self.batch is None and self.mode not in _BY_NUMBERS and not self.grad:
             warnings.warn(
                 f"SequenceMask: mode {self.mode!r} without batch takes X of shape {x.shape} for one matrix, so that "
@@ -75,7 +74,6 @@ class SequenceMask(Operator):
                 self,
                 f"the second input must hold {rows} integers, one per row, got {numbers.shape} of {numbers.dtype}",
             )
-        return (x.plain,)
 
     def parts(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
         """Return the extents of X as it is masked: matrices, rows, columns, and elements that share a column.

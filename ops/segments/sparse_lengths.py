@@ -16,8 +16,6 @@ from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.core.segment_groups import (
     CACHED_BYTES,
     as_rows,
-    check_integers,
-    check_weights,
     counts_of_lengths,
     per_row,
     reduce_segments,
@@ -51,20 +49,10 @@ class _Lookup(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
 
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        x, *weights, indices, lengths = inputs
-        require(x.ndim >= 1, self, "X must have rows, got a scalar")
-        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
-        check_integers(self, "indices", indices)
-        check_integers(self, "lengths", lengths)
-        wide = x.with_dtype(np.float32) if x.dtype == np.float16 else x.plain
-        if weights:
-            self.check_weights(weights[0], wide, indices)
-        return (wide.with_shape((*lengths.shape, *x.shape[1:])),)
-
-    def check_weights(self, weights: TensorSpec, x: TensorSpec, indices: TensorSpec) -> None:
-        """Raise ShapeError unless the weights have the right number and the dtype of ``x``."""
-        check_weights(self, weights, x, indices.shape[0])
+    def check_inputs(self, x: TensorSpec, *others: TensorSpec) -> None:
+        wide = np.dtype(np.float32) if x.dtype == np.float16 else x.dtype
+        for weights in others[:-2]:
+            require(weights.dtype == wide, self, f"weights must have type {wide}, got {weights.dtype}")
 
     def weights_of_rows(self, ctx: RunContext, weights: Any, counts: Any) -> Any:
         """Return the weight of each index."""
@@ -132,7 +120,7 @@ class SparseLengthsSum(_Lookup):
         X (R, *S): float
         indices (I): int32|int64
         lengths (M): int32|int64
-        -> Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): wide X
     """
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -148,7 +136,7 @@ class SparseLengthsMean(_Lookup):
         X (R, *S): float
         indices (I): int32|int64
         lengths (M): int32|int64
-        -> Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): wide X
     """
     mean = True
 
@@ -168,7 +156,7 @@ class SparseLengthsMax(_Lookup):
         X (R, *S): float
         indices (I): int32|int64
         lengths (M): int32|int64
-        -> Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): wide X
     """
     how = "max"
 
@@ -190,10 +178,10 @@ class SparseLengthsWeightedSum(_Lookup):
 
     signature = """
         X (R, *S): float
-        weights (I): float32|float64
+        weights (I): wide X
         indices (I): int32|int64
         lengths (M): int32|int64
-        -> Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): wide X
     """
     grad_on_weights: bool = False
 
@@ -220,16 +208,12 @@ class SparseLengthsPositionalWeightedSum(_Lookup):
 
     signature = """
         X (R, *S): float
-        weights (P): float32|float64
+        weights (P): wide X
         indices (I): int32|int64
         lengths (M): int32|int64
-        -> Y (M, *S): float32|float64, float32 of an X of float16
+        -> Y (M, *S): wide X
     """
     by_position = True
-
-    def check_weights(self, weights: TensorSpec, x: TensorSpec, indices: TensorSpec) -> None:
-        require(weights.ndim == 1, self, f"weights must be a vector, got shape {weights.shape}")
-        check_weights(self, weights, x, weights.shape[0])
 
     def weights_of_rows(self, ctx: RunContext, weights: Any, counts: Any) -> Any:
         longest = int(counts.max(initial=0))
@@ -262,25 +246,16 @@ class _Values(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
 
-    def check_segments(self, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec) -> TensorSpec:
-        """Return the spec of the values."""
-        check_integers(self, "lengths", lengths)
-        check_integers(self, "indices", indices)
-        require(
-            dy.shape[:1] == lengths.shape,
-            self,
-            f"dY must have a row for each of the {lengths.shape[0]} lengths, got shape {dy.shape}",
-        )
-        return dy.with_shape((*indices.shape, *dy.shape[1:]))
-
 
 @operator_class(frozen=True)
 class _Spread(_Values):
-    signature = "dY, lengths, indices -> values"
+    signature = """
+        dY (M, *S): any
+        lengths (M): int32|int64
+        indices (I): int32|int64
+        -> values (I, *S): as dY
+    """
     mean: ClassVar[bool] = False
-
-    def infer(self, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
-        return (self.check_segments(dy, lengths, indices),)
 
 
 @register
@@ -333,14 +308,14 @@ for _gradient in (SparseLengthsIndicesInGradientSumGradient, SparseLengthsIndice
 class SparseLengthsIndicesInGradientWeightedSumGradient(_Values):
     """values = for each index, its segment's row of dY times the weight of the index."""
 
-    signature = "weights, dY, lengths, indices -> values"
+    signature = """
+        weights (I): float
+        dY (M, *S): as weights
+        lengths (M): int32|int64
+        indices (I): int32|int64
+        -> values (I, *S): as dY
+    """
     grad_on_weights: bool = False
-
-    def infer(
-        self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec, indices: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        check_weights(self, weights, dy, indices.size)
-        return (self.check_segments(dy, lengths, indices),)
 
 
 @kernel(SparseLengthsIndicesInGradientWeightedSumGradient)
@@ -358,16 +333,16 @@ def weighted_gradient(
 class SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values):
     """values as without the main input; dweights = the inner products of the rows of X and of their segments' dY."""
 
-    signature = "weights, dY, lengths, X, indices -> values, dweights"
+    signature = """
+        weights (I): float
+        dY (M, *S): as weights
+        lengths (M): int32|int64
+        X (R, *S): as weights
+        indices (I): int32|int64
+        -> values (I, *S): as dY
+        -> dweights: as weights
+    """
     grad_on_weights: bool = False
-
-    def infer(
-        self, weights: TensorSpec, dy: TensorSpec, lengths: TensorSpec, x: TensorSpec, indices: TensorSpec
-    ) -> tuple[TensorSpec, ...]:
-        check_weights(self, weights, dy, indices.size)
-        require(x.shape[1:] == dy.shape[1:], self, f"X must have rows of shape {dy.shape[1:]}, got {x.shape[1:]}")
-        require(x.dtype == dy.dtype, self, f"X must have the type of dY, {dy.dtype}, got {x.dtype}")
-        return self.check_segments(dy, lengths, indices), weights.plain
 
 
 @kernel(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
@@ -50,7 +50,9 @@ class FP16MomentumSGDUpdate(_DecayedMomentum):
         -> output_moment (*S): float16
         -> output_param (*S): float16
     """
-    remedy = "FP32MomentumSGDUpdate and MomentumSGDUpdate update float32"
+    remedies: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("grad", "moment", "param"), "FP32MomentumSGDUpdate and MomentumSGDUpdate update float32"
+    )
     fp32_update: bool = False
 
 
@@ -68,7 +70,10 @@ class FP32MomentumSGDUpdate(_DecayedMomentum):
         -> output_moment (*S): float32
         -> output_param (*S): float32
     """
-    remedy = "create float16 parameters with PseudoFP16Initializer, which optimizers support, not with a float16 fill"
+    remedies: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("grad", "moment", "param"),
+        "create float16 parameters with PseudoFP16Initializer, which optimizers support, not with a float16 fill",
+    )
 
 
 @kernel(FP16MomentumSGDUpdate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
@@ -74,7 +74,7 @@ class SparseNormalize(_Normalize):
         grad? (...): any, not read
         -> output_param (R, *S): as param
     """
-    remedy = "of float16, use Float16SparseNormalize"
+    remedies: ClassVar[dict[str, str]] = {"param": "of float16, use Float16SparseNormalize"}
 
 
 @register
@@ -88,7 +88,7 @@ class Float16SparseNormalize(_Normalize):
         grad? (...): any, not read
         -> output_param (R, *S): float16
     """
-    remedy = "use SparseNormalize"
+    remedies: ClassVar[dict[str, str]] = {"param": "use SparseNormalize"}
 
 
 @register

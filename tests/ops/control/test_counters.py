@@ -168,8 +168,12 @@ class TestCreateAtomicBool(_Makes):
 class TestConditionalSetAtomicBool(_Object):
     operator = ConditionalSetAtomicBool
     refusals = (
-        refusal(ConditionalSetAtomicBool(), [OBJECT, i32(1)], "condition must hold one bool"),
-        refusal(ConditionalSetAtomicBool(), [i32(1), TensorSpec((), np.dtype(bool))], "must be a atomic_bool"),
+        refusal(ConditionalSetAtomicBool(), [OBJECT, i32(1)], "condition must have elements of type bool, got int32"),
+        refusal(
+            ConditionalSetAtomicBool(),
+            [i32(1), TensorSpec((), np.dtype(bool))],
+            "input 0 must be an atomic_bool, got a tensor of type int32",
+        ),
     )
 
     def draw(self, data):
@@ -181,7 +185,7 @@ class TestConditionalSetAtomicBool(_Object):
 
 class TestCheckAtomicBool(_Object):
     operator = CheckAtomicBool
-    refusals = (refusal(CheckAtomicBool(), [i32(1)], "must be a atomic_bool"),)
+    refusals = (refusal(CheckAtomicBool(), [i32(1)], "input 0 must be an atomic_bool, got a tensor of type int32"),)
 
     def draw(self, data):
         return CheckAtomicBool(), [AtomicBool()]
@@ -206,17 +210,28 @@ class _FetchAdd(_Object):
         op = self.operator().with_arity(3, 2)
         numbers = [data.draw(st.integers(-(2**30), 2**30)) for _ in range(2)]
         shape = data.draw(st.sampled_from([(), (1,)]))
-        return op, [threading.Lock(), *(np.full(shape, n, op.dtype) for n in numbers)]
+        return op, [threading.Lock(), *(np.full(shape, n, self.dtype) for n in numbers)]
 
     def reference(self, op, mutex, value, increment):
         return [value + increment, value]
 
 
 class TestAtomicFetchAdd(_FetchAdd):
-    operator = AtomicFetchAdd
-    refusals = (refusal(AtomicFetchAdd(), [OBJECT, i32(2), i32(1)], "mut_value must hold one int32", n_out=2),)
+    operator, dtype = AtomicFetchAdd, np.int32
+    refusals = (
+        refusal(
+            AtomicFetchAdd(), [OBJECT, i32(2), i32(1)], r"mut_value must have one element, got shape \(2,\)", n_out=2
+        ),
+    )
 
 
 class TestAtomicFetchAdd64(_FetchAdd):
-    operator = AtomicFetchAdd64
-    refusals = (refusal(AtomicFetchAdd64(), [OBJECT, i64(1), i32(1)], "increment must hold one int64", n_out=2),)
+    operator, dtype = AtomicFetchAdd64, np.int64
+    refusals = (
+        refusal(
+            AtomicFetchAdd64(),
+            [OBJECT, i64(1), i32(1)],
+            "increment must have elements of type int64, got int32",
+            n_out=2,
+        ),
+    )

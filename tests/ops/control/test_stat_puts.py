@@ -24,7 +24,11 @@ class _Put(OperatorSuite):
 class TestAveragePut(_Put):
     operator = AveragePut
     refusals = (
-        refusal(AveragePut(), [TensorSpec((), np.dtype(object))], "needs numbers"),
+        refusal(
+            AveragePut(),
+            [TensorSpec((), np.dtype(object))],
+            "value must have elements of type float, int or bool, got object",
+        ),
         refusal(AveragePut(), [f32(0)], "give default_value", ShapeError),
         refusal(AveragePut(magnitude_expand=0), [f32()], "at least 1, got 0", ArgumentError),
     )

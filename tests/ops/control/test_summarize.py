@@ -14,7 +14,9 @@ class TestSummarize(OperatorSuite):
     operator = Summarize
     no_gradient = "it has none"
     refusals = (
-        refusal(Summarize(), [i32(2)], "must be float32, got int32", ShapeError, n_out=1),
+        refusal(
+            Summarize(), [i32(2)], "X must have elements of type float32, got int32; cast it first", ShapeError, n_out=1
+        ),
         refusal(Summarize(), [f32(0)], r"must have elements, got the shape \(0,\)", ShapeError, n_out=1),
     )
 

@@ -140,8 +140,8 @@ class TestStatRegistryUpdate(OperatorSuite):
     operator = StatRegistryUpdate
     no_gradient = "adds to statistics"
     refusals = (
-        refusal(StatRegistryUpdate(), [STRINGS, i64(3)], "of the same length"),
-        refusal(StatRegistryUpdate(), [i64(2), i64(2)], "vector of strings"),
+        refusal(StatRegistryUpdate(), [STRINGS, i64(3)], r"values must have the shape of keys, \(2,\)"),
+        refusal(StatRegistryUpdate(), [i64(2), i64(2)], "keys must have elements of type string, got int64"),
     )
 
     def draw(self, data):

@@ -41,7 +41,7 @@ def samples(cls: type[Operator]) -> Iterator[Sample]:
         yield op, list(bad.inputs)
     found: list[Sample] = []
 
-    @settings(max_examples=5, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    @settings(max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(data=st.data())
     def draw(data: Any) -> None:
@@ -62,8 +62,10 @@ def outcome(infer: Any, inputs: list[TensorSpec]) -> Any:
 
 
 def differs(cls: type[Operator]) -> bool:
-    """Whether ``infer`` gives for a sample something else than the signature alone would."""
+    """Whether the signature does not say what ``infer`` gives, or, for a sample, says something else."""
     rules = cls.shape_rules()
+    if not rules.determines_outputs:
+        return True
     return any(
         outcome(op.infer, inputs) != outcome(lambda *given, op=op: rules.infer(op, given), inputs)
         for op, inputs in samples(cls)
@@ -76,7 +78,12 @@ def repeats(classes: list[type[Operator]]) -> list[type[Operator]]:
     for cls in classes:
         users[writer(cls)].append(cls)
     del users[Operator]
-    return [one for one, operators in users.items() if not any(map(differs, operators))]
+    collectives = "netbuilder.ops.collectives."  # their bases check inputs in groups, one for each device
+    return [
+        one
+        for one, operators in users.items()
+        if not one.__module__.startswith(collectives) and not any(map(differs, operators))
+    ]
 
 
 def test_what_follows_from_a_signature_is_not_written():

@@ -14,8 +14,8 @@ class TestConcatBatchMatMulBatchGatherOp(OperatorSuite):
     no_gradient = "as in Caffe2"
     rtol, atol = 1e-5, 1e-5
     refusals = (
-        refusal(operator(), [f32(3), f32(2, 4)], "indices must be a vector of int32 or int64"),
-        refusal(operator(), [i32(3), f32(2, 4), f32(2, 3)], "all X must be matrices of the same shape"),
+        refusal(operator(), [f32(3), f32(2, 4)], "indices must have elements of type int32 or int64, got float32"),
+        refusal(operator(), [i32(3), f32(2, 4), f32(2, 3)], r"input 2, X, must have the shape of X, \(2, 4\)"),
     )
 
     def draw(self, data):

@@ -105,8 +105,12 @@ class TestDotProductWithPadding(OperatorSuite):
     operator = DotProductWithPadding
     wrt = (0, 1)
     refusals = (
-        refusal(DotProductWithPadding(), [f32(3, 4), f32(2, 4)], "the same number of samples"),
-        refusal(DotProductWithPadding(), [f32(3, 4, 1), f32(3, 4)], "one or two axes"),
+        refusal(
+            DotProductWithPadding(),
+            [f32(3, 4), f32(2, 4)],
+            r"Y must have shape \(3,\) or \(3, M\) = \(N,\) or \(N, M\)",
+        ),
+        refusal(DotProductWithPadding(), [f32(3, 4, 1), f32(3, 4)], r"X must have shape \(N,\) or \(N, D\)"),
         refusal(DotProductWithPadding(replicate=True), [f32(3, 5), f32(3, 2)], "must be a multiple of the shorter"),
     )
 
@@ -123,7 +127,13 @@ class TestDotProductWithPadding(OperatorSuite):
 class TestDotProductWithPaddingGradient(OperatorSuite):
     operator = DotProductWithPaddingGradient
     no_gradient = "a gradient operator"
-    refusals = (refusal(DotProductWithPaddingGradient(), [f32(3, 4), f32(3, 4), f32(4)], "one number per sample of X"),)
+    refusals = (
+        refusal(
+            DotProductWithPaddingGradient(),
+            [f32(3, 4), f32(3, 4), f32(4)],
+            r"dZ must have 3 elements, got shape \(4,\)",
+        ),
+    )
 
     def draw(self, data):
         op, pair = draw_padded(data, DotProductWithPaddingGradient)

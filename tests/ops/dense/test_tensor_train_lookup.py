@@ -47,8 +47,12 @@ class TestTTSparseLengthsSum(OperatorSuite):
         refusal(
             TTSparseLengthsSum(**SIZES), [CORES[1], *CORES[1:], i64(2), i32(1)], r"core0 must have shape \(2, 1, 2"
         ),
-        refusal(TTSparseLengthsSum(**SIZES), [*CORES, i32(2), i32(1)], "index must be a vector of int64"),
-        refusal(TTSparseLengthsSum(**SIZES), [*CORES, i64(2), i64(1)], "lengths must be a vector of int32"),
+        refusal(
+            TTSparseLengthsSum(**SIZES), [*CORES, i32(2), i32(1)], "index must have elements of type int64, got int32"
+        ),
+        refusal(
+            TTSparseLengthsSum(**SIZES), [*CORES, i64(2), i64(1)], "lengths must have elements of type int32, got int64"
+        ),
     )
 
     def draw(self, data):

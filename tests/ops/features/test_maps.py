@@ -36,8 +36,8 @@ class TestKeyValueToMap(OperatorSuite):
     operator = KeyValueToMap
     no_gradient = "makes an object"
     refusals = (
-        refusal(KeyValueToMap(), [f32(2), i32(2)], "keys must be int32 or int64, got float32"),
-        refusal(KeyValueToMap(), [i64(2), i64(3)], r"as many keys as values, got shapes \(2,\) and \(3,\)"),
+        refusal(KeyValueToMap(), [f32(2), i32(2)], "keys must have elements of type int32 or int64, got float32"),
+        refusal(KeyValueToMap(), [i64(2), i64(3)], r"values must have 2 elements, got shape \(3,\)"),
     )
 
     def draw(self, data):

@@ -24,7 +24,7 @@ class TestNGramFromCategorical(OperatorSuite):
             NGramFromCategorical(**{**ONE, "categorical_limits": (0,)}), [f32(2, 2)], "must be positive", ArgumentError
         ),
         refusal(NGramFromCategorical(**{**ONE, "col_ids": (5,)}), [f32(2, 3)], "less than 3, the columns of X, got 5"),
-        refusal(NGramFromCategorical(**ONE), [i64(2, 3)], "X must be rows of float32"),
+        refusal(NGramFromCategorical(**ONE), [i64(2, 3)], "X must have elements of type float32, got int64"),
     )
 
     def draw(self, data):

@@ -17,8 +17,8 @@ class _Sparse(OperatorSuite):
     def refusals(self):
         return (
             refusal(self.operator(ratio=1.5), [i64(2), i32(1)], r"must lie in \[0, 1\], got 1.5", ArgumentError),
-            refusal(self.operator(), [f32(2), i32(1)], r"X must be a vector of int64, got shape \(2,\) of float32"),
-            refusal(self.operator(), [i64(2), i64(1)], "Lengths must be a vector of int32"),
+            refusal(self.operator(), [f32(2), i32(1)], "X must have elements of type int64, got float32"),
+            refusal(self.operator(), [i64(2), i64(1)], "Lengths must have elements of type int32, got int64"),
         )
 
     def draw(self, data):

@@ -37,9 +37,17 @@ class TestSparseToDenseMask(OperatorSuite):
         refusal(SparseToDenseMask(), [i64(3), f32(3), f32()], "mask must list the requested ids", ArgumentError),
         refusal(SparseToDenseMask(mask=(1, 1)), [i64(3), f32(3), f32()], "each once", ArgumentError),
         refusal(SparseToDenseMask(mask=(1,)), [i64(3), f32(3), f32()], "go together", ArgumentError, n_out=2),
-        refusal(SparseToDenseMask(mask=(1,)), [i64(3), f32(2), f32()], "a row for each of the 3 indices"),
-        refusal(SparseToDenseMask(mask=(1,)), [i64(3), f32(3, 2), f32(3)], r"like a row of values, \(2,\)"),
-        refusal(SparseToDenseMask(mask=(1,)), [f32(3), f32(3), f32()], "indices must be a vector"),
+        refusal(SparseToDenseMask(mask=(1,)), [i64(3), f32(2), f32()], r"values must have shape \(3,\) = \(I, \*S\)"),
+        refusal(
+            SparseToDenseMask(mask=(1,)),
+            [i64(3), f32(3, 2), f32(3)],
+            r"default_value must have 2 elements, got shape \(3,\)",
+        ),
+        refusal(
+            SparseToDenseMask(mask=(1,)),
+            [f32(3), f32(3), f32()],
+            "indices must have elements of type int32 or int64, got float32",
+        ),
     )
 
     def draw(self, data):
@@ -65,7 +73,11 @@ class TestSparseToDenseMaskGradient(OperatorSuite):
     operator = SparseToDenseMaskGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(SparseToDenseMaskGradient(mask=(1,)), [i64(3), f32(2), i32(2)], r"begin with extents \(2, 1\)"),
+        refusal(
+            SparseToDenseMaskGradient(mask=(1,)),
+            [i64(3), f32(2), i32(2)],
+            r"dY must have shape \(N, 1, \*S\) = \(N, len\(mask\), \*S\)",
+        ),
     )
 
     def draw(self, data):

@@ -15,8 +15,13 @@ class TestWeightedSample(OperatorSuite):
     operator = WeightedSample
     no_gradient = "it has none"
     refusals = (
-        refusal(WeightedSample(), [f32(2)], r"a matrix of float32, got shape \(2,\)"),
-        refusal(WeightedSample(), [f32(2, 3), f32(2, 2)], r"the weights' shape, \(2, 3\)", n_out=2),
+        refusal(WeightedSample(), [f32(2)], r"sampling_weights must have shape \(N, D\)"),
+        refusal(
+            WeightedSample(),
+            [f32(2, 3), f32(2, 2)],
+            r"sampling_values must have the shape of sampling_weights, \(2, 3\)",
+            n_out=2,
+        ),
         refusal(
             WeightedSample(),
             [f32(2, 3), f32(2, 3)],
@@ -28,7 +33,7 @@ class TestWeightedSample(OperatorSuite):
 
     def draw(self, data):
         """One weight a row, or none, so that the answer is certain."""
-        rows, width = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+        rows, width = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 4))
         chosen = data.draw(st.lists(st.integers(-1, width - 1), min_size=rows, max_size=rows))
         weights = np.zeros((rows, width), np.float32)
         for row, at in enumerate(chosen):
@@ -38,7 +43,9 @@ class TestWeightedSample(OperatorSuite):
         return WeightedSample().with_arity(len(inputs), len(inputs)), inputs
 
     def reference(self, op, weights, values=None):
-        index = np.array([[next((i for i, w in enumerate(row) if w), 0)] for row in weights], int).reshape(-1, 1)
+        index = np.array([[next((i for i, w in enumerate(row) if w), 0)] for row in weights], int)
+        if not len(weights):
+            return [index] * op.n_out
         return [index] if values is None else [index, np.take_along_axis(values, index, 1)]
 
     @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])

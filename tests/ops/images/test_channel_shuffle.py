@@ -25,7 +25,7 @@ class TestChannelShuffle(_Shuffling):
     operator = ChannelShuffle
     refusals = (
         refusal(ChannelShuffle(group=2), [f32(1, 5, 2, 2)], "the 5 channels of X must be divisible by group=2"),
-        refusal(ChannelShuffle(), [f32(3)], "axes of samples and channels"),
+        refusal(ChannelShuffle(), [f32(3)], r"X must have shape \(N, C, \*S\)"),
         refusal(ChannelShuffle(group=0), [f32(1, 2)], "group must be 1 or more", ArgumentError),
     )
 

@@ -11,9 +11,11 @@ class TestNormalizePlanarYUV(OperatorSuite):
     operator = NormalizePlanarYUV
     no_gradient = "it has none"
     refusals = (
-        refusal(NormalizePlanarYUV(), [f32(2, 3, 4), f32(1, 3), f32(1, 3)], r"X must be \(N, C, H, W\), floats"),
-        refusal(NormalizePlanarYUV(), [f32(2, 3, 4, 4), f32(3), f32(1, 3)], "M must be a matrix with 3 columns"),
-        refusal(NormalizePlanarYUV(), [f32(2, 3, 4, 4), f32(1, 3), f32(1, 2)], "S must be a matrix with 3 columns"),
+        refusal(NormalizePlanarYUV(), [f32(2, 3, 4), f32(1, 3), f32(1, 3)], r"X must have shape \(N, C, H, W\)"),
+        refusal(NormalizePlanarYUV(), [f32(2, 3, 4, 4), f32(3), f32(1, 3)], r"M must have shape \(R, 3\) = \(R, C\)"),
+        refusal(
+            NormalizePlanarYUV(), [f32(2, 3, 4, 4), f32(1, 3), f32(1, 2)], r"S must have shape \(Q, 3\) = \(Q, C\)"
+        ),
     )
 
     def draw(self, data):

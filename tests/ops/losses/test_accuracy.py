@@ -20,9 +20,9 @@ class TestAccuracy(OperatorSuite):
     operator = Accuracy
     no_gradient = "it is a count"
     refusals = (
-        refusal(Accuracy(), [f32(3), i32(3)], r"P must be \(rows, classes\)"),
-        refusal(Accuracy(), [f32(3, 4), i32(4)], "one label per row, 3 in all"),
-        refusal(Accuracy(), [f32(3, 4), f32(3)], "labels must be integers"),
+        refusal(Accuracy(), [f32(3), i32(3)], r"P must have shape \(N, C\)"),
+        refusal(Accuracy(), [f32(3, 4), i32(4)], r"label must have shape \(3,\) or \(3, 1\) = \(N,\) or \(N, 1\)"),
+        refusal(Accuracy(), [f32(3, 4), f32(3)], "label must have elements of type int"),
         refusal(Accuracy(top_k=0), [f32(3, 4), i32(3)], "top_k must be at least 1", ArgumentError),
     )
 

@@ -33,8 +33,13 @@ class TestMultiClassAccuracy(OperatorSuite):
     wrt = ()
     no_gradient = "a measure"
     refusals = (
-        refusal(MultiClassAccuracy(), [f32(3), i32(3)], r"prediction must be \(rows, classes\)", n_out=2),
-        refusal(MultiClassAccuracy(), [f32(3, 2), i32(2)], "one label per row", n_out=2),
+        refusal(MultiClassAccuracy(), [f32(3), i32(3)], r"prediction must have shape \(N, C\)", n_out=2),
+        refusal(
+            MultiClassAccuracy(),
+            [f32(3, 2), i32(2)],
+            r"labels must have shape \(3,\) or \(3, 1\) = \(N,\) or \(N, 1\)",
+            n_out=2,
+        ),
     )
 
     def draw(self, data):

@@ -221,7 +221,11 @@ class TestGatherFused8BitRowwise(OperatorSuite):
 class TestFloatToRowwiseQuantized8Bits(OperatorSuite):
     operator = fused_rowwise.FloatToRowwiseQuantized8Bits
     no_gradient = "as in Caffe2"
-    refusals = wrong(operator)
+    refusals = (
+        refusal(operator(), [f16(2, 8)], "input must have elements of type float32, got float16"),
+        refusal(operator(), [f32()], r"input must have shape \(R, \*S\)"),
+        refusal(operator(), [f32(3, 0)], "rows of at least one element"),
+    )
 
     def draw(self, data):
         x = data.draw(floats((1, 3), (1, 4), *[(1, 2)] * data.draw(st.integers(0, 1))))

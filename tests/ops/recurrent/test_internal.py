@@ -12,8 +12,8 @@ class TestApplyLink(OperatorSuite):
     operator = rnn_internal_apply_link
     no_gradient = "it occurs only in nets that are differentiated already"
     refusals = (
-        refusal(rnn_internal_apply_link(), [i32(2), f32(3, 2)], "timestep must hold one number"),
-        refusal(rnn_internal_apply_link(), [i32(1), f32()], "the sequence must have rows"),
+        refusal(rnn_internal_apply_link(), [i32(2), f32(3, 2)], r"timestep must have one element, got shape \(2,\)"),
+        refusal(rnn_internal_apply_link(), [i32(1), f32()], r"X must have shape \(T, \*S\)"),
         refusal(rnn_internal_apply_link(window=0), [i32(1), f32(3, 2)], "window must be 1 or more", ArgumentError),
         refusal(rnn_internal_apply_link(offset=-1), [i32(1), f32(3, 2)], "offset must be 0 or more", ArgumentError),
     )
@@ -37,7 +37,7 @@ class TestAccumulateGradientInput(OperatorSuite):
         refusal(
             rnn_internal_accumulate_gradient_input(),
             [i32(1), f32(3, 2), f32(3, 4)],
-            "dY and G must have rows of the same shape",
+            r"G must have shape \(U, 2\) = \(U, \*S\)",
         ),
     )
 

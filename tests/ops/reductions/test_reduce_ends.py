@@ -94,11 +94,11 @@ def _suite(name):
         return type(f"Test{name}", (_Forward,), {"operator": cls, "refusals": tuple(refusals)})
     if "Max" in name:
         refusals = [
-            refusal(cls(), [f32(3), f32(4, 4), f32(4)], "dY must have the shape of Y"),
+            refusal(cls(), [f32(3), f32(4, 4), f32(4)], r"dY must have shape \(4,\)"),
             refusal(cls(), [f32(4), f32(4, 4), f32(3)], r"Y must have shape \(4,\)"),
         ]
     else:
-        refusals = [refusal(cls(), [f32(3), f32(4, 4)], "dY must have the shape of Y")]
+        refusals = [refusal(cls(), [f32(3), f32(4, 4)], r"dY must have shape \(4,\)")]
     return type(f"Test{name}", (_Backward,), {"operator": cls, "refusals": tuple(refusals)})
 
 

@@ -112,8 +112,16 @@ def spread(dy, lengths):
 class TestLengthsIndicesInGradientSumGradient(_Gradient):
     operator = LengthsIndicesInGradientSumGradient
     refusals = (
-        refusal(LengthsIndicesInGradientSumGradient(), [f32(3, 2), i32(2), f32(4, 2)], "each of the 2 lengths"),
-        refusal(LengthsIndicesInGradientSumGradient(), [f32(2, 2), i32(2), f32(4, 3)], r"rows of shape \(2,\)"),
+        refusal(
+            LengthsIndicesInGradientSumGradient(),
+            [f32(3, 2), i32(2), f32(4, 2)],
+            r"lengths must have shape \(3,\) = \(M,\)",
+        ),
+        refusal(
+            LengthsIndicesInGradientSumGradient(),
+            [f32(2, 2), i32(2), f32(4, 3)],
+            r"X must have shape \(N, 2\) = \(N, \*S\)",
+        ),
     )
 
     def draw(self, data):
@@ -125,7 +133,9 @@ class TestLengthsIndicesInGradientSumGradient(_Gradient):
 
 class TestLengthsIndicesInGradientMeanGradient(TestLengthsIndicesInGradientSumGradient):
     operator = LengthsIndicesInGradientMeanGradient
-    refusals = (refusal(LengthsIndicesInGradientMeanGradient(), [f32(), i32(2), f32(4, 2)], "2 lengths"),)
+    refusals = (
+        refusal(LengthsIndicesInGradientMeanGradient(), [f32(), i32(2), f32(4, 2)], r"dY must have shape \(M, \*S\)"),
+    )
 
     def reference(self, op, dy, lengths, x):
         share = [row / max(n, 1) for row, n in zip(dy, lengths.tolist())]
@@ -136,7 +146,9 @@ class TestLengthsMaxGradient(_Gradient):
     operator = LengthsMaxWithMainInputAndForwardOutputGradient
     refusals = (
         refusal(
-            LengthsMaxWithMainInputAndForwardOutputGradient(), [f32(2, 2), f32(3, 2), i32(3), f32(4, 2)], "shape of dY"
+            LengthsMaxWithMainInputAndForwardOutputGradient(),
+            [f32(2, 2), f32(3, 2), i32(3), f32(4, 2)],
+            r"dY must have the shape of Y, \(2, 2\)",
         ),
     )
 
@@ -167,7 +179,9 @@ class TestLengthsWeightedSumWithMainInputGradient(_Gradient):
     operator = LengthsWeightedSumWithMainInputGradient
     refusals = (
         refusal(
-            LengthsWeightedSumWithMainInputGradient(), [f32(3), f32(2, 2), i32(2), f32(4, 2)], r"have shape \(4,\)"
+            LengthsWeightedSumWithMainInputGradient(),
+            [f32(3), f32(2, 2), i32(2), f32(4, 2)],
+            r"X must have shape \(3, 2\) = \(N, \*S\)",
         ),
     )
 

@@ -59,9 +59,11 @@ class TestSparseLengthsWeightedSumGradient(OperatorSuite):
     operator = module.SparseLengthsWeightedSumGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(operator(), [f32(3), f32(2, 2), i32(3)], r"dY must have a row for each of the lengths, \(3,\)"),
-        refusal(operator(), [f32(3, 1), f32(2, 2), i32(2)], r"weights must have shape \(3,\)"),
-        refusal(operator(), [f32(3), f32(2, 2), f32(2)], "lengths must be a vector of int32 or int64"),
+        refusal(operator(), [f32(3), f32(2, 2), i32(3)], r"lengths must have shape \(2,\) = \(M,\)"),
+        refusal(operator(), [f32(3, 1), f32(2, 2), i32(2)], r"weights must have shape \(I,\)"),
+        refusal(
+            operator(), [f32(3), f32(2, 2), f32(2)], "lengths must have elements of type int32 or int64, got float32"
+        ),
     )
 
     def draw(self, data):
@@ -76,7 +78,7 @@ class TestSparseLengthsWeightedSumWithMainInputGradient(OperatorSuite):
     operator = module.SparseLengthsWeightedSumWithMainInputGradient
     no_gradient = "a gradient operator"
     refusals = (
-        refusal(operator(), [f32(3), f32(2, 2), i32(2), f32(4, 3), i32(3)], r"X must have rows of shape \(2,\)"),
+        refusal(operator(), [f32(3), f32(2, 2), i32(2), f32(4, 3), i32(3)], r"X must have shape \(R, 2\) = \(R, \*S\)"),
     )
 
     def draw(self, data):
@@ -142,7 +144,7 @@ class TestSparseUnsortedSegmentWeightedSumGradient(_BySegments):
     [
         (np.zeros((2, 2)), np.int32([1]), r"a row for each of the lengths, \(1,\), got shape \(2, 2\)"),
         (np.zeros((1, 2)), np.int32([-1]), "lengths must not be negative, got -1"),
-        (np.zeros((1, 2)), np.float32([1]), "lengths must be a vector of int32 or int64"),
+        (np.zeros((1, 2)), np.float32([1]), "lengths must have elements of type int32 or int64, got float32"),
     ],
 )
 def test_what_does_not_fit(dy, lengths, message):

@@ -49,10 +49,18 @@ class TestSparseLengthsSum(OperatorSuite):
     operator = SparseLengthsSum
     mean = False
     refusals = (
-        refusal(SparseLengthsSum(), [f32(), i32(3), i32(2)], "X must have rows"),
-        refusal(SparseLengthsSum(), [f32(4, 2), f32(3), i32(2)], "indices must be a vector of int32 or int64"),
-        refusal(SparseLengthsSum(), [f32(4, 2), i64(3), f32(2)], "lengths must be a vector"),
-        refusal(SparseLengthsSum(), [i32(4, 2), i64(3), i32(2)], "floating-point numbers"),
+        refusal(SparseLengthsSum(), [f32(), i32(3), i32(2)], r"X must have shape \(R, \*S\)"),
+        refusal(
+            SparseLengthsSum(),
+            [f32(4, 2), f32(3), i32(2)],
+            "indices must have elements of type int32 or int64, got float32",
+        ),
+        refusal(
+            SparseLengthsSum(),
+            [f32(4, 2), i64(3), f32(2)],
+            "lengths must have elements of type int32 or int64, got float32",
+        ),
+        refusal(SparseLengthsSum(), [i32(4, 2), i64(3), i32(2)], "must have inputs of one floating type, got X int32"),
     )
 
     def draw(self, data):
@@ -66,13 +74,13 @@ class TestSparseLengthsSum(OperatorSuite):
 class TestSparseLengthsMean(TestSparseLengthsSum):
     operator = SparseLengthsMean
     mean = True
-    refusals = (refusal(SparseLengthsMean(), [f32(), i32(3), i32(2)], "X must have rows"),)
+    refusals = (refusal(SparseLengthsMean(), [f32(), i32(3), i32(2)], r"X must have shape \(R, \*S\)"),)
 
 
 class TestSparseLengthsMax(TestSparseLengthsSum):
     operator = SparseLengthsMax
     no_gradient = "as in Caffe2; Gather and LengthsMax have one"
-    refusals = (refusal(SparseLengthsMax(), [f32(), i32(3), i32(2)], "X must have rows"),)
+    refusals = (refusal(SparseLengthsMax(), [f32(), i32(3), i32(2)], r"X must have shape \(R, \*S\)"),)
 
     def reference(self, op, x, indices, lengths):
         segments = np.split(indices, np.cumsum(lengths)[:-1]) if len(lengths) else []
@@ -84,7 +92,11 @@ class TestSparseLengthsWeightedSum(OperatorSuite):
     operator = SparseLengthsWeightedSum
     wrt = (0, 1)
     refusals = (
-        refusal(SparseLengthsWeightedSum(), [f32(4, 2), f32(2), i32(3), i32(2)], r"weights must have shape \(3,\)"),
+        refusal(
+            SparseLengthsWeightedSum(),
+            [f32(4, 2), f32(2), i32(3), i32(2)],
+            r"indices must have the shape of weights, \(2,\)",
+        ),
     )
 
     def draw(self, data):
@@ -99,8 +111,16 @@ class TestSparseLengthsPositionalWeightedSum(OperatorSuite):
     operator = SparseLengthsPositionalWeightedSum
     no_gradient = "it has none"
     refusals = (
-        refusal(SparseLengthsPositionalWeightedSum(), [f32(4, 2), f32(3, 1), i32(3), i32(2)], "a vector"),
-        refusal(SparseLengthsPositionalWeightedSum(), [f32(4, 2), i32(3), i32(3), i32(2)], "type float32"),
+        refusal(
+            SparseLengthsPositionalWeightedSum(),
+            [f32(4, 2), f32(3, 1), i32(3), i32(2)],
+            r"weights must have shape \(P,\)",
+        ),
+        refusal(
+            SparseLengthsPositionalWeightedSum(),
+            [f32(4, 2), i32(3), i32(3), i32(2)],
+            "must have inputs of one floating type, got X float32, weights int32",
+        ),
     )
 
     def draw(self, data):
@@ -126,7 +146,13 @@ def spread(dy, weights, lengths, *, mean=False):
 class TestSparseLengthsIndicesInGradientSumGradient(_Values):
     operator = SparseLengthsIndicesInGradientSumGradient
     mean = False
-    refusals = (refusal(SparseLengthsIndicesInGradientSumGradient(), [f32(3, 2), i32(2), i32(4)], "each of the 2"),)
+    refusals = (
+        refusal(
+            SparseLengthsIndicesInGradientSumGradient(),
+            [f32(3, 2), i32(2), i32(4)],
+            r"lengths must have shape \(3,\) = \(M,\)",
+        ),
+    )
 
     def draw(self, data):
         _, _, indices, lengths, dy = draw_parts(data)
@@ -139,14 +165,22 @@ class TestSparseLengthsIndicesInGradientSumGradient(_Values):
 class TestSparseLengthsIndicesInGradientMeanGradient(TestSparseLengthsIndicesInGradientSumGradient):
     operator = SparseLengthsIndicesInGradientMeanGradient
     mean = True
-    refusals = (refusal(SparseLengthsIndicesInGradientMeanGradient(), [f32(3, 2), i32(2), f32(4)], "indices must"),)
+    refusals = (
+        refusal(
+            SparseLengthsIndicesInGradientMeanGradient(),
+            [f32(3, 2), i32(2), f32(4)],
+            r"lengths must have shape \(3,\) = \(M,\)",
+        ),
+    )
 
 
 class TestSparseLengthsIndicesInGradientWeightedSumGradient(_Values):
     operator = SparseLengthsIndicesInGradientWeightedSumGradient
     refusals = (
         refusal(
-            SparseLengthsIndicesInGradientWeightedSumGradient(), [f32(3), f32(2, 2), i32(2), i32(4)], r"shape \(4,\)"
+            SparseLengthsIndicesInGradientWeightedSumGradient(),
+            [f32(3), f32(2, 2), i32(2), i32(4)],
+            r"indices must have the shape of weights, \(3,\)",
         ),
     )
 
@@ -164,7 +198,7 @@ class TestSparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values
         refusal(
             SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(),
             [f32(4), f32(2, 2), i32(2), f32(5, 3), i32(4)],
-            r"X must have rows of shape \(2,\)",
+            r"X must have shape \(R, 2\) = \(R, \*S\)",
         ),
     )
 

@@ -25,10 +25,11 @@ class TestIter(OperatorSuite):
     )
 
     def draw(self, data):
-        return Iter(), [np.int64([data.draw(st.integers(0, 2**40))])]
+        count = data.draw(st.none() | st.integers(0, 2**40))
+        return Iter(), [] if count is None else [np.int64([count])]
 
-    def reference(self, op, counter):
-        return [counter + 1]
+    def reference(self, op, *counter):
+        return [counter[0] + 1 if counter else np.int64([1])]
 
 
 class TestAtomicIter(OperatorSuite):

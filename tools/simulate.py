@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from netbuilder.distributed.transport.world import create_world
-from netbuilder.engines.onednn.engine import OneDnnEngine
+from netbuilder.engines.engine import find_engine
 from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster
 from netbuilder.parallel.simulation.links import Link, bandwidth_of, seconds_of
 from netbuilder.parallel.simulation.published import PUBLISHED, Published
@@ -115,7 +115,9 @@ class _Options:
     batch: int | None = option("samples of each device (default: 32)", type=count, group="the step of one device")
     image_size: int | None = image_size_option()
     classes: int = classes_option()
-    dtype: str | None = option("how activations are stored (default: float32)", choices=OneDnnEngine.precisions)
+    dtype: str | None = option(
+        "how activations are stored (default: float32)", choices=find_engine("ONEDNN").precisions
+    )
     threads: int = option("of each device", type=count, default=1)
     runs: int = option("measured steps", type=count, default=5)
     save: str | None = option("write the measured step, which can be given in place of NET", metavar="FILE")

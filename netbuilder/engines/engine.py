@@ -14,13 +14,15 @@ import functools
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from netbuilder.data.forking import loading
+from netbuilder.engines.captures import CapturedCalls
 from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.engines.open_choice import OpenChoice
-from netbuilder.ops.core.contexts import PlanContext, Prepared
+from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import prepare_table
 from netbuilder.proto import PROTO_CPU, DeviceError
@@ -155,11 +157,72 @@ class Engine:
         """Return the prepared copy of a value from one layout to another; shape and dtype are the same."""
         raise NotImplementedError(f"engine {self.name}: has no copies from {source} to {target}")
 
+    def convert(self, source: Any, out: Any, *, add: bool = False) -> bool:
+        """Convert a flat array on the host to the type of another one, rounded to nearest, ties to even.
+
+        Args:
+            source: float32, float16, or uint16 for the bits of bfloat16.
+            out: of the same size; one of these types; may not overlap ``source``.
+            add: add to ``out``, which is float32, instead of overwriting it.
+
+        Returns:
+            Whether it was done; False (the default): NumPy is to do it.
+        """
+        return False
+
+    # What array engines have besides memory, for devices that compute beside the host.
+
+    def noting_numbers(self) -> AbstractContextManager[list[Any]]:
+        """Inside, what the host computes for each run of the calls is noted; the list has it afterwards."""
+        return nullcontext([])
+
+    def capture(
+        self, number: int, calls: Sequence[Callable[[], object]], numbers: Sequence[Any]
+    ) -> CapturedCalls | None:
+        """Capture calls that have run once, on the current device of this number, for launches.
+
+        Args:
+            number: of the device.
+            calls: the calls, in order.
+            numbers: what ``noting_numbers`` has noted of them.
+
+        Returns:
+            None: another thread captures, or waits for the whole device; the calls are to be run.
+
+        Raises:
+            CaptureError: one of them cannot be captured.
+        """
+        raise NotImplementedError(f"engine {self.name}: captures no calls")
+
+    def raise_noted(self, number: int) -> None:
+        """Raise the error that kernels have noted on a device since the last call, if any; waits for the device."""
+        return  # they raise their errors at once
+
+    def checked_range(
+        self, run: RunContext, values: Any, lowest: int, extent: int, error: Callable[[int], Exception]
+    ) -> Any:
+        """See ``RunContext.checked_range``."""
+        raise NotImplementedError(f"engine {self.name}: its kernels check integers themselves")
+
+    def update_rows(self, run: RunContext, op: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+        """See ``RunContext.update_rows``; False: the plain kernel does it (the default)."""
+        return False
+
+    def add_in_order(self, matrix: Any, rows: Any, values: Any) -> None:
+        """Add ``values[i]`` to row ``rows[i]`` of a matrix, in place, in the order of i.
+
+        Args:
+            matrix: (R, width), of a floating type, contiguous.
+            rows: numbers of rows, in range.
+            values: (number of rows, width), of the matrix's type.
+        """
+        raise NotImplementedError(f"engine {self.name}: its plain kernels add in order")
+
 
 # netbuilder's engines, in order of preference. A module is imported when its engine is first needed.
 _OWN: Mapping[str, str] = {
     "NUMPY": "netbuilder.engines.array_engines:NumPyEngine",
-    "CUPY": "netbuilder.engines.array_engines:CuPyEngine",
+    "CUPY": "netbuilder.engines.cuda.array_engine:CuPyEngine",
     "CUDA": "netbuilder.engines.cuda.engine:CudaEngine",
     "ONEDNN": "netbuilder.engines.onednn.engine:OneDnnEngine",
     "LLVM": "netbuilder.engines.llvm.engine:LlvmEngine",

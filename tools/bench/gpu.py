@@ -12,7 +12,7 @@ from typing import Any
 
 import netbuilder
 from netbuilder.engines.arrays import gpu_count
-from netbuilder.engines.cudnn import library
+from netbuilder.engines.engine import find_engine
 from netbuilder.engines.gpu_info import describe_gpus, missing_for_gpus
 from netbuilder.proto import DeviceError
 from netbuilder.tools.bench.machine import describe_machine
@@ -166,7 +166,7 @@ def gpu_lines(run: GpuRun, batch: int | None = None) -> Iterator[Line]:
         if row is rows[0] and gpu_count() > 1:
             yield from _attempted(row.name, "2 GPUs", run, _on_two(row, ours.get(row.name), run))
     first = rows[0]
-    if first.name in ours and first.work.layers and library.available():  # it has convolutions
+    if first.name in ours and first.work.layers and find_engine("CUDNN").available():  # it has convolutions
         plans = _measured_plans(first, ours[first.name], run)
         yield from _attempted(first.name, "netbuilder, plans measured", run, plans, may_be_late=True)
 

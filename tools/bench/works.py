@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from netbuilder.engines.onednn.engine import OneDnnEngine
+from netbuilder.engines.engine import find_engine
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.bench.build import build_time
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "WORKS", "works_help"]
 
-DTYPES = OneDnnEngine.precisions
+DTYPES = find_engine("ONEDNN").precisions
 _GROWTH_BATCH = 16
 
 

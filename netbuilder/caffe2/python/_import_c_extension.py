@@ -16,8 +16,8 @@ from netbuilder.caffe2.op_schema import OpSchema
 from netbuilder.caffe2.workspaces import CreatedNet as Net
 from netbuilder.caffe2.workspaces import Workspace
 from netbuilder.data.db_reader import DATABASES
-from netbuilder.engines import onednn
 from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.engine import find_engine
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.ops.core.registry import operator_types
@@ -75,8 +75,8 @@ has_fbgemm = True  # scripts check it before they save bfloat16, which is suppor
 LAZY: dict[str, Callable[[], Any]] = {
     "has_cuda_support": lambda: gpu_count() > 0,
     "has_gpu_support": lambda: gpu_count() > 0,
-    "has_mkldnn": onednn.available,
-    "use_mkldnn": onednn.available,
+    "has_mkldnn": lambda: find_engine("ONEDNN").available(),
+    "use_mkldnn": lambda: find_engine("ONEDNN").available(),
 }
 
 __getattr__ = names_of(__name__, LAZY)
@@ -102,7 +102,7 @@ def get_build_options() -> dict[str, str]:
     return {
         "USE_CUDA": "ON" if gpu_count() else "OFF",
         "USE_CUDNN": "",
-        "USE_MKLDNN": "ON" if onednn.available() else "OFF",
+        "USE_MKLDNN": "ON" if find_engine("ONEDNN").available() else "OFF",
         "USE_NNPACK": "",
         "USE_TRT": "",
     }

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.onednn.conversions import converted
+from netbuilder.engines.engine import library_engines
+from netbuilder.proto import PROTO_CPU
 
 __all__ = ["FLOAT_TYPES", "narrow", "split_evenly", "sum_rows", "widen"]
 
@@ -24,6 +25,12 @@ FLOAT_TYPES: dict[str, np.dtype[Any]] = {
 """The types in which float32 values can be exchanged, and the dtypes of arrays of them; bfloat16 is stored as bits."""
 
 
+def _converted(source: Array, out: Array, *, add: bool = False) -> bool:
+    """Whether an engine has converted an array, see ``Engine.convert``."""
+    engines = library_engines(lambda name: True, PROTO_CPU)
+    return any(engine.convert(source, out, add=add) for engine in engines)
+
+
 def narrow(values: Array, out: Array) -> None:
     """Round float32 to the nearest values of another type, ties to even; NaN stays NaN.
 
@@ -33,7 +40,7 @@ def narrow(values: Array, out: Array) -> None:
         values: float32, one-dimensional.
         out: of the same size; float32, float16, or uint16 for the bits of bfloat16.
     """
-    if converted(values, out):
+    if _converted(values, out):
         return
     if out.dtype != np.uint16:
         np.copyto(out, values, casting="same_kind")
@@ -55,7 +62,7 @@ def narrow(values: Array, out: Array) -> None:
 
 def widen(stored: Array, out: Array) -> None:
     """Write values of a type of ``narrow`` to float32; exact."""
-    if converted(stored, out):
+    if _converted(stored, out):
         return
     if stored.dtype != np.uint16:
         np.copyto(out, stored)
@@ -92,7 +99,7 @@ def sum_rows(rows: Sequence[Array], out: Array, *, bfloat16: bool = False) -> No
 
 def _add(stored: Array, total: Array) -> None:
     """Add values of a 16-bit type to float32."""
-    if not converted(stored, total, add=True):
+    if not _converted(stored, total, add=True):
         term = np.empty(stored.size, np.float32)
         widen(stored, term)
         total += term

@@ -9,29 +9,14 @@ from typing import Any
 
 from netbuilder.data.forking import new_lock
 from netbuilder.data.gc_paused import collection_paused
+from netbuilder.engines.captures import CaptureError
 from netbuilder.engines.gpu import GPU, StreamRole, Streams, gpu
 from netbuilder.proto import DeviceError
 
-__all__ = ["CaptureError", "Graph", "between_captures", "capture", "keep_for_graph"]
+__all__ = ["Graph", "between_captures", "capture", "keep_for_graph"]
 
 _ROLES = (StreamRole.COMPUTE, StreamRole.EXCHANGE)  # that captured calls may use
 _INVALIDATED = 901  # cudaErrorStreamCaptureInvalidated
-
-
-class CaptureError(Exception):
-    """A call cannot be captured; the cause is its error.
-
-    Attributes:
-        index: of the call; the number of calls if all were made and their graph is not valid; None if the GPU captures
-            nothing.
-        broken: whether another thread may have ended the capture: one that waits for the whole GPU does.
-    """
-
-    def __init__(self, index: int | None, error: BaseException) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
-        self.index = index
-        of_library = isinstance(error, DeviceError)  # it does not tell the cause
-        self.broken = of_library or getattr(error, "status", None) == _INVALIDATED
 
 
 class Graph:
@@ -48,6 +33,11 @@ class Graph:
         """Add the work to what the GPU computes."""
         with self._gpu as here:
             self._raw.launch(here.stream().raw)
+
+
+def _not_captured(index: int | None, error: BaseException) -> CaptureError:
+    of_library = isinstance(error, DeviceError)  # it does not tell the cause
+    return CaptureError(index, error, broken=of_library or getattr(error, "status", None) == _INVALIDATED)
 
 
 class _CaptureStreams:
@@ -140,7 +130,7 @@ def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) ->
         try:
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
         except Exception as error:
-            raise CaptureError(None, error) from error
+            raise _not_captured(None, error) from error
         index = 0
         try:
             for index, call in enumerate(calls):  # noqa: B007
@@ -149,12 +139,12 @@ def _capture(streams: _CaptureStreams, calls: Sequence[Callable[[], object]]) ->
             with contextlib.suppress(Exception):  # it says once more that the capture is not valid
                 stream.end_capture()
             if isinstance(error, Exception):
-                raise CaptureError(index, error) from error
+                raise _not_captured(index, error) from error
             raise
         try:
             return Graph(here, stream.end_capture(), tuple(kept.values()))
         except Exception as error:
-            raise CaptureError(len(calls), error) from error
+            raise _not_captured(len(calls), error) from error
 
 
 @contextlib.contextmanager

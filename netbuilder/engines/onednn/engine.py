@@ -56,6 +56,11 @@ class OneDnnEngine(Engine):
 
         return take_open()
 
+    def convert(self, source: Any, out: Any, *, add: bool = False) -> bool:
+        from netbuilder.engines.onednn.conversions import converted
+
+        return converted(source, out, add=add)
+
     def thread_setter(self, threads: int) -> Callable[[], object] | None:
         return onednn.thread_setter(threads)
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
-from netbuilder.engines.cuda.capture import CaptureError, Graph, capture
-from netbuilder.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
+from netbuilder.engines.captures import CapturedCalls, CaptureError
+from netbuilder.engines.engine import array_engine
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.instructions import describe, run_in_order
+from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Step
@@ -95,20 +96,7 @@ class _Ran:
     """
 
     thread: object
-    numbers: Sequence[RunNumbers]
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """What a segment has for one combination of buffers.
-
-    Args:
-        graph: of its calls.
-        numbers: what the host computes for each run, if there is anything.
-    """
-
-    graph: Graph
-    numbers: NumberTable | None
+    numbers: Sequence[Any]
 
 
 class GraphSegment:
@@ -134,7 +122,8 @@ class GraphSegment:
     ) -> None:
         self.indices = tuple(indices)
         self._net, self._number, self._calls, self._steps, self._rings = net, number, calls, steps, rings
-        self._graphs: dict[tuple[int, ...], _Turn] = {}
+        self._engine = array_engine((PROTO_CUDA, number))
+        self._graphs: dict[tuple[int, ...], CapturedCalls] = {}  # by turn: the combination of buffers
         self._ran: dict[tuple[int, ...], _Ran] = {}  # the last runs without a graph, by turn
         self._parts: list[GraphSegment] = []  # what it was divided into by a call that cannot be captured
         self._why = "" if len(calls) >= _SHORTEST else "a graph of one call would gain nothing"
@@ -161,7 +150,7 @@ class GraphSegment:
                 todo.append(segment)
 
     def _run(self, turn: tuple[int, ...]) -> None:
-        with gpu(self._number), noting() as numbers:
+        with gpu(self._number), self._engine.noting_numbers() as numbers:
             run_in_order(self._calls, lambda index, error: SegmentFailed(self.indices[index]))
         self._ran[turn] = _Ran(_of_thread.token, numbers)
 
@@ -174,11 +163,8 @@ class GraphSegment:
 
         After a capture that may have been broken by another thread, they are captured once more in their next run.
         """
-        read = self._ran[turn].numbers
-        table = NumberTable(gpu(self._number), read) if read else None
         try:
-            with table.used() if table is not None else nullcontext():
-                graph = capture(self._number, self._calls)
+            graph = self._engine.capture(self._number, self._calls, self._ran[turn].numbers)
         except CaptureError as error:
             if self._broken or not error.broken:
                 self._give_up(error)
@@ -187,18 +173,17 @@ class GraphSegment:
         if graph is None:  # or another thread captures for this GPU, or waits for all of it
             self._run(turn)
             return True
-        self._graphs[turn] = _Turn(graph, table)
-        self._launch(turn, self._graphs[turn])
+        self._graphs[turn] = graph
+        self._launch(turn, graph)
         return True
 
-    def _launch(self, turn: tuple[int, ...], captured: _Turn) -> None:
-        if captured.numbers is not None:
-            try:
-                captured.numbers.upload()
-            except Exception:
-                self._run(turn)  # it raises the error, too, from the call that reads the number
-                return
-        captured.graph.launch()
+    def _launch(self, turn: tuple[int, ...], captured: CapturedCalls) -> None:
+        try:
+            captured.upload()
+        except Exception:
+            self._run(turn)  # it raises the error, too, from the call that reads the number
+            return
+        captured.launch()
 
     def _give_up(self, error: CaptureError) -> None:
         """Go on without a graph, or with those before and after the call that cannot be captured."""

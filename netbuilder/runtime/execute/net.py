@@ -17,7 +17,7 @@ import numpy as np
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
 from netbuilder.distributed.transport.world import report_failure
-from netbuilder.engines.cuda.checks import raise_noted
+from netbuilder.engines.engine import array_engine
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST
 from netbuilder.engines.random import stream_key
@@ -445,7 +445,7 @@ class RuntimeNet:
                 gpu(number).synchronize()
             except Exception as error:
                 raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
-            raise_noted(number)
+            array_engine((PROTO_CUDA, number)).raise_noted(number)
 
     def forget_plans(self) -> None:
         """Drop all plans and free their memory; the next run compiles again."""

@@ -11,9 +11,7 @@ import numpy as np
 
 from netbuilder.engines import random
 from netbuilder.engines.arrays import array_module
-from netbuilder.engines.cuda.checks import checked_range
-from netbuilder.engines.cuda.row_updates import update_rows
-from netbuilder.engines.cuda.segments import add_sorted
+from netbuilder.engines.engine import array_engine
 from netbuilder.engines.gpu import gpu, to_host
 from netbuilder.ops.core.contexts import AddInOrder
 from netbuilder.ops.core.operator_event import OnOperator
@@ -81,7 +79,7 @@ class KernelContext:
         self._scope = scope
         self.device = (device_type, number)
         self.on_operator = on_operator
-        self.add_in_order: AddInOrder | None = None if atomic_sums else add_sorted
+        self.add_in_order: AddInOrder | None = None if atomic_sums else array_engine(self.device).add_in_order
         self.located: Callable[[Exception], Exception] = located if located is not None else lambda error: error
 
     @property
@@ -144,10 +142,10 @@ class KernelContext:
         return function(int(to_host(counter).item()))
 
     def checked_range(self, values: Any, lowest: int, extent: int, error: Callable[[int], Exception]) -> Any:
-        return checked_range(self, values, lowest, extent, error)
+        return array_engine(self.device).checked_range(self, values, lowest, extent, error)
 
     def update_rows(self, op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-        return update_rows(self, op, inputs, outputs)
+        return array_engine(self.device).update_rows(self, op, inputs, outputs)
 
     def compile(self, net: NetDef, replication: Replication | None = None) -> Callable[[], None]:
         if self._compile_net is None:

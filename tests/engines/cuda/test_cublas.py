@@ -8,8 +8,9 @@ import pytest
 
 from cudnn_double import cudnn_double
 from emulated_gpu import machine
+from netbuilder.engines.captures import CaptureError
 from netbuilder.engines.cuda import cublas
-from netbuilder.engines.cuda.capture import CaptureError, capture
+from netbuilder.engines.cuda.capture import capture
 from netbuilder.engines.cuda.code import BFLOAT16
 from netbuilder.engines.gpu import gpu
 from netbuilder.model import ModelHelper, brew

@@ -11,7 +11,6 @@ from netbuilder.proto import ArgumentError
 __all__ = [
     "channel_axis",
     "channel_shape",
-    "check_one_number",
     "check_order",
     "check_per_channel",
     "count_per_channel",
@@ -65,13 +64,6 @@ def check_per_channel(op: Operator, order: str, x: TensorSpec, **specs: TensorSp
             f"got {spec.shape}",
         )
     return channels
-
-
-def check_one_number(op: Operator, **specs: TensorSpec | None) -> None:
-    """Raise ShapeError unless each input, by name, has one element, or is None."""
-    for name, spec in specs.items():
-        if spec is not None:
-            require(spec.size == 1, op, f"{name} must have one element, got shape {spec.shape}")
 
 
 def image_extents(shape: Sequence[int], order: str) -> tuple[int, ...]:

@@ -10,7 +10,15 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ShapeError
 
-__all__ = ["Positions", "check_label_spec", "chosen", "label_error", "label_or_none_error", "require_integer_labels"]
+__all__ = [
+    "ONE_LABEL_PER_ROW",
+    "Positions",
+    "check_label_spec",
+    "chosen",
+    "label_error",
+    "label_or_none_error",
+    "require_integer_labels",
+]
 
 
 ONE_LABEL_PER_ROW = (

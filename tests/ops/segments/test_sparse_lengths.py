@@ -277,5 +277,5 @@ def test_tables_of_float16_are_added_up_in_float32(op_type, weights, expected):
     y = workspace.fetch("y")
     assert y.dtype == np.float32 and y.tolist() == expected
     if weights:
-        with pytest.raises(ShapeError, match="weights must have shape .* and type float32"):
+        with pytest.raises(ShapeError, match="weights must have type float32, got"):
             workspace.run_operator_once(make_op(op_type, ["x", "half", "i", "n"], ["y"]))

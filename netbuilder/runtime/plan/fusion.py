@@ -75,6 +75,7 @@ class _Matcher:
         self._origin = graph.makers()
         self._maker = dict(self._origin)
         self._readers = {value: [self._index[node] for node in nodes] for value, nodes in graph.readers().items()}
+        self._types: dict[Node, tuple[str, ...]] = {}
         self._replacement: dict[Value, Value] = {}  # value -> the one to read instead
 
     def result(self) -> list[Node]:
@@ -110,20 +111,29 @@ class _Matcher:
             node: Node | None = last
             if nodes:
                 node = self._maker.get(next(values[name] for name in part.outputs if name in values))
-            if node is None or tuple(each.op_def.type for each in node.parts) != part.types:
+            if node is None or self._types_of(node) != part.types:
                 return None
             inputs = self._later_first(node) if part.either_order else node.inputs
             if node.first.device != last.first.device or not inputs and part.inputs:
                 return None
             for names, found in ((part.inputs, inputs), (part.outputs, node.outputs)):
-                fixed = [name for name in names if not name.startswith("*")]
-                if len(found) < len(fixed) or len(found) > len(fixed) and len(fixed) == len(names):
+                more = names[-1:] if names and names[-1][0] == "*" else ()
+                count = len(names) - len(more)
+                if len(found) < count or len(found) > count and not more:
                     return None
-                if any(values.setdefault(name, value) is not value for name, value in zip(fixed, found)):
-                    return None
-                others.update((name, found[len(fixed) :]) for name in names[len(fixed) :])
+                for name, value in zip(names[:count], found):
+                    if values.setdefault(name, value) is not value:
+                        return None
+                for name in more:
+                    others[name] = found[count:]
             nodes.append(node)
         return _Bound(nodes[::-1], values, others)
+
+    def _types_of(self, node: Node) -> tuple[str, ...]:
+        found = self._types.get(node)
+        if found is None:
+            found = self._types[node] = tuple(each.op_def.type for each in node.parts)
+        return found
 
     def _later_first(self, node: Node) -> Sequence[Value]:
         """Return the two inputs of a node, first the one that is made later; () if they are not made by two nodes."""

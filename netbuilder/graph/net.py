@@ -321,6 +321,14 @@ class Net(NetBlobs):
             self._net.op.add().CopyFrom(op)  # extend would parse it, and refuse deep nets
             self._blobs.add_operator(op.input[:], op.output[:])
 
+    def fill_ops(self, fills: Iterable[Callable[[OperatorDef], Any]]) -> None:
+        """Append operators, each of which a function fills in, as ``extend_ops`` appends copies."""
+        self._blobs.refresh()
+        for fill in fills:
+            op = self._net.op.add()
+            fill(op)
+            self._blobs.add_operator(op.input[:], op.output[:])
+
     @checked()
     def replace_message(self, proto: NetDef) -> None:
         """Replace the contents of the net's message by ``proto``, the result of a pass; the object stays the same."""

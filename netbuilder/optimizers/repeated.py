@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.net import Net, operator_watchers
@@ -98,7 +99,7 @@ class _Update:
         if len(set(names.values())) < len(names):
             return None
         for net, part in zip(self._nets, self._parts):
-            net.extend_ops([template.operator(names) for template in part])
+            net.fill_ops(partial(template.operator, names) for template in part)
         return names
 
 

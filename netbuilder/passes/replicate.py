@@ -54,9 +54,9 @@ class Template:
         """The blobs that it reads, waits for and writes; not those that ``names_more`` is about."""
         return [*self._inputs, *self._controls, *self._outputs]
 
-    def operator(self, names: Mapping[str, str]) -> OperatorDef:
-        """Return the operator with the names that ``names`` has for its blobs."""
-        op = OperatorDef()
+    def operator(self, names: Mapping[str, str], into: OperatorDef | None = None) -> OperatorDef:
+        """Return the operator with the names that ``names`` has for its blobs, as a new message or in an empty one."""
+        op = OperatorDef() if into is None else into
         op.CopyFrom(self._bare)
         op.input.extend([names[name] for name in self._inputs])
         op.output.extend([names[name] for name in self._outputs])
@@ -95,29 +95,41 @@ def draw_as(op: OperatorDef, scope: str, replica: int, first_sample: int | None 
             draw_as(inner, scope, replica, first_sample)
 
 
+class _OfFirst(Template):
+    """An operator of the first replica, of which those of the others are made."""
+
+    __slots__ = ("moves",)
+
+    def __init__(self, op: OperatorDef, devices: Devices) -> None:
+        super().__init__(op)
+        option = op.device_option
+        # It runs on the replica's device; other operators run on the same device for all replicas.
+        self.moves = (
+            op.HasField("device_option")
+            and option.HasField("device_id")
+            and (option.device_type, option.device_id) == (devices.device_type, devices.ids[0])
+        )
+
+
 class _Names(dict[str, str]):
     """Maps the blobs of the first replica to those of another one; others stay as they are."""
 
     def __init__(self, devices: Devices, replica: int) -> None:
         super().__init__()
-        self.devices, self.replica = devices, replica
+        self._old, self._new, self._device_id = devices.scopes[0], devices.scopes[replica], devices.ids[replica]
 
     def __missing__(self, name: str) -> str:
-        lead, blob = _after_mark(name)
-        scope = self.devices.scopes[self.replica]
-        in_first = self.devices.replica_of(blob) == 0
-        renamed = self[name] = lead + scope + self.devices.short_name(blob) if in_first else name
+        mark, blob = _after_mark(name)
+        renamed = self[name] = mark + self._new + blob[len(self._old) :] if blob.startswith(self._old) else name
         return renamed
 
-    def operator(self, template: Template) -> OperatorDef:
+    def operator(self, template: _OfFirst) -> OperatorDef:
         """Return the replica of an operator of the first replica."""
-        op, devices = template.operator(self), self.devices
-        if op.HasField("device_option") and op.device_option.HasField("device_id"):
-            option = op.device_option
-            if (option.device_type, option.device_id) == (devices.device_type, devices.ids[0]):
-                option.device_id = devices.ids[self.replica]
+        op = template.operator(self)
+        if template.moves:
+            op.device_option.device_id = self._device_id
         if template.draws:
-            stream = stream_of(op).replace(devices.scopes[0], devices.scopes[self.replica])
+            stream = stream_of(op).replace(self._old, self._new)
             for argument in op.arg:
                 if argument.name == RANDOM_STREAM:
                     argument.s = stream.encode()
@@ -169,7 +181,7 @@ class EqualReplicas:
         first, *others = parts
         if not all(_uses_blobs_of_first(op, devices) for op in first):
             return None
-        templates = list(map(Template, first))
+        templates = [_OfFirst(op, devices) for op in first]
         for replica, part in enumerate(others, 1):
             names = _Names(devices, replica)
             if len(part) != len(first) or any(names.operator(t) != op for t, op in zip(templates, part)):
@@ -218,7 +230,7 @@ def replicated_backward(
     written = {blob for op in backward.operators for blob in op.output}
     if any(devices.replica_of(_after_mark(blob)[1]) != 0 for blob in written.union(backward.gradients)):
         return None
-    templates = list(map(Template, backward.operators))
+    templates = [_OfFirst(op, devices) for op in backward.operators]
     made, found = [backward.operators], [backward.gradients]
     for names in equal.others():
         made.append(list(map(names.operator, templates)))

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, export and generate as the command line says; return the exit status."""
     options = OptionsParser(_Options, prog="netbuilder-char-lm").parse(arguments)
     if options.text is not None:
-        _train(options)
+        _train(options.text, options)
     if options.write:
         writer = Writer(options.export, trusted=options.trusted)
         prime = options.prime or writer.alphabet[0]
@@ -55,8 +55,8 @@ class _Options:
     )
 
 
-def _train(options: _Options) -> None:
-    text = Characters(files.read_text(options.text))
+def _train(file: str, options: _Options) -> None:
+    text = Characters(files.read_text(file))
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")
     size = Size(len(text.alphabet), options.hidden, options.layers)

@@ -74,13 +74,13 @@ class _Options:
 
     net: str = argument("the net, a NetDef (.pb, or text in .pbtxt); of a data-parallel net, the first replica is used")
     inspect: bool = switch("only list inputs, outputs and parameters")
-    parameters: str | None = option(
-        "values of the parameters: .npz, a checkpoint in .minidb, or an init net in .pb", metavar="FILE"
+    parameters: str = option(
+        "values of the parameters: .npz, a checkpoint in .minidb, or an init net in .pb", default="", metavar="FILE"
     )
     trusted: bool = trusted_option()
-    inputs: tuple[str, ...] | None = option("blobs that the predictor is given", nargs="+", metavar="BLOB")
-    outputs: tuple[str, ...] | None = option("blobs that the predictor returns", nargs="+", metavar="BLOB")
-    output_dir: str | None = option("write the two files into this folder", metavar="FOLDER")
+    inputs: tuple[str, ...] = option("blobs that the predictor is given", nargs="+", default=(), metavar="BLOB")
+    outputs: tuple[str, ...] = option("blobs that the predictor returns", nargs="+", default=(), metavar="BLOB")
+    output_dir: str = option("write the two files into this folder", default="", metavar="FOLDER")
     device: DeviceOption | None = option(
         "device that the predictor runs on: cpu, gpu or gpu:ID (default: the devices in the net)",
         type=_device,

@@ -98,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _make(found: _Options) -> None:
+    assert found.source is not None  # without it, a database is described
     images = open_source(found.source, part=found.part, labels=found.labels, root=found.root)
     choices = Choices(
         resize=found.resize, size=found.size, encode=found.encode,

@@ -266,10 +266,11 @@ class _Options:
         choices=METHODS,
         metavar="NAME,NAME",
     )
-    devices: tuple[int, ...] | None = option(
+    devices: tuple[int, ...] = option(
         f"numbers of devices, of all processes together (default: {','.join(map(str, DEVICES))}; of GPUs those "
         "that this machine has)",
         type=_divisor,
+        default=(),
     )
     gpus: bool = switch("train on GPUs, also what is compared with")
     processes: tuple[int, ...] = option(

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if published:
         clusters = [_with_options(published.cluster(size), options) for size, _ in published.steps]
     found = [simulate(times, cluster, exchange) for cluster in clusters]
-    title = _title(options.step or options.published, times, exchange, clusters[0])
+    title = _title(options.step or str(options.published), times, exchange, clusters[0])
     print(growth_table(title, found) if published is None else f"{title}\n{published_table(published, found)}")
     _write(options, times, clusters, exchange, found, title)
     return 0

@@ -128,6 +128,7 @@ def _compare_stored(
     if bool(options.against) == bool(options.blobs):
         parser.error("with --net, give --against OPTION=VALUE (such as numpy, or net=OTHER.pb), or --blobs FILE")
     given = {**(dict(read_npz(options.feed)) if options.feed else {}), **dict(options.input)}
+    assert options.net is not None
     stored = StoredNet(options.net, options.init, trusted=options.trusted)
     if options.blobs:
         blobs = dict(read_npz(options.blobs))

@@ -83,9 +83,7 @@ class _Options:
         f"kinds of GPUs (default: {','.join(_ARCHITECTURES)})", default=tuple(_ARCHITECTURES), metavar="SM,SM"
     )
     every: int = option(
-        "compile every Nth of our own kernels, by name, for a sample (default: all)",
-        type=whole_number(1),
-        default=1,
+        "compile every Nth of our own kernels, by name, for a sample (default: all)", type=whole_number(1), default=1
     )
     record: str | None = option(
         "instead, run the program that follows (a script, or -m and a module, with its arguments) and store each "

@@ -268,8 +268,8 @@ def _resume(options: Options, run: Run) -> None:
 
 def _print_how_to_resume(options: Options, stopping: Stopping, run: Run, saving: Saving, given: Sequence[str]) -> int:
     """Print how to resume a stopped run; return the exit status."""
-    by = next(number for number in run.group.gather(stopping.by) if number is not None)
-    after = f"stopped by {by.name} after {run.steps_done} steps"
+    by = next((number for number in run.group.gather(stopping.by) if number is not None), None)
+    after = f"stopped by {'a callback' if by is None else by.name} after {run.steps_done} steps"
     if options.checkpoint is None:
         print(f"{after}; nothing is saved without --checkpoint FOLDER", flush=True)
     elif saving.last is None:
@@ -285,7 +285,7 @@ def _print_how_to_resume(options: Options, stopping: Stopping, run: Run, saving:
         print(f"{after}, {place}; to resume{launcher}:\nnetbuilder-train {shlex.join(kept)} --resume auto",
               flush=True)  # fmt: skip
     run.group.wait()  # a process that ends with this status ends the others
-    return 128 + by
+    return 0 if by is None else 128 + by
 
 
 if __name__ == "__main__":

@@ -45,10 +45,7 @@ class _Options:
         "folder that paths in a CSV list are relative to (default: the folder of the list)", metavar="FOLDER"
     )
     resize: int = option(
-        "resize each image so that its shorter side has N pixels",
-        type=whole_number(),
-        default=0,
-        group="records",
+        "resize each image so that its shorter side has N pixels", type=whole_number(), default=0, group="records"
     )
     size: tuple[int, int] | None = option(
         "resize each image to this size", type=count, nargs=2, metavar=("HEIGHT", "WIDTH")

@@ -112,9 +112,7 @@ class _Options:
         "a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo"
     )
     threads: int | None = option(
-        "total number of threads (default: OMP_NUM_THREADS, or one for each core)",
-        type=count,
-        group="how it runs",
+        "total number of threads (default: OMP_NUM_THREADS, or one for each core)", type=count, group="how it runs"
     )
     runs: int = option("runs with timed calls, each followed by one without", type=count, default=5)
     warmup: int = option("runs before the timed ones", type=count, default=2)

@@ -220,6 +220,17 @@ def test_a_stopped_run_continues_to_the_bit_with_the_callbacks_state(module, tmp
         np.testing.assert_array_equal(found.blobs[name], value, err_msg=name)
 
 
+@pytest.mark.parametrize("devices", ["0", "0,1"])
+def test_a_callback_that_stops_a_run_which_can_be_resumed(module, tmp_path, devices, capsys):
+    given = [*TRAIN, f"--devices={devices}", f"--checkpoint={tmp_path / 'c'}"]
+    assert main([*given, f"--callback={module}:StopAfter"]) == 0
+    said = capsys.readouterr().out
+    (path,) = CheckpointFolder(tmp_path / "c").paths()
+    assert f"stopped by a callback after 4 steps, saved to {path}; to resume:" in said
+    assert main([*given, "--resume=auto"]) == 0
+    assert "accuracy on 359 held-out images" in capsys.readouterr().out
+
+
 def test_callbacks_of_the_command_line_and_of_a_file(module, tmp_path):
     (tmp_path / "options.toml").write_text(f'cpu = true\ncallback = ["{module}:Decay", "{module}:StopAfter"]\n')
     options = parse(["--config=options.toml"])

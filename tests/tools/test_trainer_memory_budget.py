@@ -37,8 +37,9 @@ def digits(count, size=16):
 
 def needed(options, images):
     """Return the least bytes of a step."""
+    run = Run(parse([*options, "--memory-budget=1000"]), images, images)
     with pytest.raises(NetError) as raised:
-        Run(parse([*options, "--memory-budget=1000"]), images, images).plan()
+        run.model.plan(run.group)
     return int(str(raised.value).split("at least ")[1].split()[0].replace(",", ""))
 
 

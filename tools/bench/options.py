@@ -92,9 +92,7 @@ class Options:
         "numbers of devices (default: 1,2 for growth, 1,4,16,64 for build)", type=count
     )
     processes: tuple[int, ...] | None = option(
-        "numbers of processes (default: 2,4 for exchange, 1,2,4 for exchange-predicted)",
-        type=count,
-        group="exchange",
+        "numbers of processes (default: 2,4 for exchange, 1,2,4 for exchange-predicted)", type=count, group="exchange"
     )
     bucket: int = option("size of buckets (default: 4MiB)", type=size, default=Work.bucket, metavar="SIZE")
     strategies: tuple[str, ...] = option(

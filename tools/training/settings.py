@@ -131,8 +131,7 @@ class Options:
         f"learning rate, before its policy changes it (default: {_usual_rates()})", metavar="RATE", must=POSITIVE
     )
     base_batch: int | None = option(
-        "--learning-rate is given for batches of N: multiply it by --batch / N",
-        must=POSITIVE,
+        "--learning-rate is given for batches of N: multiply it by --batch / N", must=POSITIVE
     )
     warmup_epochs: float = option(
         "increase the rate linearly over the first N epochs (default: 0)", default=0.0, metavar="N"
@@ -151,10 +150,7 @@ class Options:
     momentum: float | None = option(f"momentum of sgd (default: {_MOMENTUM})", metavar="M", must=SHARE)
     nesterov: bool | None = option("with sgd: Nesterov's momentum (the default), or classical momentum")
     weight_decay: float = option(
-        "weight decay, not applied to biases (default: 1e-4)",
-        default=1e-4,
-        metavar="SHARE",
-        must=NOT_NEGATIVE,
+        "weight decay, not applied to biases (default: 1e-4)", default=1e-4, metavar="SHARE", must=NOT_NEGATIVE
     )
     norm_decay: bool = switch(
         "do not apply weight decay to the scales of normalization layers either", default=True, flag="--no-norm-decay"
@@ -181,8 +177,7 @@ class Options:
         flag="--ema", metavar="DECAY", must=("be in [0, 1), usually 0.999 or more", SHARE[1])
     )  # fmt: skip
     patience: int | None = option(
-        "stop after N epochs without a better result on held-out images",
-        must=("be 1 epoch or more", POSITIVE[1]),
+        "stop after N epochs without a better result on held-out images", must=("be 1 epoch or more", POSITIVE[1])
     )
     patience_measure: str = option(
         "the result that --patience compares", default="accuracy", choices=["accuracy", "loss"]
@@ -198,14 +193,10 @@ class Options:
         "infinite, naming blob, operator and line; steps take several times as long"
     )
     step_limit: float | None = option(
-        "if a step takes longer, print what each thread is doing, and end the run",
-        metavar="SECONDS",
-        must=_SECONDS,
+        "if a step takes longer, print what each thread is doing, and end the run", metavar="SECONDS", must=_SECONDS
     )
     first_step_limit: float | None = option(
-        "the same for the first step (default: ten times --step-limit)",
-        metavar="SECONDS",
-        must=_SECONDS,
+        "the same for the first step (default: ten times --step-limit)", metavar="SECONDS", must=_SECONDS
     )
     callback: tuple[str, ...] = option(
         "call what these functions, or classes, of modules make of the options at the events of the run; "
@@ -233,8 +224,7 @@ class Options:
     )
     checkpoint_every_steps: int | None = option("write a checkpoint every N steps", must=POSITIVE)
     checkpoint_every_epochs: int | None = option(
-        "write a checkpoint every N epochs (default: 1, unless --checkpoint-every-steps is given)",
-        must=POSITIVE,
+        "write a checkpoint every N epochs (default: 1, unless --checkpoint-every-steps is given)", must=POSITIVE
     )
     keep: int = option("keep the newest K checkpoints and the best one", default=3, metavar="K", must=POSITIVE)
     resume: str | None = option(

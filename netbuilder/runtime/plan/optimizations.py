@@ -75,208 +75,111 @@ class Optimization:
 
 
 _ALL = (
-    Optimization(
-        "bn_relu", "fusion",
-        "SpatialBN, or on a GPU SpatialBN with a Sum, and the Relu after it run as one kernel",
-    ),
-    Optimization(
-        "bn_relu_gradient", "fusion",
+    Optimization("bn_relu", "fusion",
+        "SpatialBN, or on a GPU SpatialBN with a Sum, and the Relu after it run as one kernel"),
+    Optimization("bn_relu_gradient", "fusion",
         "ReluGradient and the SpatialBNGradient after it run as one kernel, on a GPU with the Sum before them; "
-        "the gradient between them, if it can be fetched, is computed then",
-    ),
-    Optimization(
-        "relu_gradient_stats", "fusion",
+        "the gradient between them, if it can be fetched, is computed then"),
+    Optimization("relu_gradient_stats", "fusion",
         "ReluGradient and the ChannelBackpropStats after it, of a SpatialBN over several devices, run as one "
-        "kernel",
-        ROUNDING,
-    ),
-    Optimization(
-        "sum_relu", "fusion",
-        "a Sum of two values and the Relu after it run as one kernel",
-    ),
-    Optimization(
-        "fc_relu", "fusion",
-        "FC and the Relu after it run as one kernel",
-    ),
-    Optimization(
-        "conv_relu", "fusion",
-        "Conv, or Conv with a Sum, and the Relu after it run as one kernel",
-        ROUNDING,
-    ),
-    Optimization(
-        "conv_sum", "fusion",
-        "Conv adds its result to a value computed earlier, which replaces the Sum after it",
-        ROUNDING,
-    ),
-    Optimization(
-        "engine_fusions", "fusion",
-        "adjacent operators for which an engine of another package has one kernel are fused",
-        ROUNDING,
-    ),
-    Optimization(
-        "dropout_in_test_mode", "fusion",
-        "a Dropout in test mode is removed",
-    ),
-    Optimization(
-        "joined_updates", "fusion",
+        "kernel", ROUNDING),
+    Optimization("sum_relu", "fusion",
+        "a Sum of two values and the Relu after it run as one kernel"),
+    Optimization("fc_relu", "fusion",
+        "FC and the Relu after it run as one kernel"),
+    Optimization("conv_relu", "fusion",
+        "Conv, or Conv with a Sum, and the Relu after it run as one kernel", ROUNDING),
+    Optimization("conv_sum", "fusion",
+        "Conv adds its result to a value computed earlier, which replaces the Sum after it", ROUNDING),
+    Optimization("engine_fusions", "fusion",
+        "adjacent operators for which an engine of another package has one kernel are fused", ROUNDING),
+    Optimization("dropout_in_test_mode", "fusion",
+        "a Dropout in test mode is removed"),
+    Optimization("joined_updates", "fusion",
         "the operators that update parameters, and the weight decay before them, run as few calls, each over "
-        "many parameters, on all threads of the lane",
-    ),
-    Optimization(
-        "elementwise_chains", "fusion",
-        "elementwise operators that read one another's results run as one kernel",
-        ROUNDING,
-    ),
-    Optimization(
-        "joined_small_kernels", "fusion",
+        "many parameters, on all threads of the lane"),
+    Optimization("elementwise_chains", "fusion",
+        "elementwise operators that read one another's results run as one kernel", ROUNDING),
+    Optimization("joined_small_kernels", "fusion",
         "on a GPU, the copies of parameters to the layouts in which kernels read them are one kernel, before the "
-        "first of them is read, and the running averages of all SpatialBN are one kernel, at the end",
-    ),
-    Optimization(
-        "joined_exchanges", "fusion",
+        "first of them is read, and the running averages of all SpatialBN are one kernel, at the end"),
+    Optimization("joined_exchanges", "fusion",
         "the collectives that NCCL makes over the GPUs of a process, one per gradient, are started in groups of "
-        "some megabytes, in the order in which gradients become ready",
-        ROUNDING,
-    ),
-    Optimization(
-        "step_products", "fusion",
+        "some megabytes, in the order in which gradients become ready", ROUNDING),
+    Optimization("step_products", "fusion",
         "the gradient of a weight that a step net uses once is one matrix product over all steps of a recurrent "
-        "net, not a sum of one product per step",
-        ROUNDING,
-    ),
-    Optimization(
-        "step_projections", "fusion",
+        "net, not a sum of one product per step", ROUNDING),
+    Optimization("step_projections", "fusion",
         "matrix products of a sequence's rows with weights, in a step net, are one product over all steps, "
-        "computed before the steps",
-        ROUNDING,
-    ),
-    Optimization(
-        "early_relu_gradients", "memory",
+        "computed before the steps", ROUNDING),
+    Optimization("early_relu_gradients", "memory",
         "ReluGradient after the gradient of MaxPool, or of Concat, runs before it, on what was pooled or joined, "
-        "so that the output of the Relu need not be kept",
-    ),
-    Optimization(
-        "early_updates", "memory",
+        "so that the output of the Relu need not be kept"),
+    Optimization("early_updates", "memory",
         "large parameters are updated during the backward pass, each group as soon as its gradients are there, "
-        "if these are not observable",
-    ),
-    Optimization(
-        "updates_in_parts", "memory",
+        "if these are not observable"),
+    Optimization("updates_in_parts", "memory",
         "the gradient of an FC's weights, if these are large and it is not observable, is computed some rows at "
-        "a time, each time followed by the update of these rows",
-    ),
-    Optimization(
-        "buckets_in_place", "memory",
+        "a time, each time followed by the update of these rows"),
+    Optimization("buckets_in_place", "memory",
         "the gradients of a bucket that processes exchange are stored next to each other, so that one call sums "
         "them where they are, if that takes hardly any more memory; sums over two processes, and deterministic "
-        "ones, are equal to the bit",
-        ROUNDING,
-    ),
-    Optimization(
-        "unread_outputs", "memory",
+        "ones, are equal to the bit", ROUNDING),
+    Optimization("unread_outputs", "memory",
         "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, "
-        "and not at all if it is not observable",
-        ROUNDING,
-    ),
-    Optimization(
-        "inplace", "memory",
-        "a kernel overwrites its input where it can and the input is not needed any more",
-    ),
-    Optimization(
-        "reuse", "memory",
-        "values that nobody can fetch share memory when they are not needed at the same time",
-    ),
-    Optimization(
-        "cheap_recomputation", "memory",
+        "and not at all if it is not observable", ROUNDING),
+    Optimization("inplace", "memory",
+        "a kernel overwrites its input where it can and the input is not needed any more"),
+    Optimization("reuse", "memory",
+        "values that nobody can fetch share memory when they are not needed at the same time"),
+    Optimization("cheap_recomputation", "memory",
         "outputs of normalizations, and copies in other layouts, are not kept for the backward pass but made "
         "again before it reads them, where that lowers the peak of memory, for at most 0.75 % of the plan's "
-        "estimated work",
-    ),
-    Optimization(
-        "kept_for_gradients", "memory",
-        "intermediate results of a kernel (a variance, a scale) are kept for the kernel of its gradient",
-        ROUNDING,
-    ),
-    Optimization(
-        "kept_maxima", "memory",
+        "estimated work"),
+    Optimization("kept_for_gradients", "memory",
+        "intermediate results of a kernel (a variance, a scale) are kept for the kernel of its gradient", ROUNDING),
+    Optimization("kept_maxima", "memory",
         "MaxPool after a Relu stores the position of each maximum in its window, and only that element gets the "
         "gradient; without it, every element equal to the maximum does, so results differ where positive "
-        "elements of a window are equal",
-        ROUNDING,
-    ),
-    Optimization(
-        "kept_plans", "memory",
-        "plans for earlier input shapes are kept; without it, only the last plan is",
-    ),
-    Optimization(
-        "blocked_layouts", "layouts",
+        "elements of a window are equal", ROUNDING),
+    Optimization("kept_plans", "memory",
+        "plans for earlier input shapes are kept; without it, only the last plan is"),
+    Optimization("blocked_layouts", "layouts",
         "values stay in the layout in which the library's kernels write them; without it they are row-major, and "
-        "in float32, between operators",
-        ROUNDING,
-    ),
-    Optimization(
-        "owned_layouts", "layouts",
+        "in float32, between operators", ROUNDING),
+    Optimization("owned_layouts", "layouts",
         "a blob that is read and written in each run, such as a parameter, keeps the layout in which it is "
-        "written; without it, it is copied back",
-    ),
-    Optimization(
-        "shared_copies", "layouts",
-        "a copy of a value in another layout or on another device is made once for all readers",
-    ),
-    Optimization(
-        "constants", "layouts",
-        "copies of blobs that are declared constant are made once, not in each run",
-    ),
-    Optimization(
-        "step_copies", "layouts",
+        "written; without it, it is copied back"),
+    Optimization("shared_copies", "layouts",
+        "a copy of a value in another layout or on another device is made once for all readers"),
+    Optimization("constants", "layouts",
+        "copies of blobs that are declared constant are made once, not in each run"),
+    Optimization("step_copies", "layouts",
         "the weights of a step net are copied, once per run, into the layout that is fastest for matrix products",
-        ROUNDING,
-    ),
-    Optimization(
-        "known_extents", "threads",
+        ROUNDING),
+    Optimization("known_extents", "threads",
         "shapes and extents that operators pass on as values are known when the plan is compiled; without it "
-        "such an operator runs by itself, between two plans",
-        ROUNDING,
-    ),
-    Optimization(
-        "bound_kernels", "threads",
+        "such an operator runs by itself, between two plans", ROUNDING),
+    Optimization("bound_kernels", "threads",
         "small operators run NumPy kernels that are bound to their memory in advance; without it, the plain ones",
-        ROUNDING,
-    ),
-    Optimization(
-        "threads_by_work", "threads",
-        "a plan whose operators take microseconds each runs on one thread per lane, however many it may use",
-        ROUNDING,
-    ),
-    Optimization(
-        "atomic_sums", "gpu",
+        ROUNDING),
+    Optimization("threads_by_work", "threads",
+        "a plan whose operators take microseconds each runs on one thread per lane, however many it may use", ROUNDING),
+    Optimization("atomic_sums", "gpu",
         "on a GPU, rows with the same index are added in any order, and cuDNN and NCCL may add in any order; "
-        "without it, the order is fixed, so that two runs are equal to the bit",
-        ROUNDING,
-    ),
-    Optimization(
-        "cuda_graphs", "gpu",
+        "without it, the order is fixed, so that two runs are equal to the bit", ROUNDING),
+    Optimization("cuda_graphs", "gpu",
         "consecutive calls on a GPU that can be captured become a CUDA graph after two runs, which one launch "
-        "repeats",
-    ),
-    Optimization(
-        "wide_products", "measured",
+        "repeats"),
+    Optimization("wide_products", "measured",
         "in bfloat16, convolutions convert their inputs to float32 and multiply those where that is measured to "
-        "be faster",
-        ROUNDING,
-    ),
-    Optimization(
-        "winograd", "measured",
+        "be faster", ROUNDING),
+    Optimization("winograd", "measured",
         "convolutions of 3x3 with strides of 1 are computed by Winograd's minimal filtering where that is "
-        "measured to be faster",
-        ROUNDING,
-    ),
-    Optimization(
-        "measured_choices", "measured",
+        "measured to be faster", ROUNDING),
+    Optimization("measured_choices", "measured",
         "of several suitable kernels, the one that was fastest when timed on this machine is used; without it, "
-        "the one that is fastest on most machines",
-        ROUNDING,
-    ),
+        "the one that is fastest on most machines", ROUNDING),
 )  # fmt: skip
 
 OPTIMIZATIONS: Mapping[str, Optimization] = MappingProxyType({each.name: each for each in _ALL})

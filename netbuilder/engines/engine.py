@@ -22,7 +22,7 @@ from netbuilder.engines.captures import CapturedCalls
 from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.engines.open_choice import OpenChoice
-from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import prepare_table
 from netbuilder.proto import PROTO_CPU, DeviceError
@@ -198,13 +198,11 @@ class Engine:
         """Raise the error that kernels have noted on a device since the last call, if any; waits for the device."""
         return  # they raise their errors at once
 
-    def checked_range(
-        self, run: RunContext, values: Any, lowest: int, extent: int, error: Callable[[int], Exception]
-    ) -> Any:
+    def checked_range(self, run: Any, values: Any, lowest: int, extent: int, error: Callable[[int], Exception]) -> Any:
         """See ``RunContext.checked_range``."""
         raise NotImplementedError(f"engine {self.name}: its kernels check integers themselves")
 
-    def update_rows(self, run: RunContext, op: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+    def update_rows(self, run: Any, op: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
         """See ``RunContext.update_rows``; False: the plain kernel does it (the default)."""
         return False
 

@@ -30,7 +30,6 @@ __all__ = [
     "count",
     "cpu_device",
     "cpu_option",
-    "engine_option",
     "image_size_option",
     "input_option",
     "max_pixels_option",
@@ -106,11 +105,6 @@ def image_size_option() -> Any:
 def classes_option() -> Any:
     """Return the field ``classes`` of commands that build nets of the zoo."""
     return option("number of classes", type=count, default=1000)
-
-
-def engine_option(default: str) -> Any:
-    """Return the field ``engine``: what exchanges values between processes."""
-    return option(f"default: {default}", type=str.upper, choices=("MPI", "NCCL"))
 
 
 def _optimizations(text: str) -> frozenset[str]:

@@ -13,8 +13,7 @@ from netbuilder.distributed.launch import Job, launch
 from netbuilder.distributed.stores.secret import SECRET, read_secret, secret_in
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import no_such_file
-from netbuilder.tools.common_options import engine_option
-from netbuilder.tools.options import OptionsParser, argument, option, switch
+from netbuilder.tools.options import OptionsParser, argument, engine_option, option, switch
 from netbuilder.tools.parser import count, real_number, whole_number
 from netbuilder.tools.reporting import reporting
 

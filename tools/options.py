@@ -31,6 +31,7 @@ __all__ = [
     "OptionsParser",
     "Rule",
     "argument",
+    "engine_option",
     "nested",
     "option",
     "switch",
@@ -115,6 +116,11 @@ def switch(help: str, *, default: bool = False, **details: Any) -> Any:
         details: of ``option``.
     """
     return option(help, default=default, **details)
+
+
+def engine_option(default: str) -> Any:
+    """Return the field ``engine``: what exchanges values between processes."""
+    return option(f"default: {default}", type=str.upper, choices=("MPI", "NCCL"))
 
 
 def argument(help: str, **details: Any) -> Any:

@@ -13,8 +13,7 @@ from netbuilder.distributed.preflight import preflight_by
 from netbuilder.distributed.transport.launchers import place_in
 from netbuilder.proto import DistributedError
 from netbuilder.proto.cores import core_count
-from netbuilder.tools.common_options import engine_option
-from netbuilder.tools.options import OptionsParser, option
+from netbuilder.tools.options import OptionsParser, engine_option, option
 from netbuilder.tools.parser import real_number
 from netbuilder.tools.reporting import reporting
 

@@ -53,7 +53,13 @@ class _Range(Operator):
 
 @operator_class(frozen=True)
 class _RangeGradient(Operator):
-    signature = "X, Y, dY, segments -> dX"
+    signature = """
+        X (N, *S): float
+        Y (...): as X, states of step nets have an additional first axis
+        dY (...): as X, of the shape of Y
+        segments (N): int32|int64
+        -> dX (N, *S): as X
+    """
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 3 else "here"

@@ -237,5 +237,7 @@ class TestRefusals:
         workspace.feed("x", np.ones((1, 2), np.float16))
         workspace.feed("y_grad", np.ones((1, 1), np.float16))
         workspace.run_net_once(model.param_init_net)
-        with pytest.raises(ShapeError, match="param must be float32, got float16; .* PseudoFP16Initializer"):
+        with pytest.raises(
+            ShapeError, match="grad must have elements of type float32, got float16; create .* PseudoFP16Initializer"
+        ):
             workspace.run_net_once(model.net)

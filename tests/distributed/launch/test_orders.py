@@ -94,7 +94,7 @@ def test_the_agent_imports_little():
     """It is started once for each node."""
     code = "import sys, runpy; runpy.run_path(sys.argv[1]); print({'numpy', 'netbuilder.graph'} & {*sys.modules})"
     done = subprocess.run(
-        [sys.executable, "-c", code, node_agent.__file__], cwd=Path(node_agent.__file__).parents[2],
+        [sys.executable, "-c", code, node_agent.__file__], cwd=Path(node_agent.__file__).parents[3],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout == "set()\n", done.stderr

@@ -12,7 +12,7 @@ from netbuilder.engines import onednn
 from netbuilder.engines.onednn.library import OneDnnError, check, dnnl
 from netbuilder.tools.onednn_interface import interface_text
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 needs_onednn = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 
@@ -89,7 +89,7 @@ def test_loading_parses_no_c():
 
 @needs_onednn
 def test_the_interface_is_that_of_the_declarations():
-    path = ROOT / "ops" / "engines" / "onednn" / "interface.py"
+    path = ROOT / "netbuilder" / "engines" / "onednn" / "interface.py"
     assert path.read_text(encoding="utf-8") == interface_text(), "run `make onednn-interface`"
 
 

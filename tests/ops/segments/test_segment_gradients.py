@@ -144,7 +144,7 @@ class TestSparseUnsortedSegmentWeightedSumGradient(_BySegments):
     [
         (np.zeros((2, 2)), np.int32([1]), r"a row for each of the lengths, \(1,\), got shape \(2, 2\)"),
         (np.zeros((1, 2)), np.int32([-1]), "lengths must not be negative, got -1"),
-        (np.zeros((1, 2)), np.float32([1]), "lengths must have elements of type int32 or int64, got float32"),
+        (np.zeros((1, 2)), np.float32([1]), r"lengths must be a vector of int32 or int64, got shape \(1,\) of float32"),
     ],
 )
 def test_what_does_not_fit(dy, lengths, message):

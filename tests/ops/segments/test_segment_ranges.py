@@ -85,7 +85,11 @@ class _Gradient(OperatorSuite):
     @property
     def refusals(self):
         return (
-            refusal(self.operator(), [f32(3, 2), f32(2, 2), f32(2, 2), i32(4)], "a segment for each row of X"),
+            refusal(
+                self.operator(),
+                [f32(3, 2), f32(2, 2), f32(2, 2), i32(4)],
+                r"segments must have shape \(3,\) = \(N,\), got \(4,\)",
+            ),
             refusal(self.operator(), [f32(3, 2), f32(2, 2), f32(2, 1), i32(3)], r"must have rows of shape \(2,\)"),
         )
 

@@ -240,11 +240,10 @@ def test_every_folder_of_modules_is_a_package():
         assert (module.path.parent / "__init__.py").is_file(), module.path.parent
 
 
-# What is about one engine: its kernels without their devices, and what its library declares.
+# What is about one engine: its kernels without their devices, what its library declares, and what all of CUDA share.
 ABOUT_ONE_ENGINE = (
-    "netbuilder.tools.kernels.",
-    "netbuilder.tools.compile_kernels",
-    "netbuilder.tools.onednn_interface",
+    *(f"netbuilder.tools.{name}" for name in ("kernels.", "compile_kernels", "onednn_interface")),
+    *(f"netbuilder.engines.{name}" for name in ("adopted", "gpu_info", "nccl")),
 )
 
 

@@ -61,6 +61,14 @@ class _RangeGradient(Operator):
         -> dX (N, *S): as X
     """
 
+    def check_inputs(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec, segments: TensorSpec) -> None:
+        rows = x.shape[1:]
+        require(
+            y.shape == dy.shape and y.shape[y.ndim - len(rows) :] == rows and y.ndim >= x.ndim,
+            self,
+            f"Y and dY must have rows of shape {rows}, got {y.shape} and {dy.shape}",
+        )
+
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 3 else "here"
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from command_parsers import parser_of
 from house import ROOT
 from netbuilder.engines import onednn
 from netbuilder.engines.engine import Engine, find_engine
@@ -170,8 +171,8 @@ def test_options_check_themselves(wrong, said):
 def test_commands_take_them():
     assert options.parse(["--cpu", "--without", "memory,gpu"]).without == {"memory", "gpu"}
     assert options.parse(["--cpu"]).without == frozenset()
-    assert profile._parser().parse_args(["mlp", "--without", "fusion"]).without == {"fusion"}
-    assert benchmark._parser().parse_args(["mlp", "--without", "all"]).without == set(GROUPS)
+    assert parser_of(profile).parse(["mlp", "--without", "fusion"]).without == {"fusion"}
+    assert parser_of(benchmark).parse(["mlp", "--without", "all"]).without == set(GROUPS)
 
 
 def test_a_held_net_goes_without_too():

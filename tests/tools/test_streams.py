@@ -22,7 +22,7 @@ from netbuilder.tools.streams import standard_streams
 from netbuilder.tools.training.metrics import Metrics
 
 QUICK = ("out full", "both closed", "head")
-LONG = ("benchmark", "prove")  # these measure for seconds
+LONG = ("benchmark", "compile_kernels", "prove")  # these measure, or compile, for many seconds
 WORKING = ("char_lm", "imagenet_trainer", "launch", "make_db", "fetch_cifar10")
 """Commands that do more than print, and go on."""
 

@@ -103,7 +103,7 @@ EMULATED_PYTHON := $(EMULATED)/venv/bin/python
 EMULATED_TESTS := $(if $(QUICK),-m "(gpu or multi_gpu) and not slow" @tests/emulated_gpu/quick.txt,-m "gpu or multi_gpu")
 
 test-emulated: $(EMULATED)/.built
-	$(TEST_ENV) $(if $(QUICK),EXAMPLES=$${EXAMPLES:-4}) PYTHONPATH="$(CURDIR)/tests:$(CURDIR)" $(EMULATED_PYTHON) -m emulated_gpu -m pytest -q -n $(WORKERS) \
+	$(TEST_ENV) $(if $(QUICK),EXAMPLES=$${EXAMPLES:-2}) PYTHONPATH="$(CURDIR)/tests:$(CURDIR)" $(EMULATED_PYTHON) -m emulated_gpu -m pytest -q -n $(WORKERS) \
 	  --dist worksteal $(EMULATED_TESTS) $(PYTEST_ARGS)
 
 $(EMULATED)/.installed: tests/emulated_gpu/requirements.txt

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from mpi_runs import MPIEXEC, environment, needs_mpi, run_over_mpi
-from netbuilder.distributed.transport import launchers, process_group
+from netbuilder.distributed import process_group
+from netbuilder.distributed.transport import launchers
 from netbuilder.tools import preflight
 from netbuilder.tools.preflight import main
 

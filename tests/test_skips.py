@@ -48,7 +48,7 @@ def run(folder, reason, *options):
     return done.returncode, done.stdout
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "options", "status"),
     [("no server here", (), 0), ("no server here", ("--complete", "-n", "2"), 1), (ALLOWED, ("--complete",), 0)],

@@ -349,6 +349,7 @@ def described(kind, options, feeds):
     return layer(kind, options, ("data", "other")[: len(feeds)])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_layer(name):
     kind, options, weights, feeds, reference = CASES[name]

@@ -148,6 +148,7 @@ class TestOperators(serial.SerializedTestCase):
 """
 
 
+@pytest.mark.slow
 def test_tests_of_operators_run_as_they_are(tmp_path):
     (tmp_path / "operators_test.py").write_text(CASES)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -117,6 +117,7 @@ class TestAsPythonRuns:
         ours = json.loads(printed(run_with_alias("link.py", cwd=tmp_path)))
         assert ours == json.loads(printed(python("link.py", cwd=tmp_path)))
 
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("module", ["facts", "package", "package.inner"])
     def test_a_module(self, tmp_path, module):
         write(tmp_path / "facts.py", FACTS)

@@ -31,6 +31,7 @@ def test_a_report_is_read_with_what_each_test_said(tmp_path):
     assert dict(run._read_report(str(report))) == {"T::a": "", "T::b": "NetError: no", "T::c": "no GPU"}
 
 
+@pytest.mark.slow
 def test_tests_have_no_deadline(tmp_path):
     (tmp_path / "slow_test.py").write_text(
         "import time\n\nimport hypothesis\nimport hypothesis.strategies as st\n\n\n"
@@ -45,6 +46,7 @@ def test_tests_have_no_deadline(tmp_path):
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_file_that_ends_without_a_report_says_how(tmp_path):
     (tmp_path / "broken_test.py").write_text("import os\n\nos._exit(3)\n")
     said = run.run_file("broken_test.py", tmp_path, limit=60)

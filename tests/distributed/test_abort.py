@@ -111,6 +111,7 @@ def test_a_failure_ends_the_job(mode, status, said, tmp_path):
     assert said in run.stderr
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(MPI is None, reason="needs mpi4py with an MPI library")
 @pytest.mark.parametrize("mode, status", [("raise", 1), ("exit", 3), ("nothing", 0)])
 def test_a_failure_before_mpi_is_initialized_ends_the_job(mode, status, tmp_path):

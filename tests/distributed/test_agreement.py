@@ -67,6 +67,7 @@ def test_what_the_init_net_fills_is_equal(on_models):
     assert on_models(lambda rank, model, record, ws: require_equal_blobs(model, workspace=ws)) == [None] * SIZE
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["cpu_0/fc_w", "cpu_0/bn_rm", "outside_b"])
 def test_parameters_statistics_and_what_is_outside_are_compared(on_models, name):
     def run(rank, model, record, workspace):

@@ -144,6 +144,7 @@ def test_saving_changes_nothing(tmp_path):
     assert_equal(saved.values(), whole.values())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (4, 2)])
 def test_another_number_of_devices(before, after, tmp_path):
     whole = Training(range(before), plain, OPTIMIZERS["adam"]).run(*range(2 * STEPS))

@@ -45,6 +45,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.slow
 def test_a_campaign_survives_its_workers_and_names_the_input():
     names = ["ours", *EXPECTED]
     outcome = campaign(names, seconds=10 * HANG, hang=8.0, most=6, table="fuzz.broken_kinds")

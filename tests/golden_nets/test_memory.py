@@ -60,6 +60,7 @@ def padding(plans):
     return sum(nbytes.values())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SHARED)
 def test_shared_names_take_no_more_than_caffe2s(name):
     golden = golden_data.net(name)
@@ -78,6 +79,7 @@ def test_shared_names_take_no_more_than_caffe2s(name):
     assert shared <= caffe2s < without
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SHARED)
 def test_plans_take_less_than_caffe2s_names(name):
     """Where outputs are observable, whatever the names are. Layouts that pad the few channels take more either way."""

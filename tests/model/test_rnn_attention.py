@@ -107,6 +107,7 @@ def test_values_and_gradients(kind, masked, memory):
     check_gradients(model, workspace, values, value, [*map(str, model.GetParams("")), "read", "x", "context"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["regular", "recurrent", "soft_coverage"])
 def test_what_is_as_large_as_the_encoders_outputs_is_not_kept(kind):
     """If stored for each step, the sum has this size; if recomputed, it exists for one step at a time."""

@@ -102,6 +102,7 @@ def test_generated_gradient_operators(case):
     assert {case.operator.input[i] for i in where} >= case.input_grads.keys()
 
 
+@pytest.mark.one_in(3)
 @every_gradient
 def test_stored_gradient_operators(case):
     found = interpret(case.gradient_ops, _before_gradient(case))

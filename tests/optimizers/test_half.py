@@ -89,6 +89,7 @@ def start_alike(model, workspace):
         workspace.feed(name, value)
 
 
+@pytest.mark.slow
 def test_a_float16_convnet_trains_as_well_as_a_float32_one():
     _, single = trained(None, build_sgd)
     workspace, mixed = trained(PseudoFP16Initializer, build_multi_precision_sgd)

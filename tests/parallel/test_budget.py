@@ -201,6 +201,7 @@ def trained_by_two(monkeypatch, budget, **options):
     return on_ranks(2, run, timeout=60)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("budget, split", [(0.9, False), (0.8, False), (0.6, True)])
 def test_processes_with_different_needs_decide_the_same(budget, split, monkeypatch):
     """With 0.8 only the one with few samples cannot keep to its fraction: it gets as much as the other needs."""

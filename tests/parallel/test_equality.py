@@ -97,6 +97,7 @@ def test_shared_model():
         assert distance(trained([0, 1], OPTIMIZERS[optimizer], shared), plain) < FLOAT32
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("net_type", ["simple", "dag", "async_scheduling"])
 def test_executors(net_type):
     task = Task(mlp, options={"net_type": net_type})
@@ -252,6 +253,7 @@ def forward_normalized(model, loss_scale):
 PARAMETERS = ["fc1_w", "bn_s", "bn_b", "fc2_w", "fc2_b"]  # fc1_b has no gradient but rounding, under the normalization
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("count", [1, *COUNTS])
 def test_batch_normalization_equals_one_that_normalizes_each_slice(count):
     task = Task(forward_normalized)

@@ -198,6 +198,7 @@ def run(model, record, start, steps):
     return np.concatenate([(workspace.fetch(f"cpu_0/{name}{masters}") - start[name]).ravel() for name in NAMES])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("initial, follows", [(None, False), (2.0**16, True), (2.0**60, True)])
 def test_float16_gradients_that_would_underflow(initial, follows):
     """With steps of 1e7 times as large, losses of 1e-7 train as losses of 1 do, if their gradients are scaled."""
@@ -295,6 +296,7 @@ def test_values_out_of_range(wrong):
         GradientScaling(**wrong)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("first, then", [(None, SCALING), (SCALING, None), (SCALING, SCALING)], ids=str)
 def test_training_goes_on_with_another_type_of_activations(first, then):
     """A scale of powers of 2 changes no bit, so that it is the same whether steps are scaled."""

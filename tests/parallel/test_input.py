@@ -33,6 +33,7 @@ def parallel_model(devices, net_type):
     return model
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("devices", [[0], [0, 1], [0, 1, 2]])
 def test_training_is_the_same_to_the_bit(devices, net_type):

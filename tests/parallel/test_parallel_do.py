@@ -741,6 +741,7 @@ def test_shapes_of_gradients_are_inferred_in_nested_blocks_and_of_all_outputs():
     }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{"observable": "outputs"}, {"observable": "all"}, {"memory_budget": 0.5}])
 def test_what_is_observable_changes_no_bit(options):
     model = built(convnet, 2)

@@ -270,6 +270,7 @@ def test_pytorch_runs_eager_and_compiled_by_default(mode, modes, tmp_path, capsy
     assert ("x as fast as torch 1.0 compile" in capsys.readouterr().out) == (len(modes) > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell of Unix")
 def test_caffe2_runs_the_net_that_we_built(tmp_path, capsys, monkeypatch):
     """Here Caffe2 is ``netbuilder.caffe2``; both sides run as many steps, so they end with the same loss."""
@@ -362,6 +363,7 @@ def test_the_busy_line_says_what_is_kept_and_fails_below_half():
     assert "with 3 busy loops: 33% of its rate; TOO SLOW: it should keep 50%" in slow.text and not slow.good
 
 
+@pytest.mark.slow
 def test_a_small_net_trains_with_a_busy_loop():
     task = Task(MLP, 20, 5, MLP)
     line = busy_rate(task, pairs=1)
@@ -381,6 +383,7 @@ def test_both_ways_to_feed_a_step_train_the_same(devices):
     assert losses[0] == pytest.approx(losses[1], rel=1e-6) and np.isfinite(losses[0])
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_the_wrapper(capsys):
     assert benchmark.main(["wrapper", "--pairs", "1", "--steps", "1", "--threads", "1", "--batch", "4"]) == 0
     assert "DataParallel" in capsys.readouterr().out

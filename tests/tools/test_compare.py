@@ -134,6 +134,7 @@ def updated(net, init, fed, share):
     return {"cpu_0/fc_w": w - 0.1 * share * d.T @ x, "cpu_0/fc_b": b - 0.1 * share * d.sum(axis=0)}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [{}, {"weighted_shares": True}], ids=str)
 @pytest.mark.parametrize("devices", [1, 2, 3])
 def test_a_stored_net_whose_micro_batches_have_a_mean_in_common(devices, options, tmp_path, batch, capsys):

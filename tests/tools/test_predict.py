@@ -81,6 +81,7 @@ def write_peer(folder, name, factor):
     (folder / f"peer_{name}.py").write_text(text, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_both_sides_take_turns_and_their_outputs_are_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(BENCH.parent.parent))
     work = predict.Predictors(2, 1, layers=18, size=32, warmup=1)

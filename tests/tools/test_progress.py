@@ -93,6 +93,7 @@ def test_a_bar_on_a_terminal():
     )
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_show_bars_however_short(tmp_path):
     train = ["--model=mlp", "--data=digits", "--cpu", "--epochs=2", "--batch=256", f"--export={tmp_path / 'p'}"]
     shown = on_a_terminal("-m", "netbuilder.tools.imagenet_trainer", *train)

@@ -118,6 +118,7 @@ def test_training_does_something(model):
     assert difference(after, before) > 1e-4
 
 
+@pytest.mark.slow
 def test_processes_in_small_form(tmp_path, capsys):
     """One start of two processes."""
     pytest.importorskip("mpi4py")

@@ -9,6 +9,7 @@ from netbuilder.tools.bench.strategies import Trainings, strategy_lines
 PARAMETERS = 64 * 16 + 16 + 16 * 10 + 10
 
 
+@pytest.mark.slow
 def test_strategies_train_the_digits_with_fewer_bytes():
     pytest.importorskip("mpi4py")
     lines = list(strategy_lines(Trainings(["plain", "topk:0.1"], epochs=8, hidden=16)))

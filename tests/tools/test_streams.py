@@ -216,6 +216,7 @@ sys.exit(main(sys.argv[1:]))
 """From epoch 2 to 3 no file may become larger than 2,000 bytes: as a full disk, which has place again later."""
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_some_time(tmp_path):
     epochs, batch = 5, 64
     command = [

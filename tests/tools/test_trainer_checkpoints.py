@@ -258,6 +258,7 @@ def test_a_folder_of_another_run(tmp_path, capsys):
     assert names(tmp_path / "c") == [f"step-{STEPS:08d}.minidb"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("more", "message"),
     [

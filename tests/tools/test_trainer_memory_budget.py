@@ -62,6 +62,7 @@ def test_a_batch_is_split_where_computing_again_is_not_enough():
         np.testing.assert_allclose(value, want[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "more, reason",
     [

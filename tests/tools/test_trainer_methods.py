@@ -72,6 +72,7 @@ def test_resumed_to_the_bit_in_the_middle_of_an_epoch(method, devices):
     assert second.evaluation() == whole.evaluation()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [name for name, about in OPTIMIZERS.items() if not about.half])
 def test_every_optimizer_trains(name):
     run = Run(parse(["--cpu", "--model=mlp", "--batch=12", f"--optimizer={name}", "--epochs=3"]), images(), images(13))

@@ -112,6 +112,7 @@ def test_idx_files_are_changed_if_options_say_so_and_classes_can_be_named(tmp_pa
     assert "2 names for 4 classes" in capsys.readouterr().err
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -117,6 +117,7 @@ def test_a_signal_with_every_combination_of_outputs(tmp_path, whole, capfd, name
     assert_resumes(tmp_path, outputs, whole)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_signal_during_export(tmp_path, capfd, name):
     with signal_in("export", signal.Signals[name]):

@@ -166,6 +166,7 @@ def test_in_training(name):
         assert np.abs(found[0][p] - value).max() <= 1e-3 * max(np.abs(value).max(), 1e-3), p
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not onednn.available(), reason="the kernels that can do so are oneDNN's")
 @pytest.mark.parametrize(
     "name, dtype", [("resnet8", "float32"), ("resnet8", "bfloat16"), ("small_inception_bn", "float32")]
@@ -243,6 +244,7 @@ def test_activations_that_share_names_make_no_plan_larger(name, observable):
     assert planned[1] <= planned[0] and planned[2] <= planned[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["lenet", "small_inception_bn", "resnet8"])
 def test_blobs_that_share_names_have_their_last_values(name):
     """Also those that a plan computes when they are fetched, and after their inputs have been overwritten."""

@@ -84,6 +84,7 @@ def uses_functions(op, arrays):
 OTHERS = {"Dropout", "LearningRate", "ConstantFill"}  # tested elsewhere: they draw, or read numbers of the host
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("op_type", sorted(ELEMENTWISE - OTHERS))
 def test_each_operator_is_its_plain_kernel(op_type):
     for dtype, count, outputs in product(TYPES, (1, 2, 3), (1, 2)):

@@ -65,6 +65,7 @@ def check(op_def, arrays, block=PLAIN, *, gradient=True, inplace=False, threads=
             close(values[name].plain(), want[name], name)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("block", [PLAIN, B16, B8])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -272,6 +273,7 @@ def test_parts_of_images_of_one_pixel(channels, order):
             close(workspace.fetch(name), want[name], name)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("block", [PLAIN, B16, B8])
 @pytest.mark.parametrize("args", POOLS, ids=str)
 @pytest.mark.parametrize("channels", [3, 17, 32])
@@ -436,6 +438,7 @@ def weight_layouts(channels):
     return {"Conv": made[0].inputs[1], "ConvGradient": made[1].inputs[1], "gradient": made[1].outputs[0]}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("channels", [4, 32])
 @pytest.mark.parametrize("stored", ["plain", "blocks of 16", "Conv", "ConvGradient", "gradient"])

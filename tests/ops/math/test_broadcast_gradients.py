@@ -41,6 +41,7 @@ def operators():
                     yield kind, xs, made, [op_def, *backward], dense
 
 
+@pytest.mark.slow
 def test_shapes():
     tried = set()
     for kind, xs, made, ops, places in operators():

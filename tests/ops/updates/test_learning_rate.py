@@ -74,6 +74,7 @@ class TestLearningRate(OperatorSuite):
         return [np.array(op.base_lr * factor)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("policy", golden_data.net("lr_policies").meta["policies"], ids=lambda p: p["tag"])
 def test_policies_of_the_golden_net(policy):
     """Thirty runs of a net that Caffe2 built with ``build_sgd``: rate, counter and parameter after each."""

@@ -121,6 +121,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_joined(case):
     ops, outputs, want = CASES[case]

@@ -57,7 +57,7 @@ def waits_of_a_run(machine, workspace):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("netbuilder.engines.gpu.after_reads", [counted])
-        patch.setattr("netbuilder.runtime.execute.net.raise_noted", counted)
+        patch.setattr("netbuilder.engines.cuda.array_engine.raise_noted", counted)
         before = waits(machine.counts)
         workspace.run_net("net")
     return waits(machine.counts) - before - of_note

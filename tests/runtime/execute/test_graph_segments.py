@@ -501,7 +501,7 @@ def test_what_may_matter_to_the_other_gpu_divides_its_graph(machine, kind):
 
 @pytest.mark.emulated
 def test_a_kernel_of_one_gpu_that_is_in_no_graph_leaves_the_other_ones_whole(machine, monkeypatch):
-    changed(monkeypatch, "Tanh", lambda prepared: setattr(prepared, "capturable", False))
+    changed(monkeypatch, "Tanh", lambda prepared: setattr(prepared, "extensions", ()))
     graphs, _ = taking_turns(machine, [on(1, "Tanh", ["p"], ["p"])])
     assert graphs == {
         0: ["Scale", "Relu", "Negative", "Sum"], 1: ["Scale", "Relu"], -1: ["Tanh"], 2: ["Negative", "Sum"],

@@ -84,9 +84,10 @@ def test_plans_of_cudnn(deterministic, monkeypatch):
     """Those that are not deterministic are excluded, and none is chosen by its time."""
     measured = []
 
-    def build(builder, recipe, limit):
+    def build(builder, recipe, limit, deterministic):
         measured.append(recipe)
         builder.graph.build_plan_at_index(0)
+        return True
 
     monkeypatch.setattr("netbuilder.engines.cudnn.compiled._build_fastest", build)
     monkeypatch.delenv(SWITCH_VARIABLE, raising=False)

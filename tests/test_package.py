@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.metadata
+import pkgutil
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import netbuilder
 from house import ROOT, TOP_FOLDERS, library_modules
+from netbuilder import distributed
 from waiting import HANG
 
 # Refuses every library but the standard one, NumPy and protobuf.
@@ -56,8 +58,12 @@ def test_the_blocker_blocks():
     assert "cffi" in python("try: import cffi\nexcept ModuleNotFoundError as error: print(error)")
 
 
-def test_public_names_are_declared_for_type_checkers():
-    tree = ast.parse(Path(netbuilder.__file__).read_text())
+LAZY = pytest.mark.parametrize("package", [netbuilder, distributed], ids=lambda package: package.__name__)
+
+
+@LAZY
+def test_public_names_are_declared_for_type_checkers(package):
+    tree = ast.parse(Path(package.__file__).read_text())
     told = {
         (node.module, alias.name)
         for branch in tree.body
@@ -67,7 +73,16 @@ def test_public_names_are_declared_for_type_checkers():
         for alias in node.names
         if alias.name == alias.asname
     }
-    assert told == {(module, name) for module, names in netbuilder._EXPORTS.items() for name in names}
+    assert told == {(module, name) for module, names in package._EXPORTS.items() for name in names}
+    assert {name for _, name in told} == set(package.__all__) - {"__version__"}
+
+
+@LAZY
+def test_no_public_name_is_that_of_a_module(package):
+    """Importing the module would put it in the place of the name."""
+    modules = {each.name for each in pkgutil.iter_modules(package.__path__)}
+    names = {name for exported in package._EXPORTS.values() for name in exported}
+    assert not names & modules
 
 
 def test_public_names_are_listed():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from netbuilder.distributed import ProcessGroup, Rendezvous, preflight, set_collective_timeout
-from netbuilder.distributed.preflight import preflight_by
+from netbuilder.distributed.preflight_checks import preflight_by
 from netbuilder.distributed.transport.launchers import place_in
 from netbuilder.proto import DistributedError
 from netbuilder.proto.cores import core_count

@@ -13,7 +13,7 @@ _EXPORTS = {
     "netbuilder.distributed.agreement": ["exchanged_bytes", "require_equal_blobs"],
     "netbuilder.distributed.failure.time_limits": ["set_collective_timeout"],
     "netbuilder.distributed.optimizer": ["DistributedOptimizer"],
-    "netbuilder.distributed.preflight": ["fingerprint", "preflight"],
+    "netbuilder.distributed.preflight_checks": ["fingerprint", "preflight"],
     "netbuilder.distributed.process_group": ["ProcessGroup"],
     "netbuilder.distributed.rendezvous": ["Rendezvous"],
     "netbuilder.distributed.stores.heartbeat": ["Heartbeat", "Heartbeats"],
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from netbuilder.distributed.agreement import require_equal_blobs as require_equal_blobs
     from netbuilder.distributed.failure.time_limits import set_collective_timeout as set_collective_timeout
     from netbuilder.distributed.optimizer import DistributedOptimizer as DistributedOptimizer
-    from netbuilder.distributed.preflight import fingerprint as fingerprint
-    from netbuilder.distributed.preflight import preflight as preflight
+    from netbuilder.distributed.preflight_checks import fingerprint as fingerprint
+    from netbuilder.distributed.preflight_checks import preflight as preflight
     from netbuilder.distributed.process_group import ProcessGroup as ProcessGroup
     from netbuilder.distributed.rendezvous import Rendezvous as Rendezvous
     from netbuilder.distributed.stores.heartbeat import Heartbeat as Heartbeat

@@ -13,7 +13,7 @@ import numpy as np
 
 from netbuilder.distributed.common_worlds import create_worlds, makers_of, process_link
 from netbuilder.distributed.failure.time_limits import time_limits
-from netbuilder.distributed.preflight import preflight, preflight_by, refuse
+from netbuilder.distributed.preflight_checks import preflight, preflight_by, refuse
 from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.distributed.stores import Store
 from netbuilder.distributed.transport.launchers import ATTEMPT

@@ -19,7 +19,7 @@ import importlib, os, sys
 from netbuilder.distributed.transport.launchers import place_in
 from netbuilder.tools.preflight import main
 if place_in(os.environ).rank == 1:
-    importlib.import_module("netbuilder.distributed.preflight").__version__ = "0.0.1"
+    importlib.import_module("netbuilder.distributed.preflight_checks").__version__ = "0.0.1"
 sys.exit(main(["--timeout", "20"]))
 """
 

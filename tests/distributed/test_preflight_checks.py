@@ -8,7 +8,7 @@ import pytest
 
 from netbuilder import Net
 from netbuilder.distributed import Rendezvous
-from netbuilder.distributed.preflight import fingerprint, preflight
+from netbuilder.distributed.preflight_checks import fingerprint, preflight
 from netbuilder.distributed.stores import FileStore, MemoryStore
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import DistributedError, NetError, StoreTimeoutError

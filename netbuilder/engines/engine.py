@@ -170,7 +170,7 @@ class Engine:
         """
         return False
 
-    # What array engines have besides memory, for devices that compute beside the host.
+    # What array engines have besides memory, for devices other than the host.
 
     def noting_numbers(self) -> AbstractContextManager[list[Any]]:
         """Inside, what the host computes for each run of the calls is noted; the list has it afterwards."""

@@ -41,7 +41,7 @@ Array = Any
 
 
 class Extension:
-    """Something that a kernel tells the plan in addition to what every kernel has; ``Prepared.get`` returns it by its type."""
+    """What only some kernels tell the plan; ``Prepared.get`` returns it by its type."""
 
 
 # What the call does, and when.

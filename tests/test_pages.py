@@ -16,6 +16,7 @@ from netbuilder.model import brew
 from netbuilder.ops.core.registry import operator_types
 from netbuilder.ops.core.unsupported import ABSENT
 from netbuilder.parallel.simulation.links import Link
+from netbuilder.runtime.plan.optimizations import ALL, GROUPS
 from netbuilder.tools import (
     benchmark,
     char_lm,
@@ -109,6 +110,18 @@ def test_pages_name_files_that_there_are():
             if name not in ends:
                 missing.append(f"{page.name}: {name}")
     assert missing == []
+
+
+def test_optimizations_that_pages_switch_off_are_groups():
+    given = re.compile(r"(?:--without[ =]|NETBUILDER_WITHOUT=|without=)([\w,]+|\[[^\]]*\]|\"[^\"]*\")")
+    found = {
+        (page.name, name)
+        for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        for text in given.findall(page.read_text(encoding="utf-8"))
+        for name in re.findall(r"\w+", text)
+    }
+    assert len(found) > 5
+    assert {each for each in found if each[1] not in (*GROUPS, ALL)} == set()
 
 
 def extras() -> set[str]:

@@ -73,8 +73,8 @@ class Optimizer:
     """Whether, after the first one on a device, updates for dense gradients differ only in the names of blobs.
 
     Then the operators of one of them are repeated with the other names. A class must set it itself, since a subclass
-    may add other operators. A name made of the parameter's or the gradient's must have it once, or the update is built by
-    itself; all state must be in the list that ``get_auxiliary_parameters`` returns.
+    may add other operators. A name made of the parameter's or the gradient's must have it once, or the update is built
+    by itself; all state must be in the list that ``get_auxiliary_parameters`` returns.
     """
 
     uses_shapes = False

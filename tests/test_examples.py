@@ -28,7 +28,7 @@ def runs(examples: doctest.DocTest) -> str:
     return "".join(said)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("module", WITH_EXAMPLES, ids=str)
 def test_docstrings(module):
     loaded = importlib.import_module(module.name)
@@ -38,7 +38,7 @@ def test_docstrings(module):
     assert not failures, failures
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_pages(page, tmp_path, monkeypatch):
     """A block runs by itself, in an empty folder, unless its first line says that it continues the one above."""

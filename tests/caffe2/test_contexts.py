@@ -76,6 +76,7 @@ print("done")
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seconds, sleeps, ends", [(3000, 0, True), (0.3, 3000, False)])
 def test_a_block_that_takes_too_long_ends_the_process(seconds, sleeps, ends):
     code = GUARDED.format(seconds=seconds, sleeps=sleeps)

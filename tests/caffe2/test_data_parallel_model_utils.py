@@ -72,7 +72,7 @@ def trained(model):
     return {name: workspace.FetchBlob(name) for name in map(str, model.GetParams(""))}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("first", [0, 2, 3, 5])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_shifted_model_trains_alike(kind, first):

@@ -117,7 +117,7 @@ class TestAsPythonRuns:
         ours = json.loads(printed(run_with_alias("link.py", cwd=tmp_path)))
         assert ours == json.loads(printed(python("link.py", cwd=tmp_path)))
 
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(4)
     @pytest.mark.parametrize("module", ["facts", "package", "package.inner"])
     def test_a_module(self, tmp_path, module):
         write(tmp_path / "facts.py", FACTS)
@@ -171,6 +171,7 @@ CHILD = "from caffe2.python import core; print(core.__name__, flush=True)"
 
 
 class TestChildren:
+    @pytest.mark.one_in(2)
     @pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
     def test_processes(self, tmp_path, method):
         script = write(

@@ -30,7 +30,7 @@ def run(*arguments, cwd):
     return done
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CLOSE)
 def test_same_numbers(name, tmp_path):
     printed = run(HERE / "scripts" / f"{name}.py", "--output", tmp_path / "numbers.json", cwd=tmp_path).stdout
@@ -49,7 +49,7 @@ def test_same_numbers(name, tmp_path):
         assert last.startswith("test accuracy 0.")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "name",
     ["records", "step_control", "builders", "records_in_blobs", "epochs", "tutorials", "maps_and_strings"],

@@ -79,6 +79,7 @@ def test_nets_of_the_benchmark(name):
     assert [op.type for op in model.net.Proto().op][-2:] == ["LabelCrossEntropy", "AveragedLoss"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("extra", [[], ["--forward_only", "--layer_wise_benchmark"]])
 def test_the_benchmark_runs(extra, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [

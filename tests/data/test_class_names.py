@@ -94,7 +94,7 @@ def replace_and_die(monkeypatch, path, kind, new, at):
 @pytest.mark.parametrize(
     ("old", "new"), [(None, NEW), (OLD, NEW), (OLD, UNNAMED), (UNNAMED, NEW)], ids=["first", "names", "no_more", "now"]
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_a_kill_at_each_point_leaves_a_database_with_its_own_names(kind, old, new, tmp_path, monkeypatch):
     seen = []
     for at in range(20):
@@ -134,6 +134,7 @@ write_named_records(sys.argv[1], sys.argv[2], [("%08d" % k, b"new %d" % k) for k
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_real_kill_between_the_database_and_its_names(kind, tmp_path):

@@ -50,6 +50,7 @@ def upright(pixels, orientation):
     return np.asarray(ImageOps.exif_transpose(Image.open(out)).convert("RGB"))[:, :, ::-1]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("library", LIBRARIES)

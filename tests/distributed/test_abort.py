@@ -94,7 +94,7 @@ def run_in_two(program, folder, *arguments, by=None):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.skipif(MPI is None, reason="needs mpi4py with an MPI library")
 @pytest.mark.parametrize(
     "mode, status, said",
@@ -111,7 +111,7 @@ def test_a_failure_ends_the_job(mode, status, said, tmp_path):
     assert said in run.stderr
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.skipif(MPI is None, reason="needs mpi4py with an MPI library")
 @pytest.mark.parametrize("mode, status", [("raise", 1), ("exit", 3), ("nothing", 0)])
 def test_a_failure_before_mpi_is_initialized_ends_the_job(mode, status, tmp_path):
@@ -121,6 +121,7 @@ def test_a_failure_before_mpi_is_initialized_ends_the_job(mode, status, tmp_path
     assert ("ValueError: this rank fails" in run.stderr) == (mode == "raise")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(MPI is None or MPI.is_open_mpi, reason="needs mpi4py with MPICH")
 @pytest.mark.parametrize("launcher", ["mpiexec", "netbuilder-launch"])
 def test_a_process_that_ends_well_before_mpi_ends_the_job(launcher, tmp_path):

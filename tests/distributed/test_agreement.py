@@ -67,7 +67,7 @@ def test_what_the_init_net_fills_is_equal(on_models):
     assert on_models(lambda rank, model, record, ws: require_equal_blobs(model, workspace=ws)) == [None] * SIZE
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["cpu_0/fc_w", "cpu_0/bn_rm", "outside_b"])
 def test_parameters_statistics_and_what_is_outside_are_compared(on_models, name):
     def run(rank, model, record, workspace):
@@ -80,7 +80,7 @@ def test_parameters_statistics_and_what_is_outside_are_compared(on_models, name)
     assert message(on_models(run)).startswith(f"blobs differ from those of rank 0: {name!r} on rank 1; Finalize")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "own, different",
     [

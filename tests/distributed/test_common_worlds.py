@@ -81,6 +81,7 @@ def test_they_are_made_once_in_a_hundred_steps(made):
     assert first == second == sorted(made)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seconds, options", [(0.3, {}), (None, {"barrier_net_timeout_sec": 0.3})])
 def test_the_barrier_has_a_time_limit_of_its_own(made, seconds, options):
     """That of ``Synchronize`` takes precedence; the other operators have those of the process."""

@@ -8,6 +8,7 @@ import same_folder_program
 from mpi_runs import needs_mpi, run_over_mpi
 
 
+@pytest.mark.one_in(2)
 @needs_mpi
 @pytest.mark.parametrize("run_ids", [("first", "second"), ("same", "same")], ids=str)
 def test_two_runs_in_one_folder(run_ids, tmp_path):

@@ -361,7 +361,7 @@ def of_strategy(strategy, whole):
     return whole
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     "strategy, tolerance",
@@ -390,6 +390,7 @@ def test_training_with_sums_of_gradients(monkeypatch, strategy, tolerance, size)
             np.testing.assert_allclose(workspace.fetch(blob), rest, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("strategy", [TopK(1.0), Threshold(0)], ids=str)
 def test_all_elements_train_as_plain_to_the_bit(monkeypatch, strategy):
     plain = train(monkeypatch, Plain(), 3, deterministic=True)
@@ -399,6 +400,7 @@ def test_all_elements_train_as_plain_to_the_bit(monkeypatch, strategy):
                 np.testing.assert_array_equal(value, same)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size, devices", [(2, 1), (2, 2)])
 def test_partial_synchronization(monkeypatch, size, devices):
     """28 elements in chunks of 10: the weights come first, the last chunk has 8."""
@@ -424,7 +426,7 @@ def test_partial_synchronization(monkeypatch, size, devices):
                 np.testing.assert_array_equal(workspace.fetch(f"cpu_{device}/{name}"), workspace.fetch(f"cpu_0/{name}"))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("strategy", [LocalSGD(3), BlockMomentum(2, 0.5), BlockMomentum(2, 0.5, 0.8, True)], ids=str)
 @pytest.mark.parametrize("size, devices", [(2, 1), (2, 2)])
 def test_blocks(monkeypatch, strategy, size, devices):
@@ -447,7 +449,7 @@ def test_blocks(monkeypatch, strategy, size, devices):
             np.testing.assert_allclose(got, now[rank * devices], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "strategy", [PartialSynchronization(10), LocalSGD(3), BlockMomentum(2, 0.5), TopK(0.2)], ids=str
 )
@@ -474,7 +476,7 @@ def test_an_overflow_names_the_gradient_and_the_rank(monkeypatch):
     train(monkeypatch, HalfPrecision("bfloat16"), 2, before=before)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "strategy, want",
     [

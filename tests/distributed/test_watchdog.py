@@ -106,6 +106,7 @@ def test_an_engine_that_fails_between_collectives_ends_the_job(monkeypatch, capf
     assert f"{FAILURE}. The threads of rank 0:" in capfd.readouterr().err
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("moving", [False, True])
 def test_a_rank_that_does_not_answer(moving, capfd):
     """As one that is stopped: before the others have come, or while values move."""
@@ -167,6 +168,7 @@ def inside_mpi(session, event, monkeypatch):
     monkeypatch.setattr(session.control, "allreduce", lambda *array, **options: event.wait(20))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("stuck", [(1,), (0, 1)], ids=str)
 def test_signs_of_life_tell_of_ranks_inside_mpi(stuck, monkeypatch, capfd):
     """Rank 0 waits for rank 1, whose MPI does not return; or no MPI returns any more."""
@@ -267,6 +269,7 @@ def test_the_end_of_the_program_waits_without_limit(caplog, monkeypatch):
     assert "in the end of the program; missing: rank 1 has finished Barrier" in said and "gives up" not in said
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_rank_that_does_not_answer_ends_the_wait_at_the_end(fails, capfd):
     set_collective_timeout(LIMIT)

@@ -20,6 +20,7 @@ def pair(kind):
     return tuple(end.detach() for end in socket.socketpair())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["pipe", "socket", "terminal"])
 def test_a_writer_waits_until_all_is_read(kind):
     reading, writing = pair(kind)

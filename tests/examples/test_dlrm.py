@@ -22,6 +22,7 @@ def dlrm():
     del sys.modules[spec.name]
 
 
+@pytest.mark.slow
 def test_it_finds_the_truth(dlrm):
     outcome = dlrm.train(dlrm.Clicks(users=12, items=10, categories=4), steps=80, batch=384, devices=2)
     assert outcome.best < 0.65 and outcome.log_loss < outcome.best + 0.02

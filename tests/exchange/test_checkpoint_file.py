@@ -233,6 +233,7 @@ def test_a_disk_that_fills_while_it_is_written(file, monkeypatch):
     assert file.read_bytes() == before
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_process_killed_while_it_writes(file, call):
     before = file.read_bytes()

@@ -75,6 +75,7 @@ def call(predictor, x):
     return predictor.run([x])[0] if isinstance(predictor, Caffe2Predictor) else predictor.run(x=x)["y"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_thread_gets_its_own_answers(kind):
     predictor = KINDS[kind]()

@@ -68,6 +68,7 @@ def test_copies_between_devices_are_copies_on_the_cpu(tmp_path):
     np.testing.assert_array_equal(got["y"], [0, 2])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("names", [("squeeze_init_net.pb", "squeeze_predict_net.pb"), ("init.pb", "predict.pbtxt")])
 def test_files_of_other_names(tmp_path, names):
     init_net, predict_net, images, want = translated()

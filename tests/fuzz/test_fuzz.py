@@ -28,6 +28,7 @@ def test_no_input_kills_hangs_or_gets_a_bare_error(seconds):
     assert not shown, "\n".join(shown)
 
 
+@pytest.mark.slow
 def test_one_change_at_a_time():
     command = [sys.executable, "-m", "fuzz.sweep", "BatchSparseToDense", "GatherRanges", "RoIPool", "TopK"]
     paths = os.pathsep.join(map(str, (TESTS, TESTS.parent)))

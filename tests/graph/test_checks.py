@@ -568,7 +568,7 @@ class TestSeveralProcesses:
         inputs = [blob for name in CASES[name].inputs for blob in record.devices.copies(name)]
         return model, record, inputs
 
-    @pytest.mark.one_in(3)
+    @pytest.mark.one_in(6)
     @pytest.mark.parametrize("name, devices", [*((name, 2) for name in CASES), ("dense", 1), ("tables outside", 1)])
     def test_sound_nets(self, name, devices):
         model, _, inputs = self.built(name, devices)
@@ -663,7 +663,7 @@ SMALL_NETS = (
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALL_NETS)) for name in NETS]
 )
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_nets_of_the_zoo(name, training):
     options = ZooOptions(batch=2, classes=10)
     model = ModelHelper(name, arg_scope={"order": "NCHW"})

@@ -23,7 +23,7 @@ def refused(nets, **options):
     return count
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_operators_with_nets(share):
     nets = [control_nets.RandomNet(seed) for seed in range(share, 60, SHARES)]

@@ -88,7 +88,7 @@ def build(kind, masked, memory=False, read=READ):
     return model, results, loss
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("masked, memory", [(False, False), (True, True)], ids=["all", "masked, again"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_gradients(kind, masked, memory):
@@ -107,7 +107,7 @@ def test_values_and_gradients(kind, masked, memory):
     check_gradients(model, workspace, values, value, [*map(str, model.GetParams("")), "read", "x", "context"])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", ["regular", "recurrent", "soft_coverage"])
 def test_what_is_as_large_as_the_encoders_outputs_is_not_kept(kind):
     """If stored for each step, the sum has this size; if recomputed, it exists for one step at a time."""
@@ -136,6 +136,7 @@ def test_dot_attention_of_one_width_has_no_matrix():
         [LSTMCell(WIDTH if i == 0 else HIDDEN, HIDDEN, 0.0, False, name="c") for i in range(2)], [1], name="n"
     ),
 ], ids=["gru", "layers"])  # fmt: skip
+@pytest.mark.one_in(2)
 def test_decoders_in_both_forms(make):
     found = []
     for form in (None, STEPS):

@@ -69,7 +69,7 @@ KEPT = [(name, False, form) for name in LAYERS for form in (None, STEPS)]
 AGAIN = [(name, True, None) for name in ("lstm", "layer_norm_lstm", "milstm", "layer_norm_milstm")]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name, memory, unrolled", KEPT + AGAIN)
 def test_values_and_gradients(name, memory, unrolled):
     layer, more = LAYERS[name]

@@ -93,7 +93,7 @@ def test_encoders_of_several_layers():
     assert "table" in map(str, model.GetNonTrainableParams()) and "table" not in map(str, model.GetParams())
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("attention", ["none", "regular", "recurrent", "dot", "soft_coverage"])
 def test_a_whole_model_runs_and_has_gradients(attention):
     model = Seq2SeqModelHelper()

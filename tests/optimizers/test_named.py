@@ -48,7 +48,7 @@ def trained(name, devices):
     return losses, {name: workspace.fetch(f"cpu_0/{name}") for name in ("hidden_w", "scores_w", "scores_b")}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [name for name, about in OPTIMIZERS.items() if not about.half])
 def test_the_usual_rate_trains_alike_on_one_device_and_two(name):
     losses, one = trained(name, 1)

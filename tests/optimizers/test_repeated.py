@@ -90,7 +90,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name, settings", [(name, s) for name in DENSE for s in [{}, *SETTINGS.get(name, [])]])
 @pytest.mark.parametrize("devices", [1, 3])
 def test_same_as_each_update_by_itself(name, settings, devices, monkeypatch, appended):

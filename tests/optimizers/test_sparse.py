@@ -59,7 +59,7 @@ def run(model, steps, indices=ROWS, targets=TARGETS):
     return workspace, losses
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_the_loss_falls_and_other_rows_stay(name):
     workspace, losses = run(table_model(BUILDERS[name]), 60)
@@ -78,6 +78,7 @@ def test_state_is_kept_for_checkpoints(name):
     assert bool(kept) == (name != "sgd")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "adam", "ftrl", "adadelta", "wngrad", "storm"])
 def test_repeated_rows_joined_equal_the_dense_gradient(name):
     """In the first step, where no row has a past, all rows that are looked up move as under a dense gradient."""

@@ -311,7 +311,7 @@ def train_case(build, devices, steps=1, *, metrics=("loss",), sizes=SIZES, built
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_shares_give_what_one_device_gives(case):
     metrics = ("loss", "accuracy") if case == "SoftmaxWithLoss of masked rows" else ("loss",)
     want, losses = train_case(CASES[case], [0], metrics=metrics)
@@ -376,7 +376,7 @@ def normalized(model):
     return model.net.SpatialSoftmaxWithLoss([x, "place_label", "place_weight"], ["softmax", "loss"])[1]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "options",
     [
@@ -614,6 +614,7 @@ def test_the_wrapper_in_training_and_in_test_mode():
         np.testing.assert_allclose(found, losses, rtol=1e-5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("build", [CASES["SoftmaxWithLoss"], CASES["several"]], ids=["weights", "several"])
 def test_a_block_on_several_devices(build):
     def results(count):

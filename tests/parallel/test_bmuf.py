@@ -329,7 +329,7 @@ def everything(workspace):
     return {name: value for name, value in values.items() if getattr(value, "dtype", None) == np.float32}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("at", [2, 5, 6])
 @pytest.mark.parametrize("options", [{}, {"nesterov": True, "master_device": 1}])
 def test_resumed_training_is_equal_to_the_bit(tmp_path, at, options):

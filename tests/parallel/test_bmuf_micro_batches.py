@@ -94,7 +94,7 @@ def parameters(record, workspace):
     return [workspace.fetch(blob) for name in record.parameters for blob in record.blobs(name)] + state
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("options", [{}, {"nesterov": True, "block_momentum": 0.5, "warmup_iterations": 3}])
 @pytest.mark.parametrize("count, optimizer", [(1, "adam"), (2, "momentum"), (3, "sgd")])
 def test_micro_batches_give_what_one_batch_gives(count, optimizer, options):
@@ -112,6 +112,7 @@ def test_micro_batches_give_what_one_batch_gives(count, optimizer, options):
     assert count == 1 or distance([found[1][0]], [found[1][1]]) > 1e-4  # in the middle of a block
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("count", [1, 2])
 def test_sparse_gradients(count):
     found = []
@@ -144,7 +145,7 @@ def test_uneven_shares_of_uneven_micro_batches():
 
 @pytest.mark.parametrize("samples", [12, 7, 5, 1])
 @pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_replicas_get_the_same_samples_for_any_number_of_micro_batches(samples, count):
     """Shares of any size, fed or prefetched; every sample once."""
     rng = np.random.default_rng(samples)
@@ -176,7 +177,7 @@ def test_replicas_get_the_same_samples_for_any_number_of_micro_batches(samples, 
         assert all(distance([other], [one]) < 1e-5 for other in others)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("count, at", [(1, 4), (2, 1), (2, 2), (2, 4), (2, 5), (3, 4)])
 def test_resumed_training_is_equal_to_the_bit(tmp_path, count, at):
     """In the warm-up, after it, within a block, and after one."""

@@ -96,6 +96,7 @@ def least(attempts):
     return int(str(raised.value).split("at least ")[1].split()[0].replace(",", ""))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_batch_is_split_where_computing_again_is_not_enough(devices):
     whole = Attempts(devices=devices)
@@ -137,7 +138,7 @@ def test_a_batch_is_split_where_computing_again_is_not_enough(devices):
         (Attempts(), {"why_not_split": "of a reason"}, "into micro-batches, since of a reason$"),
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_why_a_batch_is_not_split(attempts, options, reason):
     with pytest.raises(NetError, match=rf"memory_budget=1,000 bytes is too small: .*{reason}"):
         attempts.within(1000, **options)
@@ -201,7 +202,7 @@ def trained_by_two(monkeypatch, budget, **options):
     return on_ranks(2, run, timeout=60)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("budget, split", [(0.9, False), (0.8, False), (0.6, True)])
 def test_processes_with_different_needs_decide_the_same(budget, split, monkeypatch):
     """With 0.8 only the one with few samples cannot keep to its fraction: it gets as much as the other needs."""

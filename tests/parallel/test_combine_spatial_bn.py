@@ -48,7 +48,7 @@ def task_of(**options):
     return Task(convnet, (24, 3, 8, 8), steps=3, options=options)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("devices", [*map(range, COUNTS), [3, 7], [11, 2, 30]], ids=str)
 def test_equals_one_device(devices):
     want = trained([0], task_of())
@@ -89,7 +89,7 @@ def test_float64():
     ],
     ids=str,
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_with_other_options(options, threads):
     """Running statistics are those of the whole batch on each device, also where they are not copied from the first."""
     got = trained(range(3), task_of(**COMBINED, **options), threads=threads)
@@ -129,7 +129,7 @@ def fed(devices, sizes, forward=convnet, **options):
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("options", [{}, {"shared_model": True}, {"accumulate_steps": 2}], ids=str)
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 def test_shares_of_different_sizes_and_none(count, options):
     """The last batches have fewer samples than there are devices: some feed a placeholder, which must not count."""
     sizes = [24, 13, 4, 2]
@@ -138,6 +138,7 @@ def test_shares_of_different_sizes_and_none(count, options):
     assert distance(got, want) < 1e-6
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 @pytest.mark.parametrize("count", [2, 4])
 def test_bfloat16(count):
@@ -163,6 +164,7 @@ def chain(model, loss_scale):
     return [model.Scale(loss, scale=loss_scale)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN, whose kernel computes a normalization again")
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 def test_under_a_memory_budget(net_type):
@@ -196,7 +198,7 @@ def test_kernels_are_fused_around_the_exchange():
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 @pytest.mark.parametrize("observable", ["outputs", "all"])
 @pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"weighted_shares": True}], ids=str)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_the_fused_gradient_changes_nothing_but_rounding(options, observable):
     """Also where all gradients can be fetched: that of the Relu's input is the same to the bit in the first step."""
     found = []
@@ -328,7 +330,7 @@ def test_a_normalization_over_parts_already_is_refused():
     refused("has num_batches=1 and 7 inputs: so it is over several parts of a batch already", forward)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("options", [{}, {"shared_model": True}, {"net_type": "simple"}], ids=str)
 @pytest.mark.parametrize("sizes", [(3, 2), (4, 4, 3)], ids=str)
 def test_shares_of_different_sizes_without_weights_are_refused(sizes, options):

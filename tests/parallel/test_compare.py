@@ -75,7 +75,7 @@ def compare(a, b, steps=1, **options):
     return None
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_devices_are_equal(devices):
     assert compare(Side(1), Side(devices), steps=3, bound=1e-5) is None
@@ -85,7 +85,7 @@ def test_other_numbers_of_devices():
     assert compare(Side(2), Side(3), steps=2, bound=1e-5) is None
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [name for name in MODELS if not (MODELS[name].last or MODELS[name].by_devices)])
 def test_tables_and_recurrent_layers(name):
     proof = MODELS[name]
@@ -275,7 +275,7 @@ class TestValuesThatAreZero:
                 b.workspace.feed(name, value)
         return None, comparison
 
-    @pytest.mark.one_in(2)
+    @pytest.mark.one_in(4)
     @pytest.mark.parametrize("name", ["sgd", "adam", "adagrad"])
     @pytest.mark.parametrize("devices", [2, 3])
     def test_they_are_not_compared(self, name, devices):

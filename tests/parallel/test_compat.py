@@ -39,6 +39,7 @@ def make(devices=(0, 1), **options):
     return DataParallelModel(hidden_and_scores, devices, **{"optimizer": sgd, "cpu_device": True, **options})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("devices", [[0], [0, 1], [0, 1, 2]])
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_loop_as_in_gluon_cv(devices, sync):

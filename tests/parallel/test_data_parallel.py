@@ -85,7 +85,7 @@ def assert_equal(got, want):
         np.testing.assert_array_equal(got[name], value, name)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("devices", [[0], [0, 1], [2, 0, 5]])
 @pytest.mark.parametrize("model, shape", [(scores, (6,)), (normalized, (3, 4, 4))])
 def test_steps_are_those_of_parallelize(devices, model, shape):
@@ -96,7 +96,7 @@ def test_steps_are_those_of_parallelize(devices, model, shape):
         assert_equal(net.parameters(), reference(devices, model, data)[0])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("devices", [1, 2, 3, 4, 8])
 def test_the_same_parameters_on_any_number_of_devices(devices):
     def plain(helper, image):
@@ -120,7 +120,7 @@ READS = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("reads", READS)
 @pytest.mark.parametrize("model, shape", [(scores, (6,)), (normalized, (3, 4, 4))])
 def test_reading_results_early_changes_nothing(reads, model, shape):
@@ -706,6 +706,7 @@ def test_errors(error, match, act):
         act()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("early", [False, True])
 def test_indices_that_pass_through_other_operators(early):
     """Types of arguments matter where nets are checked before they run."""

@@ -24,7 +24,7 @@ def trained(devices, *args, **kwargs):
     return values(record, workspace)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_optimizers(optimizer):
     one = trained([0], OPTIMIZERS[optimizer])
@@ -32,6 +32,7 @@ def test_optimizers(optimizer):
         assert distance(trained(range(count), OPTIMIZERS[optimizer]), one) < FLOAT32, count
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_convnet(optimizer):
     task = Task(convnet, (24, 3, 8, 8), steps=3)
@@ -47,6 +48,7 @@ def in_float64(workspace):
             workspace.feed(name, workspace.fetch(name).astype(np.float64))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_float64(optimizer):
     """The loss scale over 3 devices is a float32 argument, and 1/3 for a loss of float64."""
@@ -70,7 +72,7 @@ def looks_up(model, loss_scale):
 @pytest.mark.parametrize("forward", [mlp, looks_up])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 @pytest.mark.parametrize("options", [{}, {"accumulate_steps": 2}, {"weighted_shares": True}], ids=str)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_weight_decay_and_clipping_are_the_same(name, forward, options):
     def build(model, bound=0.1):
         if forward is mlp:
@@ -116,6 +118,7 @@ def test_executors_agree_to_the_bit_where_a_lane_has_as_many_threads(net_type):
     assert all(np.array_equal(a, b) for a, b in zip(convolved(net_type, 2), one))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_two_runs_are_equal_bit_for_bit(count):
     task = Task(convnet, (8, 3, 8, 8), steps=3)
@@ -253,7 +256,7 @@ def forward_normalized(model, loss_scale):
 PARAMETERS = ["fc1_w", "bn_s", "bn_b", "fc2_w", "fc2_b"]  # fc1_b has no gradient but rounding, under the normalization
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("count", [1, *COUNTS])
 def test_batch_normalization_equals_one_that_normalizes_each_slice(count):
     task = Task(forward_normalized)
@@ -319,6 +322,7 @@ def with_table(count, build_update, dense=False):
     return [workspace.fetch("cpu/table")], [workspace.fetch("cpu_0/fc_w"), workspace.fetch("cpu_0/fc_b")], model
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad_deduplicated"])
 def test_a_table_outside_gets_the_update_of_a_dense_gradient(optimizer):
     """Repeated indices, within a device and over devices, count as often as they occur."""

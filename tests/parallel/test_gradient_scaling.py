@@ -58,6 +58,7 @@ def test_a_power_of_two_changes_no_bit(optimizer):
     assert workspace.fetch("cpu_0/gradient_scale").tolist() == [4096]  # after 2 and 4 steps
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{"weighted_shares": True}, {"accumulate_steps": 2}], ids=str)
 def test_with_weights_and_micro_batches(options):
     found = []
@@ -76,7 +77,7 @@ def test_with_weights_and_micro_batches(options):
     assert all(np.array_equal(a, b) for a, b in zip(*found))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_a_step_whose_gradients_overflow_changes_nothing_but_the_scale(optimizer, bad):
@@ -99,7 +100,7 @@ def test_a_step_whose_gradients_overflow_changes_nothing_but_the_scale(optimizer
         assert workspace.fetch(scope + "gradient_scale_steps").tolist() == [0]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("bucket_bytes", [0, 4 << 20])
 def test_all_processes_skip_a_step_whose_gradients_overflow_on_one(devices, bucket_bytes, monkeypatch):

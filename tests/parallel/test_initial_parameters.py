@@ -79,7 +79,7 @@ def test_replicas_of_a_process(devices, outside, options, factor):
     check(begun(model, record), record, factor * 3 * (devices - 1) / 2, 0)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("options, factor", [({}, 0), (AVERAGED, 1), ({**AVERAGED, "deterministic": True}, 1)])
 @pytest.mark.parametrize("outside", [False, True])
 @pytest.mark.parametrize("processes, devices", [(2, 1), (2, 2), (3, 2)])

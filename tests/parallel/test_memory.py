@@ -38,7 +38,7 @@ def shared(model):
         for devices in (1, 2, 3)
     ],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_tables_and_sequences_train_as_without_sharing(model, devices):
     plain = MODELS[model]
     sharing = dataclasses.replace(plain, options={**plain.options, **SHARED})
@@ -49,6 +49,7 @@ def test_tables_and_sequences_train_as_without_sharing(model, devices):
         np.testing.assert_array_equal(got[blob], want[blob], err_msg=blob)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("devices", [[0], [0, 1, 2]])
 def test_a_convolutional_net_trains_as_without_sharing(devices, net_type):
@@ -83,6 +84,7 @@ def test_micro_batches_train_as_without_sharing():
         np.testing.assert_array_equal(other.fetch(record.blobs(param)[1]), one.fetch(record.blobs(param)[1]))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["embedding inside", "both on one table"])
 def test_rows_kept_over_micro_batches_are_not_shared(name):
     options = {**MODELS[name].options, "accumulate_steps": 2}
@@ -161,6 +163,7 @@ def outputs_and_gradients(model):
     return "outputs", [str(gradient) for gradient in model.param_to_grad.values()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", [[0], [0, 1]])
 def test_renaming_never_makes_a_plan_larger(devices):
     whole = held(devices, observable=lambda model: ("all",))
@@ -186,7 +189,7 @@ def test_what_can_be_fetched_from_a_net_that_shares():
 DYNAMIC = {"dynamic_memory_management": True}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("accumulate_steps", [1, 2])
 @pytest.mark.parametrize(
     "blobs, kept",
@@ -221,7 +224,7 @@ def test_blobs_to_keep_that_are_refused():
         parallelize([0, 1], convnet, **DYNAMIC, blobs_to_keep="pooled")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("devices", [[0], [0, 1, 2]])
 @pytest.mark.parametrize("accumulate_steps", [1, 3])
 @pytest.mark.parametrize("model", ["embedding inside", "both on one table"])
@@ -258,7 +261,7 @@ def test_micro_batches_keep_what_other_parts_read():
     assert workspace.fetch("cpu_1/pooled").shape == (3, 4, 1, 1)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_under_a_memory_budget(devices, net_type):

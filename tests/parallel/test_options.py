@@ -101,7 +101,7 @@ def shown(value):
     return getattr(value, "__name__", value)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.filterwarnings("ignore:GPUs .* are not on this machine", "ignore:use_nccl=True. NCCL exchanges")
 @pytest.mark.parametrize("door, name", [(door, name) for door in DOORS for name in taken(door)], ids=shown)
 def test_an_object_is_as_good_as_keywords(door, name):

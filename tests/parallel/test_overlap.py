@@ -48,7 +48,7 @@ def parameters(workspace, record):
     return {name: workspace.fetch(name) for name in names}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("count", [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))])
 @pytest.mark.parametrize("case", CASES)
 def test_an_exchange_that_overlaps_changes_no_bit(case, count, monkeypatch):
@@ -94,7 +94,7 @@ def trained_by_two(monkeypatch, optimizer, devices, steps=3, **options):
 UPDATES = {"sgd": "WeightedSum", "momentum": "MomentumSGDUpdate", "adam": "Adam"}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "optimizer, devices, options",
     [

@@ -179,7 +179,7 @@ def compare(forward, width=6, sizes=BATCHES, counts=COUNTS, bound=FLOAT32, optim
 # -- equal to one device ----------------------------------------------------------------------
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("counts", [FEW, pytest.param([3, 8], marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", NETS)
 def test_equal_to_one_device(name, counts):
@@ -189,7 +189,7 @@ def test_equal_to_one_device(name, counts):
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_equal_with_uneven_and_short_batches(name):
     """Seven samples on three devices, two on eight: dropout draws what one device does, too."""
     forward, width = NETS[name]
@@ -276,7 +276,7 @@ def with_statistics(model, sizes, **options):
     return [*found, *map(workspace.fetch, STATISTICS)]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("counts", [[3, 8], pytest.param(FEW, marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("sizes", [BATCHES, UNEVEN], ids=["even", "uneven and short"])
 def test_normalization_over_all_devices_is_that_of_one(sizes, counts):
@@ -294,7 +294,7 @@ def test_normalization_over_all_devices_is_that_of_one(sizes, counts):
     "options", [{"net_type": "simple"}, {"net_type": "async_scheduling"}, {"observable": ["softmax"]},
                 {"memory_budget": 0.85, "observable": ["softmax"]}, {"threads": 4}, {"dtype": "bfloat16"}], ids=str
 )  # fmt: skip
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_normalization_over_all_devices_with_other_options(options):
     bound = 0.03 if options.get("dtype") else FLOAT32
     kind, width = options.pop("net_type", None), options.pop("dtype", None)
@@ -708,7 +708,7 @@ def test_shapes_are_inferred():
         infer_shapes([model.param_init_net, model.net], {**specs, "data": (7, 5)})
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("count, samples", [(3, 24), (3, 7), (8, 2)])
 @pytest.mark.parametrize("name", [*NETS, "normalized"])
 def test_inferred_shapes_are_those_of_a_run(name, count, samples):
@@ -741,7 +741,7 @@ def test_shapes_of_gradients_are_inferred_in_nested_blocks_and_of_all_outputs():
     }  # fmt: skip
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("options", [{"observable": "outputs"}, {"observable": "all"}, {"memory_budget": 0.5}])
 def test_what_is_observable_changes_no_bit(options):
     model = built(convnet, 2)
@@ -758,7 +758,7 @@ def test_what_is_observable_changes_no_bit(options):
     [("cpu_1/net/parallel_do/conv1_grad", [1]), ("net/parallel_do/conv1_grad", [0, 1]),
      ("net/parallel_do/conv2", [0, 1]), ("cpu_0/net/parallel_do/conv2", [0])],
 )  # fmt: skip
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_blobs_of_a_block_can_be_requested(asked, devices, stored):
     """On one device, or on all; the values are those with all blobs observable, and nothing else is kept."""
     model = built(convnet, 2)
@@ -825,6 +825,7 @@ def test_only_what_is_read_takes_memory():
     assert inside == []
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("text", [False, True])
 def test_a_stored_net_runs(text):
     from google.protobuf import text_format

@@ -68,7 +68,7 @@ def trained(devices, forward=lstm, optimizer="momentum", shared_model=False, **o
     return model, record, [workspace.fetch(record.blobs(name)[0]) for name in record.parameters]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "adam"])
 def test_equal_over_device_counts(optimizer):
     _, _, one = trained([0], optimizer=optimizer)
@@ -112,7 +112,7 @@ def test_uneven_shares():
     assert distance(found[1], found[0]) < 1e-5
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("forward", [dropout_rnn, dropout_behind])
 @pytest.mark.parametrize("engines", [None, ()])
 def test_equal_with_dropout(forward, engines):

@@ -31,7 +31,7 @@ def by_hand(model):
         model.WeightedSum([param, one, gradient, rate], param)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"])
 def test_the_parameters_are_those_of_an_allreduce(name, count):
@@ -40,7 +40,7 @@ def test_the_parameters_are_those_of_an_allreduce(name, count):
         np.testing.assert_array_equal(got, one)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("update", [optimizers.build_adagrad, optimizers.build_adam])
 def test_tables_and_images(update, count):

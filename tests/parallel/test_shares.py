@@ -61,7 +61,7 @@ def plain(sizes, forward=mlp, shape=(6,), optimizer="momentum"):
     return [workspace.fetch(record.blobs(name)[0]) for name in record.parameters], losses
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "size", [pytest.param(n, marks=() if n in (1, 3, FULL - 1) else pytest.mark.slow) for n in range(1, FULL + 1)]
 )
@@ -83,7 +83,7 @@ def test_a_convnet(size):
         assert distance(got, want) < 1e-5, count
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("steps", [2, 3])
 def test_micro_batches_give_what_one_large_batch_gives(devices, steps):

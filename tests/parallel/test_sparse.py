@@ -111,7 +111,7 @@ def values(*args, **kwargs):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_devices_equal_one(outside, optimizer):
     update = OPTIMIZERS[optimizer]
     one = values(1, update, outside=outside)
@@ -165,6 +165,7 @@ def two_tables(table=None):
     return forward(index_blobs=("first",), tables=("left", "right"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("count", [2, 4])
 def test_an_index_blob_of_two_tables_is_joined_once(count):
     results, model, _ = trained(count, OPTIMIZERS["adam"], two_tables)
@@ -188,7 +189,7 @@ def tied(table=None):
     return build
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("outside", [False, True])
 def test_sparse_and_dense_uses_of_one_table(outside, optimizer):
@@ -234,6 +235,7 @@ def test_indices_outside_the_replicas_are_refused():
 TABLE_BYTES = 4 * ROWS * COLUMNS
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", ["adagrad", "row_wise_adagrad"])
 def test_large_tables_are_put_outside_with_the_same_result(optimizer, caplog):
     one = values(1, OPTIMIZERS[optimizer])
@@ -372,6 +374,7 @@ def test_one_table_looked_up_by_indices_of_both_types():
     np.testing.assert_array_equal(found[1], found[2])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_two_tables_outside_that_share_an_index_blob_have_one_concat(steps):
     def build(model, loss_scale):

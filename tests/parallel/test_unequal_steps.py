@@ -179,7 +179,7 @@ def trained_by_two(monkeypatch, source_of, after=lambda *of_rank: None, **option
     [{}, {"accumulate_steps": 2}, {"forward": weighted}, {"forward": weighted, "accumulate_steps": 2}],
     ids=["plain", "plain, micro-batches", "weighted", "weighted, micro-batches"],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_under_prefetch_it_is_the_result_of_one_process_with_all_samples(each, options, monkeypatch):
     def source_of(rank, group):
         return process_batches(own_batches(rank, each[rank]), group, join=True)

@@ -30,6 +30,7 @@ def later_first(x):
     return x * 10
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_results_come_in_the_order_of_the_inputs(workers):
     with Parallel(workers, Work(later_first)) as pool:

@@ -167,7 +167,7 @@ def build_whole(*args, **options):
         return build(*args, **options)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("options", [{}, {"accumulate_steps": 2}, {"weighted_shares": True}], ids=str)
 @pytest.mark.parametrize("ids", [[0, 1], [1, 0, 11, 3]], ids=str)
 @pytest.mark.parametrize("forward", EQUAL)

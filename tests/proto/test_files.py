@@ -41,7 +41,7 @@ def message_class(path):
     return MetaNetDef if path.name.startswith("meta_net_def") else NetDef
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("path", all_protobufs(), ids=lambda p: str(p.relative_to(GOLDEN)))
 def test_golden_files_load_and_are_written_back_loss_free(path, tmp_path):
     message = load(path, message_class(path))
@@ -50,7 +50,7 @@ def test_golden_files_load_and_are_written_back_loss_free(path, tmp_path):
     assert load(tmp_path / "copy.pb", message_class(path)) == message
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["lenet", "dp_convnet_2", "lstm", "embed_dedup_adagrad", "gpu_structure_convnet_4"])
 def test_text_is_loss_free(name, tmp_path):
     for message in net(name).protos.values():

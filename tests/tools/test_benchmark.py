@@ -113,7 +113,7 @@ def test_layers_are_those_of_residual_nets():
     assert [Work(net, 1).layers for net in ("resnet18", "resnet152", "mlp", "vgg16", "resnet")] == [18, 152, 0, 0, 0]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("task", ["mlp", "resnet18", "inception_v1", "alexnet", "lstm", "attention"])
 def test_our_side_trains(task):
     training = Training(TASKS[task].small)
@@ -125,7 +125,7 @@ def test_our_side_trains(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_our_side_has_momentum_decay_of_weights_and_no_gradient_of_the_data(task):
     model = Training(TASKS[task].small).model
     ops = model.net.Proto().op
@@ -250,6 +250,7 @@ def test_without_a_compiler_pytorch_runs_only_eager(tmp_path, capsys):
 @pytest.mark.parametrize(("mode", "modes"), [
     ([], ["eager", "compile"]), pytest.param(["--mode", "compile"], ["compile"], marks=pytest.mark.slow)
 ])  # fmt: skip
+@pytest.mark.slow
 def test_pytorch_runs_eager_and_compiled_by_default(mode, modes, tmp_path, capsys, monkeypatch):
     """Both in the same run, and the line has the ratio to the faster one."""
 

@@ -28,7 +28,7 @@ QUICK = ["--model=mlp", "--cpu", "--batch=24", "--steps=2"]
     [["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"], ["--devices=0,1", "--against", "devices=0,1,2"],
      ["--against", "without=all"], ["--label-smoothing=0.1", "--devices=0,1", "--optimizer=adam"]],
 )  # fmt: skip
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_nets_of_the_trainer_that_agree(given, tmp_path, capsys):
     path = tmp_path / "result.json"
     assert main([*QUICK, *given, "--json", str(path)]) == 0
@@ -109,6 +109,7 @@ def test_stored_nets_on_one_device_and_on_two(tmp_path, batch, capsys):
     assert "step 1: 'scores' differs" in said and "Relu ['cpu_1/fc'] -> ['cpu_1/scores'] on CPU 1, made at" in said
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{}, {"weighted_shares": True}], ids=str)
 def test_stored_nets_with_a_mean_over_weights(options, tmp_path, batch, capsys):
     path, weight = batch[1], np.float32([0, 0.5, 4, 1, 0, 9])

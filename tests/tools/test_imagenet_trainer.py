@@ -57,7 +57,7 @@ def test_the_demo_reaches_what_the_readme_promises(tmp_path, capfd, monkeypatch)
     assert (tmp_path / "out" / "digits" / "predict_net.pb").is_file()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("devices", ["0", "0,1", "0,1,2,3"])
 def test_the_same_seed_gives_the_same_net_on_any_number_of_devices(devices):
     """An MLP has no statistics over the batch, so its parameters do not depend on how the batch is shared."""
@@ -87,7 +87,7 @@ def test_net_type_and_workers_reach_the_net():
     assert net.num_workers == 6
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "size", "devices"),  # the deep ones on one device: for the time
     [

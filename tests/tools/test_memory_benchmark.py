@@ -118,7 +118,7 @@ def test_our_side_alone(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("net", ["resnet18", "vgg16", "inception_v1", "alexnet"])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_our_side_in_test_mode(net):
     training = Training(Work(net, 2, size=67 if net == "alexnet" else 32, classes=5, test=True, observable="outputs"))
     assert training.planned().total > sum(training.workspace.fetch(name).nbytes for name in training.parameters())
@@ -136,6 +136,7 @@ def test_what_is_observable_is_passed_on():
         training.workspace.fetch("fc0")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("task", "text"), [("memory-growth", "resnet18, float32, batch 2"),
                                             ("memory-predict", "resnet18, float32, batch 3, test mode")])  # fmt: skip
 def test_the_other_tasks(task, text, workers, capsys):

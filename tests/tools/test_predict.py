@@ -50,6 +50,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_graph_computes_what_the_predictor_does(folder):
     graph = json.loads((folder / "graph.json").read_text())
     net = NetDef(name="graph", external_input=[graph["input"]], external_output=graph["outputs"])

@@ -80,6 +80,7 @@ def test_nccl_without_gpus(of_two, tmp_path, capsys, monkeypatch):
     assert "can use none; to exchange values of CPUs, install netbuilder[mpi] and start" in capsys.readouterr().err
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "ranks, sizes, said",
     [
@@ -95,6 +96,7 @@ def test_ranks_and_numbers_that_do_not_fit(ranks, sizes, said, tmp_path):
         assert output.count("\n") == 1
 
 
+@pytest.mark.one_in(2)
 @needs_mpi
 @pytest.mark.parametrize("launcher", [True, False])
 def test_processes_that_agree(launcher):
@@ -109,6 +111,7 @@ def test_processes_that_agree(launcher):
     assert lines[3:] == ["all processes agree and have exchanged values"]
 
 
+@pytest.mark.one_in(2)
 @needs_mpi
 @pytest.mark.parametrize("launcher", [True, False])
 def test_another_version_is_an_error_on_all(launcher, tmp_path):

@@ -30,6 +30,7 @@ def run(*arguments):
     return tool.main([*map(str, arguments), "--runs", "2", "--warmup", "1", "--threads", "2"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["lenet", "resnet8-cifar"])
 def test_a_training_step_of_the_zoo(name, tmp_path, capsys):
     figures, trace = tmp_path / "figures.json", tmp_path / "trace.json"

@@ -155,6 +155,7 @@ def test_options_that_do_not_fit(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_under_a_memory_budget(tmp_path, capsys):
     figures = tmp_path / "memory.json"
     size = ["--batch", "16", "--classes", "10", "--memory-budget", "85%", "--observable", "outputs"]

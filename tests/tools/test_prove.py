@@ -29,7 +29,7 @@ def test_the_table_in_small_form(model):
 
 
 @pytest.mark.parametrize("number, model", list(enumerate(MODELS)))
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_every_model_and_every_optimizer_in_small_form(number, model):
     """Each model with one optimizer; they take turns."""
     check_table(model, [list(OPTIMIZERS)[number % len(OPTIMIZERS)]])
@@ -58,7 +58,7 @@ def check_table(model, optimizers):
         ),
     ],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_options_in_small_form(options, models, methods):
     bound = prove._BOUNDS[options.get("dtype", "float32")]
     found = list(prove.entries(models, ["SGD"], [3], 2, list(METHODS), options))
@@ -111,7 +111,7 @@ def test_two_runs_on_one_device_are_equal():
     assert entry.difference == 0
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("model", MODELS)
 def test_training_does_something(model):
     before, after = (list(trained(MODELS[model], OPTIMIZERS["SGD"], 1, steps=n).values()) for n in (1, 3))
@@ -143,6 +143,7 @@ def test_processes_in_small_form(tmp_path, capsys):
     assert worst.startswith(f"worst of {len(found)} entries after 2 steps") and "2 devices of 2 processes" in worst
 
 
+@pytest.mark.slow
 def test_processes_of_one_device_each_have_one_copy(capsys):
     pytest.importorskip("mpi4py")
     chosen = ["--models", "dense,weighted,uneven weighted", "--optimizers", "SGD", "--steps", "2", "--shared-model"]

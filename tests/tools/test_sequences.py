@@ -83,6 +83,7 @@ def test_characters():
     assert 0.6 < np.mean(draws) < 0.9
 
 
+@pytest.mark.slow
 def test_a_translator_learns_to_reverse(capsys):
     arguments = ["reverse", "--length", "2", "--steps", "150", "--units", "24", "--rate", "0.02", "--batch", "32"]
     arguments += ["--devices", "2", "--questions", "20", "--beam", "2", "--at-least", "0.9"]

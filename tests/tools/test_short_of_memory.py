@@ -44,7 +44,7 @@ def limited(command, kind, limit):
     return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 @pytest.mark.parametrize(
     "command, mebibytes",

@@ -25,7 +25,7 @@ def weights(run):
     return [values[name] for name in ("fc1_w", "replica_1/fc1_w", "fc1_w_g")]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("way", WAYS)
 def test_devices_agree_after_an_epoch_and_learn(way):
     run = run_of(*BLOCKS, *WAYS[way])
@@ -65,7 +65,7 @@ def test_devices_differ_within_a_block():
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_resumed_to_the_bit_in_the_middle_of_an_epoch(way, stop):
     arguments = [*BLOCKS, *WAYS[way]]
     whole = run_of(*arguments)

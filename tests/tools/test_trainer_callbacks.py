@@ -201,6 +201,7 @@ def test_states_are_in_checkpoints(tmp_path):
         Run(options, images(), images(13), [Other()]).resume(read_checkpoint(tmp_path / "c.minidb"), "it")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", ["0", "0,1"])
 def test_a_stopped_run_continues_to_the_bit_with_the_callbacks_state(module, tmp_path, devices, capsys):
     given = [*TRAIN, f"--devices={devices}", f"--callback={module}:Decay"]
@@ -220,6 +221,7 @@ def test_a_stopped_run_continues_to_the_bit_with_the_callbacks_state(module, tmp
         np.testing.assert_array_equal(found.blobs[name], value, err_msg=name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("devices", ["0", "0,1"])
 def test_a_callback_that_stops_a_run_which_can_be_resumed(module, tmp_path, devices, capsys):
     given = [*TRAIN, f"--devices={devices}", f"--checkpoint={tmp_path / 'c'}"]

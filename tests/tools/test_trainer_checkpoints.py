@@ -65,6 +65,7 @@ def stop_after(monkeypatch, steps, number=signal.SIGTERM):
 # Resumed.
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [(), ("--devices=0,1", "--policy=step", "--step-epochs=1", "--gamma=0.5")])
 def test_two_epochs_and_two_more_equal_four(tmp_path, options, capfd):
     assert train(tmp_path / "whole", 4, *options) == 0
@@ -201,6 +202,7 @@ def test_a_last_checkpoint_that_is_not_written_shows_in_the_status(tmp_path, mon
 # Signals.
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_step_saves_and_says_how_to_resume(tmp_path, monkeypatch, capfd, number):
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
@@ -258,7 +260,7 @@ def test_a_folder_of_another_run(tmp_path, capsys):
     assert names(tmp_path / "c") == [f"step-{STEPS:08d}.minidb"]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("more", "message"),
     [

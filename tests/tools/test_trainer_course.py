@@ -37,7 +37,7 @@ def parameters(run):
     ids=" ".join,
 )
 @pytest.mark.parametrize("more", [[], ["--label-smoothing=0.1", "--warmup-epochs=1"]], ids=["plain", "smoothed"])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_devices_and_micro_batches_change_nothing_though_the_last_batch_is_uneven(arguments, more):
     found = []
     for ways in ([], arguments):
@@ -152,6 +152,7 @@ def test_steps_with_a_whole_batch_are_timed(batch, timed, monkeypatch):
     assert found == timed
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("more", [[], ["--accumulate-steps=2"]], ids=["plain", "micro-batches"])
 def test_memory_is_planned_before_the_first_step_which_runs_this_plan(more):
     options = parse(["--cpu", "--model=resnet8-cifar", "--batch=4", "--devices=0,1", *more])
@@ -174,6 +175,7 @@ def test_memory_is_planned_before_the_first_step_which_runs_this_plan(more):
     assert [net.plan_ahead() for net in nets] == plans and len(nets) == 1 + len(more)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("more", [[], ["--accumulate-steps=2"]], ids=["plain", "micro-batches"])
 def test_the_speed_up_is_measured(capsys, more):
     assert main(["--cpu", "--model=mlp", "--epochs=1", "--devices=0,1", "--measure-speed-up", *more]) == 0

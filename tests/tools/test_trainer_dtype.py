@@ -39,6 +39,7 @@ def held_out_accuracy(dtype, seed, epochs=8):
     return run.evaluation().top1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 def test_a_residual_net_learns_in_bfloat16(monkeypatch):
     """In three epochs of one seed, where accuracies differ by more."""

@@ -35,7 +35,7 @@ def blobs(run):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ways", [["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"]], ids=["2", "3 x 2"])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_devices_change_nothing(method, ways):
     found = []
     for more in ([], ways):
@@ -53,7 +53,7 @@ def test_devices_change_nothing(method, ways):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("devices", ["0", "0,1"])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_resumed_to_the_bit_in_the_middle_of_an_epoch(method, devices):
     arguments = [*METHODS[method], f"--devices={devices}"]
     whole = run_of(*arguments)
@@ -72,7 +72,7 @@ def test_resumed_to_the_bit_in_the_middle_of_an_epoch(method, devices):
     assert second.evaluation() == whole.evaluation()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [name for name, about in OPTIMIZERS.items() if not about.half])
 def test_every_optimizer_trains(name):
     run = Run(parse(["--cpu", "--model=mlp", "--batch=12", f"--optimizer={name}", "--epochs=3"]), images(), images(13))

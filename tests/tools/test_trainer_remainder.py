@@ -37,7 +37,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("last", range(1, BATCH + 1))
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_every_size_of_the_last_batch(tmp_path, last):
     source = arrays(tmp_path / "set.npz", BATCH + last)
     one = trained(source, "--devices=0")
@@ -46,6 +46,7 @@ def test_every_size_of_the_last_batch(tmp_path, last):
     assert_same(one, trained(source, "--devices=0,1", "--accumulate-steps=3"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["minidb", "lmdb"])
 def test_from_a_database(tmp_path, kind):
     if kind == "lmdb":

@@ -97,7 +97,7 @@ def assert_stopped(folder, phase, name, status, said, errors, more=0):
         assert [read_checkpoint(path).step for path in paths] == {"export": [STEPS, 2 * STEPS]}.get(phase, [])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name, phase, outputs", list(covering(SIGNALS, [*SAVED, "start", "again"], FEW_OUTPUTS)))
 def test_a_signal(tmp_path, whole, capfd, name, phase, outputs):
     if (name, phase) == ("SIGHUP", "again"):
@@ -117,7 +117,7 @@ def test_a_signal_with_every_combination_of_outputs(tmp_path, whole, capfd, name
     assert_resumes(tmp_path, outputs, whole)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_signal_during_export(tmp_path, capfd, name):
     with signal_in("export", signal.Signals[name]):

@@ -88,7 +88,7 @@ def test_every_blob_fetched_in_turn(name):
         assert_same(parameters_of(workspace, model), parameters_of(quiet, model))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("observable", [None, "outputs"])
 @pytest.mark.parametrize("name", ["lenet", "resnet8"])
 def test_other_shapes_on_the_way(name, observable):
@@ -124,7 +124,7 @@ def moved(workspace, net):
     return sorted(step.inputs[0].name for step in plan.steps if step.moves)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @BOTH_WAYS
 @pytest.mark.parametrize("name", ["alexnet", "resnet8"])
 def test_a_test_net_between_steps(name, without, monkeypatch):

@@ -48,6 +48,7 @@ def recomputed(plan):
     return sum(step.kind is StepKind.RECOMPUTE for step in plan.steps)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name, several",
     [
@@ -80,6 +81,7 @@ def test_under_budgets_with_updates_during_the_backward_pass(monkeypatch):
         assert recomputed(plan) or budget == most
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"engines": ()}], ids=str)
 def test_in_bfloat16_and_without_onednn(options):
     want, _ = trained("resnet8", **options)

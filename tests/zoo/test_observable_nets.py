@@ -56,7 +56,7 @@ def model_of(name, label=None, **options):
     return model, out, np.random.default_rng(0).normal(size=(2, channels, size, size)).astype(np.float32)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", nets())
 def test_in_test_mode(name):
     model, scores, x = model_of(name, is_test=True, no_loss=True)
@@ -111,7 +111,7 @@ def with_dead_memory_filled(plan):
     return plan.with_calls(then_fill)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "name, kind",
     [pytest.param(*name.values, "dag", marks=name.marks) for name in nets()]
@@ -138,7 +138,7 @@ def test_no_step_reads_dead_memory(name, kind):
         assert np.array_equal(found[1][p], value), p
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", nets())
 def test_in_training(name):
     model, (_, loss), x = model_of(name, label="label")
@@ -166,7 +166,7 @@ def test_in_training(name):
         assert np.abs(found[0][p] - value).max() <= 1e-3 * max(np.abs(value).max(), 1e-3), p
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.skipif(not onednn.available(), reason="the kernels that can do so are oneDNN's")
 @pytest.mark.parametrize(
     "name, dtype", [("resnet8", "float32"), ("resnet8", "bfloat16"), ("small_inception_bn", "float32")]
@@ -225,7 +225,7 @@ def test_gradients_that_share_names_make_no_plan_larger(name):
     assert steps_shared <= steps
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "name, observable",
     [("resnet8", "all")]
@@ -244,7 +244,7 @@ def test_activations_that_share_names_make_no_plan_larger(name, observable):
     assert planned[1] <= planned[0] and planned[2] <= planned[0]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["lenet", "small_inception_bn", "resnet8"])
 def test_blobs_that_share_names_have_their_last_values(name):
     """Also those that a plan computes when they are fetched, and after their inputs have been overwritten."""
@@ -266,7 +266,7 @@ def test_blobs_that_share_names_have_their_last_values(name):
             assert np.abs(value - want).max() <= 1e-3 * np.abs(want).max(), blob
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", nets())
 def test_where_outputs_are_observable_renaming_changes_no_plan(name):
     """Values that nobody can fetch are placed by their lifetimes, whatever their names are."""

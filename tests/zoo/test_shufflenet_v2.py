@@ -8,6 +8,7 @@ from netbuilder.proto import ArgumentError
 from netbuilder.zoo import create_shufflenet_v2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", [7, 15, 32, 33, 64, 107, 224])
 def test_one_value_for_each_channel_is_left(size):
     model = ModelHelper("shuffled")

@@ -26,6 +26,7 @@ finally:
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)"])
 def test_a_rank_that_leaves_before_the_first_check(leave, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)

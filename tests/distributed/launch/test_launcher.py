@@ -124,6 +124,7 @@ def test_a_rank_that_fails_ends_the_job(engine, mode, status, said, tmp_path):
     no_orphans(tmp_path)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("engine, number", [("NCCL", signal.SIGINT), (ENGINES[-1], signal.SIGTERM)])
 def test_a_signal_lets_all_ranks_write_checkpoints(engine, number, tmp_path):
     job = Launched(tmp_path, "checkpoint", "--engine", engine)
@@ -214,6 +215,7 @@ def nodes(tmp_path, mode, *options, **more):
     return [Launched(tmp_path, mode, "--node-rank", str(rank), "-n", "1", *common, **more) for rank in (0, 1)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("engine, mode, status", [(ENGINES[-1], "end", 0), ("NCCL", "exit", 3)])
 def test_several_nodes(engine, mode, status, tmp_path):
     if engine == "MPI" and not installed.installed_mpi().starts_over_store:

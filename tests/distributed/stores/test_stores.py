@@ -96,6 +96,7 @@ def test_numbers_of_several_threads(store):
     assert sorted(sums) == list(range(1, 101))
 
 
+@pytest.mark.one_in(3)
 def test_waiting(store):
     later = threading.Thread(target=lambda: (time.sleep(0.1), store.set("b", b"B"), store.set("c", b"C")), name="later")
     later.start()
@@ -146,6 +147,7 @@ store.add("ended")
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["file", "tcp"])
 def test_processes(kind, tmp_path):
     server = TcpStoreServer(secret=b"only this run knows it")

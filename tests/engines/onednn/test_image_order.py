@@ -51,6 +51,7 @@ def timed(monkeypatch):
     return prefer
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("create", [lambda *a, **k: create_resnet_cifar(*a, 8, **k), create_small_inception])
 def test_the_order_that_is_faster_in_all_is_taken(create, timed):
     found = {}

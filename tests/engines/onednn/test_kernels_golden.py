@@ -81,7 +81,7 @@ def run(op_def, values, threads):
     return True
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("threads", [1, 2])
 @of_each_operator(CASES)
 def test_golden(case, threads):

@@ -65,7 +65,7 @@ def check(op_def, arrays, block=PLAIN, *, gradient=True, inplace=False, threads=
             close(values[name].plain(), want[name], name)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("block", [PLAIN, B16, B8])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -310,6 +310,7 @@ def test_max_pool_leaves_ties_of_an_arbitrary_input_to_the_array_kernel():
     assert bind(TABLE["MaxPoolGradient"], op, [values[n] for n in op_def.input]) is None
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape, block", [((7,), PLAIN), ((2, 17, 5, 5), B16), ((2, 3, 80, 70), PLAIN)])
@@ -438,7 +439,7 @@ def weight_layouts(channels):
     return {"Conv": made[0].inputs[1], "ConvGradient": made[1].inputs[1], "gradient": made[1].outputs[0]}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("channels", [4, 32])
 @pytest.mark.parametrize("stored", ["plain", "blocks of 16", "Conv", "ConvGradient", "gradient"])

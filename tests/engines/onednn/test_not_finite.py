@@ -223,7 +223,7 @@ def run_gradient(op_def, blobs, slope, kind, rank):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the kernels over arrays, that there is NaN
 @pytest.mark.parametrize("op_type, rank", sorted(KERNELS))
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_what_is_not_finite_stays_so(op_type, rank):
     assert failures(check_kernel, {kind: (op_type, rank, kind) for kind in KINDS}) == {}
 
@@ -326,7 +326,7 @@ def fused(ops, inputs, kind, **options):
     return workspace.fetch("r"), [" ".join(part.op_def.type for part in step.node.parts) for step in plan.steps]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def step(model, poison, bad, *, training, without, engines=None):
     return workspace
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     "dtype, training, fuse",

@@ -55,6 +55,7 @@ def made(op_type, given, threads=1):
     return bind(TABLE[op_type], op, [Value.of(x) for x in inputs], threads=threads, context=KernelContext(op_def, None))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("row", [(), (3,), (4, 8), (67,)], ids=str)
 @pytest.mark.parametrize("kind", [np.int32, np.int64])

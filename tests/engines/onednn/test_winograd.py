@@ -127,6 +127,7 @@ def test_images_with_channels_last(case, chosen):
     near(bound.outputs[0].plain(), exact([op_def], arrays)["y"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("add", [False, True])
 def test_joined_with_what_follows(add, chosen):
     shape, weights, given = CASES["odd numbers of tiles, with rests"]

@@ -60,12 +60,14 @@ IMAGES = ("n", 3, "h", "w")
 SIZES = [{"x": f(2, 3, 28, 28)}, {"x": f(1, 3, 7, 12)}, {"x": f(1, 3, 5, 9)}]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("axis", range(-4, 4))
 @pytest.mark.parametrize("opset", [11, 17])
 def test_softmax(axis, opset):
     check(model_of([node("Softmax", axis=axis)], opset, x=("a", "b", "c", "d")), {"x": f(2, 3, 4, 5)}, *SIZES)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 0), (3, 2, 1), (3, 1, 1), (3, 3, 1), (2, 2, 1)], ids=str)
 def test_pools_that_round_up(kind, window):
@@ -74,7 +76,7 @@ def test_pools_that_round_up(kind, window):
     check(model_of([made], x=IMAGES), *SIZES)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("kind", ["MaxPool", "AveragePool", "Conv"])
 @pytest.mark.parametrize("window", [(3, 2), (2, 2), (3, 1), (2, 1), (5, 3)], ids=str)
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
@@ -132,6 +134,7 @@ def test_biases_that_may_be_broadcast():
     assert [op.type for op in fixed.net.op] == ["FCTransposed"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", [(3, 1, 1), (1, 3, 1, 1), (1,), (3,), (1, 3, 1), (1, 1, 3)], ids=str)
 @pytest.mark.parametrize("extents", [("n", 3, 3, 3), ("n", "c", "h", "w"), (1, 3, 3, 3)], ids=str)
 def test_slopes_are_broadcast_along_their_own_axis(shape, extents):

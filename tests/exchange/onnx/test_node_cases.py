@@ -130,6 +130,7 @@ ASKING = re.compile(
 )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_dynamic_extents_make_nothing_worse(form, outcomes):
     """Neither wrong nor refused: those that ask for extents, and a sample of the others."""

@@ -251,7 +251,7 @@ _TWO_FED = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", ONE)
 def test_operator(name):
     kind, arrays, given = ONE[name]
@@ -307,7 +307,7 @@ NETS = {
 LARGE = {"vgg11-bn", "resnet18", "resnext50", "inception_v3"}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in NETS])
 def test_nets_of_the_zoo(name):
     shape, build = NETS[name]
@@ -337,7 +337,7 @@ def light_models():
 
 
 @pytest.mark.parametrize("file", light_models(), ids=os.path.basename)
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_models_that_come_with_onnx(file):
     read = read_onnx(file)
     feeds = {}

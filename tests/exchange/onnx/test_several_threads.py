@@ -82,6 +82,7 @@ MODELS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore::netbuilder.exchange.onnx.ReferenceNodeWarning")
 @pytest.mark.parametrize("seats", [2, THREADS])
 @pytest.mark.parametrize("name", MODELS)

@@ -71,7 +71,7 @@ def rounded(x, precision):
     )
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("chunk", [allreduce_bucket._CHUNK, 5000, 1])
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_values_are_rounded_once_before_and_once_after_the_sum(precision, chunk, monkeypatch):

@@ -17,6 +17,7 @@ def start(count, function):
     return run_over_mpi(count, PROGRAM, function)
 
 
+@pytest.mark.one_in(2)
 @needs_mpi
 @pytest.mark.parametrize(("count", "function"), [(2, "everything"), (3, "three")])
 def test_every_operator_and_every_disagreement(count, function):

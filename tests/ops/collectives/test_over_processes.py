@@ -120,6 +120,7 @@ def test_allreduce_sums_local_blobs_and_ranks(size, dtype, deterministic):
             np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [*TYPES, np.bool_])
 @pytest.mark.parametrize("root", [0, 2])
 def test_broadcast_of_every_type(dtype, root):
@@ -136,6 +137,7 @@ def any_bits(rank, dtype):
     return given.view(dtype) if dtype != np.bool_ else given > 127
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", [*TYPES, np.bool_])
 def test_copies_are_exact(dtype):
     """To the bit: what float32 cannot hold, such as large integers, too."""

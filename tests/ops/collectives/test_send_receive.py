@@ -68,6 +68,7 @@ def exchange(x, *, sent=(), received=(), y=None, **arguments):
     return found[0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", "f2 f4 f8 i1 i2 i4 i8 u1 u2 ?".split())
 @pytest.mark.parametrize("shape", [(3, 4), (), (0, 2)])
 def test_shape_and_type_are_sent_too(dtype, shape):

@@ -154,6 +154,7 @@ def test_a_large_fill_has_the_numbers_of_one_in_whole(draw):
     np.testing.assert_array_equal(made, finish(draw(np, 9, shape, start=5)).astype(np.float32))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", [(1 << 18) - 1, 1 << 18, 300_001])
 @pytest.mark.parametrize("threads", [2, 3, 50])
 def test_a_large_fill_on_several_threads(threads, size):
@@ -163,6 +164,7 @@ def test_a_large_fill_on_several_threads(threads, size):
     np.testing.assert_array_equal(found, want)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["XavierFill", "MSRAFill", "GaussianFill", "UniformFill", "UniformIntFill"])
 def test_a_large_fill_takes_little_more_memory_than_its_result(kind):
     workspace = Workspace()

@@ -87,7 +87,7 @@ def agree(found, want):
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("forward_only", [False, True], ids=["trained", "forward"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_numbers_of_one_a_step(way, forward_only):

@@ -36,6 +36,7 @@ def exchange(devices, net_type, steps=3):
     return [ws.fetch(f"{name}_out") for name in names]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("devices", [2, 3, 8])
 def test_lanes_give_what_one_thread_gives(devices):
     one = exchange(devices, "simple")

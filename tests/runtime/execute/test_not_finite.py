@@ -119,6 +119,7 @@ def trained(**options):
     return workspace, workspace.create_net(model.net, **options), model
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [{}, {"observable": "outputs"}, {"memory_budget": 0.9}, {"dtype": "bfloat16"}])
 def test_inside_fused_kernels_and_hidden_blobs(options):
     """Values between operators that run as one kernel otherwise, and that cannot be fetched."""

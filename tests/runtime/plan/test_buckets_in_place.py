@@ -113,7 +113,7 @@ def same(results, others):
 GRADIENTS = {"conv1_w_grad", "conv1_b_grad", "bn_s_grad", "bn_b_grad", "conv2_w_grad", "fc1_w_grad", "fc2_w_grad"}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("observable", [None, [()]], ids=["blobs", "arena"])
 def test_same_to_the_bit(observable, deterministic, monkeypatch):
@@ -131,6 +131,7 @@ def test_several_ranks(size, monkeypatch):
     same(trained(monkeypatch, **options), trained(monkeypatch, **options, without=[WITHOUT]))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "devices, optimizer",
     [
@@ -154,6 +155,7 @@ def test_what_was_in_the_arena_before_does_not_matter(monkeypatch):
     assert all(all(found.buckets) for _, found in got)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "differs",
     [{"without": [(), WITHOUT]}, {"observable": [(), ["cpu_0/fc1_w_grad"]]}],
@@ -174,6 +176,7 @@ def test_one_rank_with_plain_layouts(monkeypatch):
             np.testing.assert_allclose(found[-1][name], value, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("budget", [0.95, 1 << 30])
 def test_with_a_memory_budget_the_arena_has_no_rows(budget, monkeypatch):
     got = trained(monkeypatch, observable=[()], budget=budget)

@@ -52,7 +52,7 @@ def distance(got, want):
     return np.linalg.norm(got - want) / np.linalg.norm(want)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("order", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("first, blob", [("Conv", "data_grad"), ("ConvTranspose", "data_grad"), ("FC", "data_grad"),

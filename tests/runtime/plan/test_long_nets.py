@@ -9,6 +9,7 @@ from netbuilder.runtime import Workspace
 COUNT = 2_000  # twice the depth that Python's own recursion has
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 def test_a_long_chain_runs_forward_and_backward(net_type):
     net = Net("chain")

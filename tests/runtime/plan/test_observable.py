@@ -284,6 +284,7 @@ def training(observable, without=(), net_type="", devices=1):
     return {str(p): workspace.fetch(p) for p in model.params}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("net_type", ["", "dag"])
 def test_training_gives_the_same_parameters(net_type):
     want = training(None, net_type=net_type)

@@ -90,7 +90,7 @@ def again(net):
     return [step for step in plan_of(net).steps if step.kind is StepKind.RECOMPUTE]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("engines", [None, ()], ids=["default", "NumPy"])
 @pytest.mark.parametrize("build", [dense, dense_in_place, dropped_out, elementwise, transposed])
 def test_results_are_equal_to_the_bit(build, engines):
@@ -112,7 +112,7 @@ def test_results_are_equal_to_the_bit(build, engines):
 LOOKUPS = ["Gather", "SparseLengthsSum", "SparseLengthsMean", "SparseLengthsWeightedSum"]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("engines", [None, ("LLVM",)], ids=["default", "LLVM"])
 @pytest.mark.parametrize("lookup", LOOKUPS)
 def test_lookups_of_tables_are_computed_again(lookup, engines):

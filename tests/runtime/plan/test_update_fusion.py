@@ -93,7 +93,7 @@ def same(got, want):
             assert np.array_equal(np.signbit(mine[name]), np.signbit(value)), name
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("optimizer, decay, threads", pairs([1, 2]))
 def test_the_same_to_the_bit(optimizer, decay, threads):
     build, options = BUILDERS[optimizer]
@@ -105,7 +105,7 @@ def test_the_same_to_the_bit(optimizer, decay, threads):
     same(joined, one_by_one)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("optimizer", BUILDERS)
 def test_what_is_not_observable_is_not_written(optimizer):
     build, options = BUILDERS[optimizer]
@@ -326,7 +326,7 @@ def train_deep(model, fetch_at=(0, 1, 3), between=lambda ws, step: None, threads
     return workspace, found
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("optimizer, decay, observed", pairs([None, "outputs"]))
 def test_many_small_parameters_are_one_call(optimizer, decay, observed):
     build, options = BUILDERS[optimizer]
@@ -483,7 +483,7 @@ def every_layer(monkeypatch):
     monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("optimizer, decay, options", pairs([{}, {"engines": ("LLVM",)}]), ids=str)
 def test_early_updates_compute_the_same_to_the_bit(every_layer, optimizer, decay, options):
     build, chosen = BUILDERS[optimizer]

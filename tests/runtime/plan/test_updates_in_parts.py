@@ -98,7 +98,7 @@ def same(got, want):
 ALL = {"fc0_w", "fc1_w", "fc2_w"}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "optimizer, decay, threads",
     [  # each two of them; other triples are slow
@@ -118,7 +118,7 @@ def test_same_to_the_bit(optimizer, decay, threads):
     assert not np.array_equal(got[0]["fc0_w"], got[1]["fc0_w"])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("options", [{"transposed": True}, {}])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_other_layers_and_types(options, dtype):

@@ -112,7 +112,7 @@ def check_tracks(trace):
         assert any(s["ts"] <= begins and ends <= s["ts"] + s["dur"] + 1e-6 for s in steps)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("options", [{}, {"without": "fusion"}, {"engines": ()}], ids=["all", "not fused", "numpy"])
 def test_every_operator_is_in_one_call_and_seconds_add_up(options):
     workspace, model = block(**options)

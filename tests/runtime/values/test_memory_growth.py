@@ -174,7 +174,7 @@ def soak(*arguments):
 in_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @in_proc
 @pytest.mark.parametrize("kind, count", [("shapes", 150), ("nets", 60)])
 def test_short_soak(kind, count):

@@ -32,8 +32,8 @@ PAGE = ROOT / "build" / "docs" / "caffe2_tests.md"
 # A part that touches every group and takes a minute or two.
 QUICK = (
     r"(core|core_gradients|workspace|schema|net_builder|python_op|brew|control|net_printer|task|regularizer)_test|"
-    r"modeling/|operator_test/(shape_inference|elementwise_op_broadcast|reduce_ops|gather_ops|hsm|recurrent_network|"
-    r"load_save|utility_ops|filler_ops)_test|data_parallel_model_test|optimizer_test"
+    r"modeling/|operator_test/(shape_inference|hsm|recurrent_network|load_save|utility_ops)_test|"
+    r"data_parallel_model_test|optimizer_test"
 )
 
 

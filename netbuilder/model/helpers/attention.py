@@ -18,6 +18,7 @@ from netbuilder.model.helpers.normalization import layer_norm, rms_norm
 from netbuilder.model.initializers import FillAndArguments, update_initializer
 from netbuilder.model.parameter_info import ParameterInfo, ParameterTags
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.numbers import check_flags
 from netbuilder.proto.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -235,6 +236,7 @@ def attention(
     """
     groups = heads if key_heads is None else key_heads
     check_extents("attention", blob_out, dim=dim, heads=heads, key_heads=groups)
+    check_flags(f"attention {str(blob_out)!r}", causal=causal, mask_gradient=mask_gradient, bias=bias)
     _check_attention(blob_out, dim, heads, groups, dropout, is_test, memory, cache, rotary)
     width = dim // heads
     sizes = [heads * width, groups * width, groups * width]
@@ -398,6 +400,7 @@ def transformer_block(
                 f"{did_you_mean(name, known)}"
             )
     given = {"weight_init": weight_init, "out_init": out_init, **own_arguments(of_attention)}
+    last = weight_init if out_init is None else out_init
     op_type, arguments = _ACTIVATIONS[activation]
     wide = 4 * dim if hidden is None else hidden
 
@@ -407,15 +410,7 @@ def transformer_block(
     def connect(blob: Blob) -> BlobReference:
         inner = fc(model, blob, blob_out + "_fc1", dim, wide, weight_init=weight_init, axis=2)
         inner = getattr(model.net, op_type)(inner, blob_out + "_active", **arguments)
-        return fc(
-            model,
-            inner,
-            blob_out + "_fc2",
-            wide,
-            dim,
-            weight_init=weight_init if out_init is None else out_init,
-            axis=2,
-        )
+        return fc(model, inner, blob_out + "_fc2", wide, dim, weight_init=last, axis=2)
 
     x: Blob = blob_in
     for number, (name, layers) in enumerate((("_attended", attend), ("", connect)), 1):

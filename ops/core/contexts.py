@@ -169,6 +169,13 @@ class Layout(Protocol):
     filled: bool  #: each kernel that writes such a value writes every byte, padding included; False by default
     engine: str
 
+    def loops(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
+        """How a value of a shape is stored: (axis, extent) of the loops over its elements in memory, slowest first.
+
+        An axis may have several, its most significant part first; together they may be longer than the axis, which is
+        padded with zeros. None: it cannot be said so; on the host, other engines then read plain values only.
+        """
+
 
 LEFT_AS_IS: Any = object()
 """What a plain kernel outside a plan returns for an output whose blob keeps its present value."""

@@ -183,8 +183,8 @@ class Program:
             left.pop()
         return list(found.values())
 
-    def with_loads(self, shape: tuple[int, ...], loads: Mapping[Load, Load]) -> Program:
-        """Return the program for outputs of another shape, with other loads in place of its own."""
+    def with_loads(self, shape: tuple[int, ...], loads: Mapping[Load, Expression]) -> Program:
+        """Return the program for outputs of another shape, with other values in place of its loads."""
         found: dict[int, Step] = {}
 
         def new(value: Any) -> Any:

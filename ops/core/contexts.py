@@ -21,6 +21,7 @@ __all__ = [
     "ANY_ORDER",
     "CHANNELS_LAST",
     "LEFT_AS_IS",
+    "NOT_NEGATIVE",
     "AddInOrder",
     "BoundStep",
     "CompiledSegment",
@@ -179,6 +180,9 @@ class Layout(Protocol):
 
 LEFT_AS_IS: Any = object()
 """What a plain kernel outside a plan returns for an output whose blob keeps its present value."""
+
+NOT_NEGATIVE = "not negative"
+"""The key published with an output whose elements are not negative, such as that of a Relu."""
 
 ANY_ORDER, CHANNELS_LAST = "any order", "channels last"
 """In which order the images of a plan should be stored."""

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.llvm.code import FROM_BFLOAT16, TO_BFLOAT16
 from netbuilder.engines.traced import keeps_zeros
-from netbuilder.engines.tracing import Constant, Load, Program, Step, Uniform
+from netbuilder.engines.tracing import Constant, Expression, Load, Program, Step, Uniform
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["Arranged", "arranged"]
 
-_FLOAT = np.dtype(np.float32)
+_FLOAT, _BITS = np.dtype(np.float32), np.dtype(np.uint16)
 _Loops = Sequence[tuple[int, int]]
 """(axis, extent) of loops over a value in memory, slowest first."""
 
@@ -67,6 +68,8 @@ def _bytes(spec: TensorSpec, extents: Sequence[int]) -> int:
 def arranged(program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> Arranged:
     """Return a program in the layout of the first input of the outputs' shape that has one; else, as it is.
 
+    Values are stored as bfloat16 if all of that shape are.
+
     Args:
         program: over plain values.
         specs: of the inputs, in their layouts.
@@ -74,7 +77,9 @@ def arranged(program: Program, specs: Sequence[TensorSpec], outs: Sequence[Tenso
     """
     loads = program.loads()
     whole = {load.input for load in loads if load.shape == program.shape == specs[load.input].shape}
-    found = [specs[i] for i in sorted(whole) if specs[i].layout is not None and not specs[i].rounds]
+    found = [specs[i] for i in sorted(whole) if specs[i].layout is not None]
+    if not all(specs[i].rounds for i in whole):
+        found = [spec for spec in found if not spec.rounds]
     random = any(isinstance(number, Uniform) for number in program.numbers)
     alike = {(specs[i].shape, specs[i].dtype) for i in whole} | {(out.shape, out.dtype) for out in outs}
     loops = found[0].layout.loops(program.shape) if found and not random and len(alike) == 1 else None
@@ -82,7 +87,7 @@ def arranged(program: Program, specs: Sequence[TensorSpec], outs: Sequence[Tenso
     if loops is None or not once or any(out.dtype != _FLOAT for out in outs):
         return Arranged(program, [spec.plain for spec in specs], outs)
     expected, longer = [spec.plain for spec in specs], dict[int, Any]()
-    in_memory: dict[Load, Load] = {}
+    in_memory: dict[Load, Expression] = {}
     for load in loads:
         own = _own(load, program)
         if load.input in whole:
@@ -93,11 +98,17 @@ def arranged(program: Program, specs: Sequence[TensorSpec], outs: Sequence[Tenso
             if extents is None:
                 return Arranged(program, [spec.plain for spec in specs], outs)
             longer[load.input] = load.shape, extents
-        in_memory[load] = replace(load, shape=tuple(n if axis in own else 1 for axis, n in loops) if own else ())
+        stored = replace(load, shape=tuple(n if axis in own else 1 for axis, n in loops) if own else ())
+        in_memory[load] = stored
+        if load.input in whole and found[0].rounds:
+            in_memory[load] = Step(FROM_BFLOAT16, (replace(stored, dtype=_BITS),), _FLOAT, _FLOAT)
     made = program.with_loads(tuple(n for _, n in loops), in_memory)
     mask = _mask(made, program, loops)
     if mask is not None:
         made = _masked(made, Load(len(specs), mask.shape, mask.dtype))
+    if found[0].rounds:
+        rounded = tuple(Step(TO_BFLOAT16, (output,), _FLOAT, _BITS) for output in made.outputs)
+        made = replace(made, outputs=rounded, dtypes=(_BITS,) * len(outs))
     return Arranged(made, expected, [found[0]] * len(outs), longer, mask)
 
 

@@ -24,7 +24,10 @@ from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, registe
 from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
 
-__all__ = ["Code", "generate"]
+__all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "generate"]
+
+FROM_BFLOAT16, TO_BFLOAT16 = "from bfloat16", "to bfloat16"
+"""Functions between float32 and the bits of bfloat16, as uint16."""
 
 _FLOAT_CONDITIONS = {
     "equal": "oeq", "greater": "ogt", "greater_equal": "oge", "less": "olt", "less_equal": "ole", "not_equal": "une",
@@ -358,6 +361,11 @@ class _Function:
             condition, x, y = step.operands
             a, b = self._value(x, step.compute), self._value(y, step.compute)
             return e.select(self._value(condition, _BOOL), a, b, register_type(step.compute))
+        if step.function == FROM_BFLOAT16:
+            wide = e.convert("zext", self._value(step.operands[0], step.operands[0].dtype), "i16", "i32")
+            return e.convert("bitcast", e.binary("shl", wide, e.constant(16, "i32"), "i32"), "i32", "float")
+        if step.function == TO_BFLOAT16:
+            return _bfloat16(e, self._value(step.operands[0], step.compute))
         if step.function in _LOGICAL or step.function == "logical_not":
             operands = [_converted(e, self._value(x, step.compute), step.compute, _BOOL) for x in step.operands]
             if step.function == "logical_not":
@@ -499,6 +507,16 @@ def _condition(name: str, compute: np.dtype[Any]) -> str:
 def _narrowed(e: Emitter, word: str, kind: str) -> str:
     """Return a scalar float64 in a type."""
     return e.let(f"fptrunc double {word} to float") if kind == "float" else word
+
+
+def _bfloat16(e: Emitter, value: str) -> str:
+    """Return the bits of float32 rounded to bfloat16, ties to even."""
+    bits = e.convert("bitcast", value, "float", "i32")
+    odd = e.binary("and", e.binary("lshr", bits, e.constant(16, "i32"), "i32"), e.constant(1, "i32"), "i32")
+    up = e.binary("add", e.binary("add", bits, e.constant(0x7FFF, "i32"), "i32"), odd, "i32")
+    quiet = e.binary("or", bits, e.constant(0x400000, "i32"), "i32")
+    rounded = e.select(e.compare("uno", value, value), quiet, up, "i32")
+    return e.convert("trunc", e.binary("lshr", rounded, e.constant(16, "i32"), "i32"), "i32", "i16")
 
 
 def _rounded_half(e: Emitter, value: str) -> str:

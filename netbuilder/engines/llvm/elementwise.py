@@ -15,8 +15,8 @@ from netbuilder.engines.traced import (
     trace_inputs,
     trace_operator,
 )
-from netbuilder.engines.tracing import HostNumber, NotTraced, Program, Tracer
-from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.engines.tracing import Constant, HostNumber, NotTraced, Program, Step, Tracer
+from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["elementwise", "is_chainable", "join_elementwise"]
@@ -59,8 +59,6 @@ def _has_code(op: Any, specs: Sequence[TensorSpec]) -> bool:
 
 def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
     """Return the kernel of a chain of elementwise operators; None where it cannot keep the layouts of values."""
-    if any(spec.rounds for spec in chain.specs):
-        return None
     try:
         program, outs = trace_chain(chain, is_gpu=False)
         if not program.size or not program.loads():
@@ -69,7 +67,7 @@ def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
         if any(spec.layout is not None for spec in chain.specs) and found.written[0].layout is None:
             return None
         title = "_".join(kernel_title(joined.op.type) for joined in chain.chains[0])
-        return _prepared_in_order(ctx, title[:60], found)
+        return _prepared_in_order(ctx, title[:60], program, found)
     except NotTraced:
         return None
 
@@ -80,11 +78,23 @@ def _prepared(
     """Return the kernel of a program; None for one that fills its outputs with constants, or writes nothing."""
     if not program.size or not program.loads():
         return None
-    return _prepared_in_order(ctx, title, arranged(program, specs, outs))
+    return _prepared_in_order(ctx, title, program, arranged(program, specs, outs))
 
 
-def _prepared_in_order(ctx: PlanContext, title: str, found: Arranged) -> Prepared:
+def _not_negative(value: Any) -> bool:
+    """Whether a value is known to be at least 0, or NaN."""
+    if isinstance(value, Constant):
+        return bool(value.value >= 0)
+    if not isinstance(value, Step) or value.function not in ("maximum", "minimum", "positive"):
+        return False
+    return (any if value.function == "maximum" else all)(map(_not_negative, value.operands))
+
+
+def _prepared_in_order(ctx: PlanContext, title: str, plain: Program, found: Arranged) -> Prepared:
     program, code = found.program, made(found.program)
+    for j, output in enumerate(plain.outputs):
+        if _not_negative(output):
+            ctx.publish(j, NOT_NEGATIVE, True)
     numbers = program.numbers
     host = {number.input for number in numbers if isinstance(number, HostNumber)}
     work = Work(code, code.read, range(len(found.written)), range(len(numbers)), program.size, code.extents)

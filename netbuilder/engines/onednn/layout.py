@@ -135,7 +135,9 @@ class BlockedLayout:
 
     def loops(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
         """See ``netbuilder.ops.core.contexts.Layout``."""
-        if self.view is None or len(self.view.dims) != len(shape):
+        if self.view is None:
+            return tuple(enumerate(shape))
+        if len(self.view.dims) != len(shape):
             return None
         plain = row_major(shape)
         left = list(range(len(shape)))

@@ -32,8 +32,8 @@ def test_an_engine_without_a_kernel_is_said_once():
         run(np.float64, outputs=("y", "z"))
     [text] = [str(each.message) for each in said]
     assert text.startswith(
-        "operator AveragePool with output 'y' asks for the engine 'ONEDNN', which has no kernel for its arguments and inputs "
-        "(float64 with 4 axes)"
+        "operator AveragePool with output 'y' asks for the engine 'ONEDNN', which has no kernel for its arguments and "
+        "inputs (float64 with 4 axes)"
     )
     run(np.float64)
 

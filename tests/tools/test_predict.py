@@ -101,6 +101,7 @@ def test_a_peer_whose_outputs_agree(tmp_path, monkeypatch):
     assert alone.good and "x as fast (pairs" in alone.text
 
 
+@pytest.mark.slow
 def test_several_threads_call_one_predictor(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(BENCH.parent.parent))
     work = predict.Predictors(1, 1, layers=0, callers=3, warmup=1)
@@ -123,6 +124,7 @@ def test_the_time_of_callers_is_that_of_all_divided_by_their_number():
         worker.timed_by_callers(lambda: 1 / 0, 1, 2)
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_is_reported(tmp_path):
     (tmp_path / "peer_onnxruntime.py").write_text("raise SystemExit('no such library')", encoding="utf-8")
     work = predict.Predictors(1, 1, layers=18, size=32)

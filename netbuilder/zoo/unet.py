@@ -77,5 +77,5 @@ def create_unet(
     if no_loss:
         return scores
     if label is None:
-        return brew.softmax(model, scores, "softmax", axis=1)
+        return brew.softmax(model, scores, "softmax", axis=1, one_axis=True)
     return model.net.SpatialSoftmaxWithLoss([scores, label], ["softmax", "loss"])

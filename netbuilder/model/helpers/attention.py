@@ -260,7 +260,7 @@ def attention(
         q, k = (model.net.RotaryEmbedding([part, *rotary, *where], part + "_rotated") for part in (q, k))
     if cache is not None:
         k, v = (
-            cache.extend(model, f"{blob_out}_{what}", part, groups, width)
+            cache.extend(model, blob_out + f"_{what}", part, groups, width)
             for what, part in (("keys", k), ("values", v))
         )
         mask, causal = cache.mask, False

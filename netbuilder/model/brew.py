@@ -28,6 +28,7 @@ from netbuilder.model.helpers import (
 from netbuilder.model.helpers import attention as _attention
 from netbuilder.model.helpers import conv as _conv
 from netbuilder.model.helpers import dropout as _dropout
+from netbuilder.model.helpers import einsum as _einsum
 from netbuilder.model.helpers import elementwise_linear as _elementwise_linear
 from netbuilder.model.helpers import embedding as _embedding
 from netbuilder.model.helpers import fc as _fc
@@ -57,6 +58,7 @@ __all__ = [
     "depth_concat",
     "depthwise",
     "dropout",
+    "einsum",
     "elementwise_linear",
     "elu",
     "embedding",
@@ -244,6 +246,7 @@ depth_concat = register(outputs.depth_concat)
 depthwise = register(_conv.depthwise)
 dropout = register(_dropout.dropout)
 elementwise_linear = register(_elementwise_linear.elementwise_linear)
+einsum = register(_einsum.einsum)
 embedding = register(_embedding.embedding)
 elu = register(nonlinearity.elu)
 fc = register(_fc.fc)

@@ -33,6 +33,7 @@ HELPERS = {
     "depth_concat": {"blobs_in": ["a", "b"], "blob_out": "c"},
     "depthwise": {**_ONE, "dim": 4, "kernel": 3, "weight_init": None, "bias_init": None, "stride": 1, "pad": 1},
     "dropout": {**_ONE, "ratio": 0.5, "is_test": 0, "use_cudnn": False},
+    "einsum": {**_TWO, "subscripts": "ij,jk->ik"},
     "elementwise_linear": {**_ONE, "dim": 3, "weight_init": None, "bias_init": None, "axis": 1},
     "elu": {**_ONE, "alpha": 1.0},
     "embedding": {**_ONE, "num_rows": 5, "dim_out": 3, "weight_init": None, "table": None, "lengths": None,

@@ -85,6 +85,7 @@ def kernel_table() -> dict[str, Any]:
         "MatMul": dense.matmul,
         "MaxPool": pool.max_pool,
         "MaxPoolGradient": pool.max_pool_gradient,
+        "ReduceMean": pool.mean_of_images,
         "Softmax": softmax.softmax,
         "SoftmaxGradient": softmax.softmax_gradient,
         "SoftmaxWithLoss": softmax.softmax_with_loss,

@@ -139,7 +139,7 @@ def gelu_in_parts(net, conv, parameter):
 
 def squeeze_and_excitation(net, conv, parameter):
     channels = 20
-    net.AveragePool("c", "pooled", global_pooling=1)
+    net.ReduceMean("c", "pooled", axes=[2, 3], keepdims=1)
     conv("pooled", "few", 8, channels)
     net.Swish("few", "active")
     conv("active", "many", channels, 8)
@@ -152,7 +152,7 @@ CHAINS = {
     "prelu": (lambda net, conv, parameter: net.PRelu(["c", parameter("s", 20)], "a"), ["Conv", "PRelu", "Conv"]),
     "gelu in parts": (gelu_in_parts, ["Conv", "Scale+Erf+Add+Mul x2", "Conv"]),
     "squeeze and excitation": (
-        squeeze_and_excitation, ["Conv", "AveragePool", "Conv", "Swish", "Conv", "Sigmoid", "Mul", "Conv"],
+        squeeze_and_excitation, ["Conv", "ReduceMean", "Conv", "Swish", "Conv", "Sigmoid", "Mul", "Conv"],
     ),
 }  # fmt: skip
 

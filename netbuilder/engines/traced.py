@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
-from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Step, Tracer
+from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Step, Tracer, numpy_function
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, plain_kernel
 
@@ -273,6 +273,6 @@ def _of_zeros(program: Program, number: float) -> bool:
                 condition, x, y = step.operands
                 made = np.where(value(condition, bool), value(x, step.compute), value(y, step.compute))
             else:
-                made = getattr(np, step.function)(*(value(operand, step.compute) for operand in step.operands))
+                made = numpy_function(step.function)(*(value(operand, step.compute) for operand in step.operands))
             found[id(step)] = np.asarray(made).astype(step.dtype)
         return all(value(output, dtype) == 0 for output, dtype in zip(program.outputs, program.dtypes))

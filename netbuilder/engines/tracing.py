@@ -8,7 +8,7 @@ more than elementwise functions and reductions over axes (a decision that depend
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "Tracer",
     "Uniform",
     "View",
+    "numpy_function",
     "reshaped_extents",
 ]
 
@@ -199,6 +200,17 @@ class Program:
             left.pop()
         return list(found.values())
 
+    def with_loads(self, shape: tuple[int, ...], loads: Mapping[Load, Expression]) -> Program:
+        """Return the program for outputs of another shape, with other values in place of its loads."""
+        found: dict[int, Step] = {}
+
+        def new(value: Any) -> Any:
+            return found[id(value)] if isinstance(value, Step) else loads[value] if isinstance(value, Load) else value
+
+        for step in self.steps():
+            found[id(step)] = replace(step, operands=tuple(map(new, step.operands)))
+        return replace(self, shape=shape, outputs=tuple(map(new, self.outputs)))
+
     def _loads(self) -> dict[Load, None]:
         values = [*self.outputs, *(operand for step in self.steps() for operand in step.operands)]
         values += [part for output in self.outputs if isinstance(output, Stacked) for part in output.values]
@@ -223,6 +235,8 @@ _ARITHMETIC = {
     "cos": 1,
     "cosh": 1,
     "divide": 2,
+    "erf": 1,
+    "erfc": 1,
     "exp": 1,
     "expm1": 1,
     "floor": 1,
@@ -283,6 +297,14 @@ _OTHER_NAMES = {
 }
 _FLOATS_ONLY = {"copysign", "power", "reciprocal", "rint", "ceil", "floor", "trunc", "sign"}
 _KINDS = "?bBhHiIlLqQefd"
+
+
+def numpy_function(name: str) -> Callable[..., Any]:
+    """Return the function of arrays that a step of a program names: NumPy's, or one that NumPy has not."""
+    own = {"erf": math.erf, "erfc": math.erfc}.get(name)
+    if own is None:
+        return getattr(np, name)  # type: ignore[no-any-return]
+    return lambda x: np.vectorize(own, otypes=[np.asarray(x).dtype])(x)
 
 
 def _sample(value: Any) -> Any:
@@ -570,7 +592,7 @@ def _apply(name: str, operands: Sequence[Any], dtype: Any = None) -> Symbol:
         raise NotTraced(f"the function {name}")
     samples = [_sample(operand) for operand in operands]
     with np.errstate(all="ignore"):
-        found = getattr(np, name)(*samples)
+        found = numpy_function(name)(*samples)
     if not any(isinstance(operand, Symbol) for operand in operands):
         return _constant(found, dtype)
     result = np.asarray(found).dtype if dtype is None else np.dtype(dtype)

@@ -22,7 +22,6 @@ from netbuilder.engines.onednn.deferred_gradients import without_unread_dx
 from netbuilder.engines.onednn.layout import Desc, View, plain_in, rounded, row_major
 from netbuilder.engines.onednn.precision import sums_depend_on_extents, types_for_products
 from netbuilder.engines.onednn.primitive import (
-    NOT_NEGATIVE,
     PostOp,
     Primitive,
     Step,
@@ -30,7 +29,7 @@ from netbuilder.engines.onednn.primitive import (
 )
 from netbuilder.engines.onednn.products import product
 from netbuilder.ops.core import extensions
-from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import InParts
 from netbuilder.ops.core.operator import TensorSpec
 

@@ -22,7 +22,6 @@ from netbuilder.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.engines.onednn.layout import Desc, elements, image_view, plain_in, row_major, stored_as
 from netbuilder.engines.onednn.precision import orders_as_given
 from netbuilder.engines.onednn.primitive import (
-    NOT_NEGATIVE,
     SMALL,
     Primitive,
     Step,
@@ -32,7 +31,7 @@ from netbuilder.engines.onednn.primitive import (
     prepared,
 )
 from netbuilder.engines.onednn.products import product
-from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.conv_geometry import Geometry
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel

@@ -83,8 +83,6 @@ _ALL = (
     Optimization("relu_gradient_stats", "fusion",
         "ReluGradient and the ChannelBackpropStats after it, of a SpatialBN over several devices, run as one "
         "kernel", ROUNDING),
-    Optimization("sum_relu", "fusion",
-        "a Sum of two values and the Relu after it run as one kernel"),
     Optimization("fc_relu", "fusion",
         "FC and the Relu after it run as one kernel"),
     Optimization("conv_relu", "fusion",

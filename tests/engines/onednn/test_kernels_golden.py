@@ -115,5 +115,5 @@ def test_golden_max_pool_after_a_relu(case):
 
 
 def test_most_cases_are_served():
-    assert len(CASES) > 150
+    assert len(CASES) > 110
     assert np.mean([left(case) for case in CASES]) < 0.35

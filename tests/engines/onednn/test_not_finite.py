@@ -25,8 +25,8 @@ if not onednn.available():
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.layout import channel_blocked, image_view, rounded
-from netbuilder.engines.onednn.primitive import NOT_NEGATIVE
 from netbuilder.engines.onednn.registration import register_kernels
+from netbuilder.ops.core.contexts import NOT_NEGATIVE
 
 register_kernels()
 KERNELS = {

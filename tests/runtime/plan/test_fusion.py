@@ -87,7 +87,7 @@ CASES = {
         ["Relu", "Conv+Relu", "Conv+Sum+Relu"],
     ),
     "Sum without Relu": ([relu("x", "r"), conv("r", "c"), total("c", "r", "s"), make_op("Exp", ["s"], ["e"])], "e",
-                         ["Relu", "Conv", "Sum", "Exp"]),  # the Conv reads what it would overwrite
+                         ["Relu", "Conv", "Sum+Exp"]),  # the Conv reads what it would overwrite
     "Sum of two Convs": ([conv("x", "c"), conv("a", "d"), total("c", "d", "s")], "s", ["Conv", "Conv+Sum"]),
     "Sum in place of the Conv": ([conv("x", "c"), conv("a", "d"), total("d", "c", "d")], "d", ["Conv", "Conv+Sum"]),
     "Sum in place of the other": ([conv("x", "c"), conv("a", "d"), total("c", "d", "c")], "c", ["Conv", "Conv+Sum"]),

@@ -24,7 +24,7 @@ from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, registe
 from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
 
-__all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "generate"]
+__all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "Function", "converted", "generate"]
 
 FROM_BFLOAT16, TO_BFLOAT16 = "from bfloat16", "to bfloat16"
 """Functions between float32 and the bits of bfloat16, as uint16."""
@@ -79,7 +79,7 @@ def generate(program: Program, *, halves: Callable[[], bool]) -> Code:
     dtypes = [*program.dtypes, *(load.dtype for load in program.loads()), *(step.compute for step in program.steps())]
     if any(dtype.char == "e" for dtype in dtypes) and not halves():
         raise NotTraced("float16 on a CPU without instructions for it")
-    return _Function(program).code()
+    return Function(program).code()
 
 
 def _axes(program: Program, loads: Sequence[Load]) -> list[tuple[int, tuple[bool, ...], int]]:
@@ -116,7 +116,7 @@ def _part(moved: tuple[int, int, int], shape: tuple[int, ...], axis: int) -> int
     return 0 if before < moved[0] else 1 if before < moved[0] * moved[1] else 2
 
 
-class _Function:
+class Function:
     """Writes the function of a program."""
 
     def __init__(self, program: Program) -> None:
@@ -304,9 +304,9 @@ class _Function:
         if isinstance(expression, HostNumber):
             return self._number(expression, dtype)
         if isinstance(expression, Uniform):
-            return _converted(self._body, self._uniform(expression), expression.dtype, dtype)
+            return converted(self._body, self._uniform(expression), expression.dtype, dtype)
         value = self._of_load[expression] if isinstance(expression, Load) else self._found[id(expression)]
-        return _converted(self._body, value, expression.dtype, dtype)
+        return converted(self._body, value, expression.dtype, dtype)
 
     def _constant(self, value: Any, dtype: np.dtype[Any]) -> str:
         with np.errstate(all="ignore"):
@@ -332,7 +332,7 @@ class _Function:
             place = next(k for k, other in enumerate(self._program.numbers) if other is number)
             kind = register_type(stored)
             wide = e.splat(self._argument(self._first_number + place, kind), kind)
-            self._of_number[key] = _converted(e, wide, stored, dtype)
+            self._of_number[key] = converted(e, wide, stored, dtype)
         return self._of_number[key]
 
     def _uniform(self, numbers: Uniform) -> str:
@@ -367,7 +367,7 @@ class _Function:
         if step.function == TO_BFLOAT16:
             return _bfloat16(e, self._value(step.operands[0], step.compute))
         if step.function in _LOGICAL or step.function == "logical_not":
-            operands = [_converted(e, self._value(x, step.compute), step.compute, _BOOL) for x in step.operands]
+            operands = [converted(e, self._value(x, step.compute), step.compute, _BOOL) for x in step.operands]
             if step.function == "logical_not":
                 return e.binary("xor", operands[0], e.constant(1, "i1"), "i1")
             first, second = operands
@@ -376,7 +376,7 @@ class _Function:
         if found is None:
             found = self._applied(step.function, step.compute, [self._value(x, step.compute) for x in step.operands])
         if step.compute != step.dtype:
-            return found if step.dtype.kind == "b" else _converted(e, found, step.compute, step.dtype)
+            return found if step.dtype.kind == "b" else converted(e, found, step.compute, step.dtype)
         return _rounded_half(e, found) if step.dtype.char == "e" and step.function not in _EXACT else found
 
     def _power(self, step: Step) -> str | None:
@@ -542,7 +542,7 @@ def _rounded_half(e: Emitter, value: str) -> str:
     return e.convert("fpext", e.convert("fptrunc", value, "float", "half"), "half", "float")
 
 
-def _converted(e: Emitter, value: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:
+def converted(e: Emitter, value: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:
     """Return values of another type.
 
     Raises:

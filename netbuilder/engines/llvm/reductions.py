@@ -24,7 +24,7 @@ from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.tracing import Constant, Load, NotTraced, Step, Sum, Symbol, View, reshaped_extents
 
-__all__ = ["ReducedCode", "reduced_code", "reductions_of"]
+__all__ = ["Form", "ReducedCode", "reduced_code", "reductions_of"]
 
 _LONG = 4096
 """Sums of more elements are added in float64."""
@@ -45,35 +45,49 @@ class ReducedCode(Code):
     inplace: tuple[tuple[int, int], ...] = ()
 
 
-def reduced_code(outputs: Sequence[Symbol]) -> ReducedCode:
+def reduced_code(outputs: Sequence[Symbol], loops: Sequence[tuple[int, int]] = ()) -> ReducedCode:
     """Return the code that computes some outputs, which read reductions over the same axes.
+
+    Args:
+        outputs: the outputs.
+        loops: see ``Form``.
 
     Raises:
         NotTraced: there is none.
     """
-    return _Reducing(_Form(outputs)).reduced()
+    return _Reducing(Form(outputs, loops)).reduced()
 
 
-class _Form:
-    """What is computed, in one shape.
+class Form:
+    """What computes some outputs, which read reductions over the same axes, in one shape.
 
-    Every load has the shape ``base`` with ones for the axes that it does not have, every equal expression exists once,
-    and a reduction is the load of a ``Sum`` with the shape that has the axes ``kept``.
+    Every load has the extents of ``loops``, with ones for the axes that it does not have, every equal expression exists
+    once, and a reduction is the load of a ``Sum`` with the shape that has the axes ``kept``.
+
+    Args:
+        outputs: the outputs.
+        loops: (axis, extent) over elements of the shape ``base`` in memory, slowest first; (): in plain order.
 
     Attributes:
+        base: the shape of what is reduced.
         values: of the outputs.
         of_elements: whether an output has all elements, or one for each row.
         sums: the reductions, in the order in which they are computed.
         level: of each of them: how many reductions it depends on, one after the other.
-        axes: the joined axes, each with its extent, whether it is reduced, and the loads that have it.
+        axes: the joined loops, each with its extent, whether it is reduced, and the loads that have it.
+
+    Raises:
+        NotTraced: they cannot be computed so.
     """
 
-    def __init__(self, outputs: Sequence[Symbol]) -> None:
+    def __init__(self, outputs: Sequence[Symbol], loops: Sequence[tuple[int, int]] = ()) -> None:
         first = next((each for symbol in outputs for each in reductions_of(symbol.expression)), None)
         if first is None or not math.prod(first.shape):
             raise NotTraced("no reduction, or one of no elements")
         self.base = first.shape
         self.reduced = tuple(a in first.axes for a in range(len(self.base)))
+        self.loops = tuple(loops) or tuple(enumerate(self.base))
+        self.in_memory = tuple(n for _, n in self.loops)
         self.kept_shape = tuple(1 if reduced else n for n, reduced in zip(self.base, self.reduced))
         self._known: dict[Any, Any] = {}
         self._sums: dict[Any, Sum] = {}
@@ -126,7 +140,8 @@ class _Form:
         else:
             raise NotTraced("values of several sizes")
         if not isinstance(load.input, Sum):
-            return Load(load.input, own, load.dtype)
+            shape = tuple(1 if own[axis] == 1 else n for axis, n in self.loops)
+            return Load(load.input, shape, load.dtype)
         total = load.input
         if math.prod(total.shape) != math.prod(self.base) or own != self.kept_shape:
             raise NotTraced("reductions of several sizes")
@@ -145,10 +160,10 @@ class _Form:
 
     def _joined(self) -> list[tuple[int, bool, tuple[bool, ...]]]:
         joined: list[tuple[int, bool, tuple[bool, ...]]] = []
-        for axis, extent in enumerate(self.base):
+        for k, (axis, extent) in enumerate(self.loops):
             if extent == 1:
                 continue
-            own = tuple(load.shape[axis] != 1 for load in self.loads)
+            own = tuple(load.shape[k] != 1 for load in self.loads)
             if joined and joined[-1][1:] == (self.reduced[axis], own):
                 joined[-1] = (joined[-1][0] * extent, *joined[-1][1:])
             else:
@@ -173,7 +188,7 @@ def reductions_of(value: Any) -> Iterator[Sum]:
 class _Reducing(Function, Loops):
     """Writes the function of a form."""
 
-    def __init__(self, form: _Form) -> None:
+    def __init__(self, form: Form) -> None:
         self._form, self._loads, self._axes = form, form.loads, form.axes
         self._read = tuple(sorted({load.input for load in form.loads}))
         self._entry, self._body = Emitter("e"), Emitter("v")
@@ -211,8 +226,8 @@ class _Reducing(Function, Loops):
 
     def _is_row(self, value: Any, rows: set[int]) -> bool:
         if isinstance(value, Load):
-            has = [n != 1 for n in value.shape]
-            return isinstance(value.input, Sum) or not any(h and r for h, r in zip(has, self._form.reduced))
+            reduced = (self._form.reduced[axis] for axis, _ in self._form.loops)
+            return isinstance(value.input, Sum) or not any(n != 1 and r for n, r in zip(value.shape, reduced))
         return isinstance(value, Constant) or id(value) in rows
 
     def _make_passes(self) -> list[list[Any]]:
@@ -289,7 +304,7 @@ class _Reducing(Function, Loops):
         for i in self._read:
             mine = [load for load in self._loads if load.input == i]
             for j, whole in enumerate(form.of_elements):
-                fits = whole and mine[0].dtype == form.dtypes[j] and [load.shape for load in mine] == [form.base]
+                fits = whole and mine[0].dtype == form.dtypes[j] and [load.shape for load in mine] == [form.in_memory]
                 if fits and self._read_in.get(i, 0) <= self._made_in.get(j, len(self._passes)):
                     pairs.append((i, j))
         return tuple(pairs)

@@ -22,6 +22,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 Check = tuple[Callable[[Any], bool], str]
 """Whether a value is of a type, and what it must be in words."""
 
+_ALWAYS: dict[str, tuple[type, ...]] = {
+    "None": (type(None),), "int": (int,), "float": (float, int), "bool": (bool,), "str": (str,), "bytes": (bytes,),
+}  # fmt: skip
+"""By types as they are written, those of values that need no other look."""
+
 _LISTS = ("Sequence", "Iterable", "Collection", "list", "tuple")
 _HELD = (list, tuple, set, frozenset, dict, range, np.ndarray)
 _MAPPINGS = ("Mapping", "dict")
@@ -89,14 +94,23 @@ class CallChecks:
         written = {name: kind for name, kind in _written(signature) if name not in own} | dict(more or {})
         found = {name: self._check(kind) for name, kind in written.items()}
         self._checks = {name: check for name, check in found.items() if check is not None}
+        self._always = {name: self._fitting(written[name]) for name in self._checks}
 
     def problem(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return what is wrong with the first argument that has another type; "" for none."""
         for name, value in (*zip(self._parameters, args), *kwargs.items()):
             check = self._checks.get(name)
-            if check is not None and not check[0](value):
+            if check is not None and type(value) not in self._always[name] and not check[0](value):
                 return f"{self._owner}: {name} must be {check[1]}, got {_shown(value)}"
         return ""
+
+    def _fitting(self, kind: str) -> frozenset[type]:
+        """Return the types of which each value fits."""
+        if kind in self._kinds:
+            return frozenset()
+        return frozenset(
+            each for part in _split(kind, "|") if part not in self._kinds for each in _ALWAYS.get(part, ())
+        )
 
     def _check(self, kind: str) -> Check | None:
         """Return the check of a type as it is written; None: it may be anything."""

@@ -306,6 +306,7 @@ def passes_cases(g):
     yield passes.net_pass, {"function": lambda net, context: None}, ["function"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("cases", [exchange_cases, parallel_cases, runtime_cases, graph_cases, passes_cases])
 def test_no_bare_errors(cases, given, tmp_path, monkeypatch):

@@ -93,8 +93,8 @@ MODULES: dict[str, tuple[str, str]] = {
     "python.helpers.nonlinearity": ("Activation functions.", "model.helpers.nonlinearity: prelu relu tanh"),
     "python.helpers.normalization": (
         "Normalization, and softmax.",
-        "model.helpers.normalization: instance_norm layer_norm lrn moments_with_running_stats spatial_bn "
-        "spatial_gn; model.helpers.outputs: softmax",
+        "caffe2.layer_norm: layer_norm; model.helpers.normalization: instance_norm lrn moments_with_running_stats "
+        "spatial_bn spatial_gn; model.helpers.outputs: softmax",
     ),
     "python.helpers.pooling": ("Pooling.", "model.helpers.pooling: average_pool max_pool max_pool_with_index"),
     "python.helpers.quantization": (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
-from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Step, Tracer
+from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Step, Tracer, numpy_function
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, plain_kernel
 
@@ -18,6 +18,7 @@ __all__ = [
     "ANY_SHAPE",
     "ELEMENTWISE",
     "UPDATES",
+    "WITH_SUMS",
     "UpdateChain",
     "is_elementwise",
     "keeps_zeros",
@@ -55,6 +56,20 @@ ELEMENTWISE = frozenset(
     """.split()
 )
 """Operators whose plain kernels are traced. One that cannot be, for its arguments or inputs, has another kernel."""
+
+WITH_SUMS = frozenset(
+    """
+    BatchMoments C10LayerNorm_DontUseThisOpYet CosineSimilarityGradient DotProduct DotProductWithPadding
+    ElementwiseLinearGradient GFtrl InstanceNorm InstanceNormGradient L1Distance Lars LayerNorm LayerNormGradient
+    LearningRateAdaption LpNorm Moments Normalize NormalizeGradient NormalizeL1 PReluGradient Perplexity RMSNorm
+    RMSNormGradient ReduceBackMean ReduceBackSum ReduceFrontMean ReduceFrontSum ReduceFrontWeightedSum ReduceL1 ReduceL2
+    ReduceMean ReduceSum ReduceTailSum SigmoidCrossEntropyLoss
+    SigmoidCrossEntropyWithLogits SmoothL1Loss SquaredL2Distance Storm SumElements SumReduceLike SumSqrElements
+    TileGradient UpsampleNearestGradient
+    WeightedSigmoidCrossEntropyWithLogits Wngrad
+    """.split()
+)
+"""Operators whose plain kernels have sums over axes, and are traced."""
 
 _MOST_FORMS = 4096
 """Forms of updates that are remembered."""
@@ -258,6 +273,6 @@ def _of_zeros(program: Program, number: float) -> bool:
                 condition, x, y = step.operands
                 made = np.where(value(condition, bool), value(x, step.compute), value(y, step.compute))
             else:
-                made = getattr(np, step.function)(*(value(operand, step.compute) for operand in step.operands))
+                made = numpy_function(step.function)(*(value(operand, step.compute) for operand in step.operands))
             found[id(step)] = np.asarray(made).astype(step.dtype)
         return all(value(output, dtype) == 0 for output, dtype in zip(program.outputs, program.dtypes))

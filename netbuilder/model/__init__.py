@@ -2,6 +2,7 @@
 
 from netbuilder.model import brew
 from netbuilder.model.brew import arg_scope
+from netbuilder.model.generation import Generator
 from netbuilder.model.initializers import (
     ExternalInitializer,
     Initializer,
@@ -15,6 +16,7 @@ from netbuilder.model.parameter_sharing import ParameterSharing
 
 __all__ = [
     "ExternalInitializer",
+    "Generator",
     "Initializer",
     "ModelHelper",
     "ParameterInfo",

@@ -19,11 +19,13 @@ from netbuilder.model.helpers import (
     inputs,
     nonlinearity,
     normalization,
+    operators,
     outputs,
     pooling,
     quantization,
     train,
 )
+from netbuilder.model.helpers import attention as _attention
 from netbuilder.model.helpers import conv as _conv
 from netbuilder.model.helpers import dropout as _dropout
 from netbuilder.model.helpers import elementwise_linear as _elementwise_linear
@@ -43,6 +45,7 @@ __all__ = [
     "arg_max",
     "arg_min",
     "arg_scope",
+    "attention",
     "average_pool",
     "batch_mat_mul",
     "concat",
@@ -52,6 +55,7 @@ __all__ = [
     "conv_transpose",
     "db_input",
     "depth_concat",
+    "depthwise",
     "dropout",
     "elementwise_linear",
     "elu",
@@ -60,6 +64,7 @@ __all__ = [
     "group_conv",
     "group_conv_deprecated",
     "has_helper",
+    "hard_swish",
     "image_input",
     "instance_norm",
     "iter",
@@ -70,17 +75,22 @@ __all__ = [
     "max_pool",
     "max_pool_with_index",
     "moments_with_running_stats",
+    "positions",
     "prelu",
     "reduce_sum",
     "register",
     "relu",
+    "rms_norm",
+    "rotary_tables",
     "sigmoid",
     "softmax",
     "spatial_bn",
     "spatial_gn",
+    "squeeze_excite",
     "sub",
     "sum",
     "tanh",
+    "transformer_block",
     "transpose",
 ]
 
@@ -221,6 +231,7 @@ add = register(algebra.add)
 add_weight_decay = register(train.add_weight_decay)
 arg_max = register(outputs.arg_max)
 arg_min = register(outputs.arg_min)
+attention = register(_attention.attention)
 average_pool = register(pooling.average_pool)
 batch_mat_mul = register(algebra.batch_mat_mul)
 concat = register(outputs.concat)
@@ -230,6 +241,7 @@ conv_nd = register(_conv.conv_nd)
 conv_transpose = register(_conv.conv_transpose)
 db_input = register(inputs.db_input)
 depth_concat = register(outputs.depth_concat)
+depthwise = register(_conv.depthwise)
 dropout = register(_dropout.dropout)
 elementwise_linear = register(_elementwise_linear.elementwise_linear)
 embedding = register(_embedding.embedding)
@@ -238,6 +250,7 @@ fc = register(_fc.fc)
 fused_8bit_rowwise_quantized_to_float = register(quantization.fused_8bit_rowwise_quantized_to_float)
 group_conv = register(_conv.group_conv)
 group_conv_deprecated = register(_conv.group_conv_deprecated)
+hard_swish = register(nonlinearity.hard_swish)
 image_input = register(inputs.image_input)
 instance_norm = register(normalization.instance_norm)
 iter = register(train.iter)
@@ -248,15 +261,23 @@ mat_mul = register(algebra.mat_mul)
 max_pool = register(pooling.max_pool)
 max_pool_with_index = register(pooling.max_pool_with_index)
 moments_with_running_stats = register(normalization.moments_with_running_stats)
+positions = register(_attention.positions)
 prelu = register(nonlinearity.prelu)
 reduce_sum = register(algebra.reduce_sum)
 relu = register(nonlinearity.relu)
+rms_norm = register(normalization.rms_norm)
+rotary_tables = register(_attention.rotary_tables)
 sigmoid = register(nonlinearity.sigmoid)
 softmax = register(outputs.softmax)
 sparse_lengths_sum_4bit_rowwise_sparse = register(quantization.sparse_lengths_sum_4bit_rowwise_sparse)
 spatial_bn = register(normalization.spatial_bn)
 spatial_gn = register(normalization.spatial_gn)
+squeeze_excite = register(_conv.squeeze_excite)
 sub = register(algebra.sub)
 sum = register(algebra.sum)
 tanh = register(nonlinearity.tanh)
+transformer_block = register(_attention.transformer_block)
 transpose = register(algebra.transpose)
+
+for _helper in operators.HELPERS:
+    register(_helper)

@@ -58,12 +58,13 @@ class Template:
         """Return the operator with the names that ``names`` has for its blobs, as a new message or in an empty one."""
         op = OperatorDef() if into is None else into
         op.CopyFrom(self._bare)
-        op.input.extend([names[name] for name in self._inputs])
-        op.output.extend([names[name] for name in self._outputs])
+        renamed = names.__getitem__
+        op.input.extend(map(renamed, self._inputs))
+        op.output.extend(map(renamed, self._outputs))
         if self._controls:
-            op.control_input.extend([names[name] for name in self._controls])
+            op.control_input.extend(map(renamed, self._controls))
         if self.names_more:
-            rename_in_subgraphs(op, names.__getitem__)
+            rename_in_subgraphs(op, renamed)
         return op
 
 

@@ -102,10 +102,20 @@ def _prepare_scatter_weighted_sum(op: ScatterWeightedSum, ctx: PlanContext, *spe
 @register
 @operator_class(frozen=True)
 class ScatterAssign(Operator):
-    """X[indices] = rows, in place; if an index is repeated, one of its rows is used."""
+    """X[indices] = rows along ``axis``, in place; if an index is repeated, one of its rows is used."""
 
-    signature = "X (R, *S): any, indices (*I): int32|int64, rows (*I, *S): as X -> Y (R, *S): as X"
+    signature = """
+        X (*A, R @ axis, *S): any
+        indices (*I): int32|int64
+        rows (*A, *I, *S): as X
+        -> Y: as X
+    """
     must_inplace = ((0, 0),)
+    axis: int = 0
+
+    def place(self, table: Any, indices: Any) -> tuple[Any, ...]:
+        """Return the index of the table's elements that are replaced."""
+        return (*[slice(None)] * (self.axis % table.ndim), indices)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0
@@ -113,11 +123,14 @@ class ScatterAssign(Operator):
 
 @kernel(ScatterAssign)
 def scatter_assign(op: ScatterAssign, ctx: RunContext, x: Any, indices: Any, rows: Any) -> tuple[Any, ...]:
-    indices = checked_indices(ctx, "ScatterAssign", indices, x.shape[0])
+    xp, axis = ctx.xp, op.axis % x.ndim
+    indices = checked_indices(ctx, "ScatterAssign", indices, x.shape[axis])
     if ctx.add_in_order is not None:
-        return (with_rows(ctx.xp, x, indices.reshape(-1), rows.reshape(-1, *x.shape[1:])),)
+        flat = rows.reshape(*x.shape[:axis], indices.size, *x.shape[axis + 1 :])
+        turned = with_rows(xp, xp.moveaxis(x, axis, 0), indices.reshape(-1), xp.moveaxis(flat, axis, 0))
+        return (xp.ascontiguousarray(xp.moveaxis(turned, 0, axis)),)
     table = x.copy()
-    table[indices] = rows
+    table[op.place(x, indices)] = rows
     return (table,)
 
 
@@ -130,10 +143,10 @@ def _prepare_scatter_assign(op: ScatterAssign, ctx: PlanContext, *specs: TensorS
         same = np.may_share_memory(x, table)
 
         def run() -> None:
-            check_indices("ScatterAssign", indices, table.shape[0])
+            check_indices("ScatterAssign", indices, table.shape[op.axis])
             if not same:
                 np.copyto(table, x)
-            table[indices] = rows
+            table[op.place(table, indices)] = rows
 
         return run
 

@@ -236,27 +236,39 @@ def _prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: Tenso
         flat = [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)]
         direct = op.gpu_exchange(common, call, flat)
         plain = partial(_in_plain_order_on_host, op, ctx, common, specs, outs, names)
-        through_host = _through_host(op, common, call, flat, names, plain)
-
-        def begin_directly(exchange: GpuExchange) -> Callable[[], None]:
-            exchange.mark()
-            started = common.begin(call, lambda _, same_layouts: exchange.start() if same_layouts else plain())
-
-            def wait() -> None:
-                started()
-                exchange.wait()
-
-            return wait
+        begin_exchange = (
+            _through_host(op, common, call, flat, names, plain)
+            if direct is None
+            else _by_nccl(common, call, direct, plain)
+        )
 
         def begin() -> Any:
             for out, given in copies:
                 copy_into(out, given)
-            return through_host() if direct is None else begin_directly(direct)
+            return begin_exchange()
 
         return begin
 
     pairs = [(i + 1, i) for i in range(len(xs))]
     return Prepared([world, *specs], specs, bind, inplace=pairs, name="nccl", extensions=(SplitKernel(),))
+
+
+def _by_nccl(
+    common: CommonWorld, call: Collective, exchange: GpuExchange, plain: Callable[[], object]
+) -> Callable[[], Callable[[], None]]:
+    """Return what begins an exchange where the blobs are; ``plain`` exchanges where ranks have different layouts."""
+
+    def begin() -> Callable[[], None]:
+        exchange.mark()
+        started = common.begin(call, lambda _, same_layouts: exchange.start() if same_layouts else plain())
+
+        def wait() -> None:
+            started()
+            exchange.wait()
+
+        return wait
+
+    return begin
 
 
 def _through_host(

@@ -21,6 +21,7 @@ __all__ = [
     "ANY_ORDER",
     "CHANNELS_LAST",
     "LEFT_AS_IS",
+    "NOT_NEGATIVE",
     "AddInOrder",
     "BoundStep",
     "CompiledSegment",
@@ -169,9 +170,19 @@ class Layout(Protocol):
     filled: bool  #: each kernel that writes such a value writes every byte, padding included; False by default
     engine: str
 
+    def loops(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
+        """How a value of a shape is stored: (axis, extent) of the loops over its elements in memory, slowest first.
+
+        An axis may have several, its most significant part first; together they may be longer than the axis, which is
+        padded with zeros. None: it cannot be said so; on the host, other engines then read plain values only.
+        """
+
 
 LEFT_AS_IS: Any = object()
 """What a plain kernel outside a plan returns for an output whose blob keeps its present value."""
+
+NOT_NEGATIVE = "not negative"
+"""The key published with an output whose elements are not negative, such as that of a Relu."""
 
 ANY_ORDER, CHANNELS_LAST = "any order", "channels last"
 """In which order the images of a plan should be stored."""

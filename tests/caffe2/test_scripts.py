@@ -60,6 +60,7 @@ def test_same_words(name, tmp_path):
     assert printed.splitlines() == (HERE / "data" / f"{name}.txt").read_text().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_other_numbers_of_devices(devices, tmp_path):
     """One device gives finite numbers, too, and a batch that three share is given out whole."""

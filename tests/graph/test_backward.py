@@ -1,6 +1,7 @@
 """The backward pass: devices of what it makes, its other callers, and what it costs."""
 
 import numpy as np
+import pytest
 
 from cost import cpu_seconds
 from netbuilder.graph import DeviceScope, GradientRegistry, GradientSlice, NameScope, Net
@@ -146,6 +147,7 @@ def _chain(count):
     return net, cpu_seconds(lambda: net.AddGradientOperators([x])) / count
 
 
+@pytest.mark.slow
 def test_the_cost_is_linear_and_there_is_no_recursion():
     _chain(100)
     few = min(_chain(1000)[1] for _ in range(2))

@@ -135,5 +135,6 @@ def _seconds(count):
     return cpu_seconds(lambda: dependencies(net)) / count
 
 
+@pytest.mark.slow
 def test_the_cost_is_linear():
     assert min(_seconds(40_000) for _ in range(2)) < 8 * min(_seconds(2000) for _ in range(3))

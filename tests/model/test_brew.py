@@ -1,10 +1,13 @@
 """Layer helpers: precedence of arguments, errors, results."""
 
+import math
+
 import numpy as np
 import pytest
 
 from netbuilder.graph import BlobReference
 from netbuilder.model import ModelHelper, brew
+from netbuilder.model.helpers import operators
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
@@ -257,3 +260,69 @@ def test_helpers_without_recorded_calls(model):
     np.testing.assert_array_equal(workspace.fetch("a"), 2 * x)
     np.testing.assert_array_equal(workspace.fetch("m"), [1, 0])
     np.testing.assert_array_equal(workspace.fetch("d"), np.concatenate([x, x], 1))
+
+
+def test_helpers_that_add_one_operator(model):
+    """Every row of the table: its operator, without the arguments that are for other layers, computes what it says."""
+    x, y = np.float32([[-4, -0.5, 0.5], [1, 2, 9]]), np.float32([[1, 2, 3], [4, 5, 6]])
+    erf = np.vectorize(math.erf)
+    cases = {
+        "abs": ("x", {}, abs(x)),
+        "cast": ("x", {"to": "int32"}, x.astype(np.int32)),
+        "clip": ("x", {"min": -1.0, "max": 1.0}, x.clip(-1, 1)),
+        "copy": ("x", {}, x),
+        "div": (["x", "y"], {}, x / y),
+        "exp": ("x", {}, np.exp(x)),
+        "expand_dims": ("x", {"dims": [0]}, x[None]),
+        "flatten": ("x", {"axis": 0}, x.reshape(1, 6)),
+        "gather": (["x", "rows"], {}, x[[1, 0, 1]]),
+        "gelu": ("x", {}, x * (1 + erf(x / 2**0.5)) / 2),
+        "hard_sigmoid": ("x", {}, (x / 6 + 0.5).clip(0, 1)),
+        "leaky_relu": ("x", {"alpha": 0.1}, np.where(x > 0, x, 0.1 * x)),
+        "log": ("y", {}, np.log(y)),
+        "log_softmax": ("x", {}, x - np.log(np.exp(x).sum(axis=1, keepdims=True))),
+        "maximum": (["x", "y"], {}, np.maximum(x, y)),
+        "mish": ("x", {}, x * np.tanh(np.log1p(np.exp(x)))),
+        "mul": (["x", "y"], {}, x * y),
+        "pad_image": ("image", {"pad": 1}, np.pad(x, 1)[None, None]),
+        "pow": ("y", {"exponent": 1.5}, y**1.5),
+        "reduce_max": ("x", {"axes": [0], "keepdims": 0}, x.max(axis=0)),
+        "reduce_mean": ("x", {"axes": [1]}, x.mean(axis=1, keepdims=True)),
+        "relu6": ("x", {}, x.clip(0, 6)),
+        "reshape": ("x", {"shape": [3, -1]}, x.reshape(3, 2)),
+        "scale": ("x", {"scale": 3.0}, 3 * x),
+        "slice": ("x", {"starts": [0, 1], "ends": [-1, 2]}, x[:, 1:2]),
+        "softplus": ("x", {}, np.log1p(np.exp(x))),
+        "sqrt": ("y", {}, np.sqrt(y)),
+        "squeeze": ("image", {"dims": [0, 1]}, x),
+        "stop_gradient": ("x", {}, x),
+        "swish": ("x", {}, x / (1 + np.exp(-x))),
+        "tile": ("x", {"tiles": 2, "axis": 1}, np.tile(x, (1, 2))),
+        "where": (["which", "x", "y"], {}, np.where(x > 1, x, y)),
+    }
+    assert set(cases) == {helper.__name__ for helper in operators.HELPERS} - {"split"}
+    for name, (blob_in, arguments_, _) in cases.items():
+        assert getattr(brew, name)(model, blob_in, f"{name}_of", **arguments_) == f"{name}_of"
+    parts = brew.split(model, "x", ["left", "right"], axis=1, split=[1, 2])
+    workspace = run(model, x=x, y=y, image=x[None, None], rows=np.int32([1, 0, 1]), which=x > 1)
+    for name, (_, _, want) in cases.items():
+        np.testing.assert_allclose(workspace.fetch(f"{name}_of"), want, rtol=2e-6, atol=1e-6, err_msg=name)
+    assert [workspace.fetch(part).tolist() for part in parts] == [x[:, :1].tolist(), x[:, 1:].tolist()]
+
+
+def test_gates_of_channels(model):
+    brew.squeeze_excite(model, "x", "y", 4, 2, activation="Swish", gate="HardSigmoid")
+    brew.hard_swish(model, "x", "h")
+    brew.depthwise(model, "x", "d", 4, 3, pad=1, no_bias=1)
+    x = np.random.default_rng(0).standard_normal((2, 4, 5, 5)).astype(np.float32)
+    workspace = run(model, x=x)
+    down, up = (workspace.fetch(f"y_{name}_w")[:, :, 0, 0] for name in ("squeeze", "excite"))
+    inner = x.mean(axis=(2, 3)) @ down.T
+    gates = ((inner / (1 + np.exp(-inner))) @ up.T / 6 + 0.5).clip(0, 1)
+    np.testing.assert_allclose(workspace.fetch("y"), x * gates[:, :, None, None], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(workspace.fetch("h"), x * (x / 6 + 0.5).clip(0, 1), rtol=1e-5, atol=1e-6)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+    want = np.einsum("nchwij,cij->nchw", windows, workspace.fetch("d_w")[:, 0])
+    np.testing.assert_allclose(workspace.fetch("d"), want, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ArgumentError, match="squeeze_excite 'z': there is no operator 'Gate'"):
+        brew.squeeze_excite(model, "x", "z", 4, 2, gate="Gate")

@@ -16,11 +16,13 @@ def per_operator(count):
     return seconds / made[0].net.op_len
 
 
+@pytest.mark.slow
 def test_the_cost_per_operator_does_not_grow():
     few, many = (min(per_operator(count) for _ in range(3)) for count in (4, 64))
     assert many < 5 * few  # 16 times, if the cost of building were quadratic
 
 
+@pytest.mark.slow
 def test_the_size_of_an_operator_does_not_grow():
     """Each operator of a reduction says over which devices, without listing them all."""
     few, many = (parallelize(range(count))[0].net.Proto() for count in (8, 256))

@@ -68,6 +68,7 @@ def in_float64(workspace):
             workspace.feed(name, workspace.fetch(name).astype(np.float64))
 
 
+@pytest.mark.slow
 def test_float64():
     want = trained([0], task_of(), prepare=in_float64, dtype=np.float64)
     for count in COUNTS:

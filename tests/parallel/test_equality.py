@@ -24,7 +24,7 @@ def trained(devices, *args, **kwargs):
     return values(record, workspace)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_optimizers(optimizer):
     one = trained([0], OPTIMIZERS[optimizer])

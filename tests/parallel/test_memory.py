@@ -38,7 +38,7 @@ def shared(model):
         for devices in (1, 2, 3)
     ],
 )
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_tables_and_sequences_train_as_without_sharing(model, devices):
     plain = MODELS[model]
     sharing = dataclasses.replace(plain, options={**plain.options, **SHARED})

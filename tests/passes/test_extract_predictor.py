@@ -257,6 +257,7 @@ def test_running_means_come_along():
     assert {"conv1_bn_rm", "conv1_bn_riv"} <= set(parameters)
 
 
+@pytest.mark.slow
 def test_a_long_net_takes_no_recursion_and_little_time():
     source = NetDef(name="long")
     for k in range(20_000):

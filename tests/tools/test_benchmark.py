@@ -125,7 +125,7 @@ def test_our_side_trains(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_our_side_has_momentum_decay_of_weights_and_no_gradient_of_the_data(task):
     model = Training(TASKS[task].small).model
     ops = model.net.Proto().op

@@ -130,7 +130,7 @@ def in_parts(names):
         yield pytest.param(name, 1, id=name, marks=pytest.mark.slow if name in LONG_RUNS else ())
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(24)
 @pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
 @pytest.mark.parametrize("name, every", list(in_parts(VALID)))
 def test_a_bad_value_is_named_in_one_line(name, every, place, monkeypatch):

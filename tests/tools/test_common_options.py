@@ -46,6 +46,7 @@ def test_make_db_refuses_larger_images_when_it_writes_and_inspects(folder, tmp_p
     assert REFUSED in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @needs_images
 def test_training_prediction_and_evaluation_refuse_larger_images(folder, tmp_path, capsys):
     exported, image = str(tmp_path / "predictor"), str(folder / "cat" / "00.jpg")
@@ -71,6 +72,7 @@ def test_training_prediction_and_evaluation_refuse_larger_images(folder, tmp_pat
         assert REFUSED in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs_images
 def test_the_check_of_an_export_has_the_limit_of_the_run(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("NETBUILDER_MAX_PIXELS", "10")  # which the option overrides, in the new process too

@@ -36,12 +36,14 @@ def test_nets_of_the_trainer_that_agree(given, tmp_path, capsys):
     assert json.loads(path.read_text())["difference"] is None
 
 
+@pytest.mark.slow
 def test_recomputation_under_a_budget_changes_no_bit(capsys):
     given = ["--model=resnet8-cifar", "--cpu", "--batch=8", "--steps=2"]
     assert main([*given, "--against", "memory-budget=0.95", "--bound", "0"]) == 0
     assert "no value differs by more than 0 in 2 steps" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_nets_of_the_trainer_that_differ(tmp_path, capsys):
     path = tmp_path / "result.json"
     given = ["--model=resnet8-cifar", "--cpu", "--batch=8", "--devices=0,1", "--without=fusion", "--json", str(path)]

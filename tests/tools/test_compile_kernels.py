@@ -127,6 +127,7 @@ def test_recorded_kernels_need_the_headers_of_cupy(monkeypatch, capsys, tmp_path
     assert "include headers of CuPy; pip install cupy-cuda12x" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nvrtc_compiles_them(few):
     try:
         compiler = nvrtc_cuda.Nvrtc()

@@ -37,6 +37,7 @@ def _idle(monkeypatch):
     monkeypatch.setattr(exchange, "core_count", lambda: 4)
 
 
+@pytest.mark.slow
 def test_the_gradients_of_resnet50_are_those_that_are_published():
     sizes = gradient_sizes(TASKS["resnet50"].work)
     # 25,557,032 parameters, as torchvision's has; those of the FC layer come first, the first convolution's last.
@@ -63,6 +64,7 @@ def test_too_few_free_cores_are_not_judged(monkeypatch):
     assert line.text.endswith("; NOT JUDGED: 2.0 free cores for 4 ranks")
 
 
+@pytest.mark.slow
 def test_two_processes_sum_in_every_way():
     pytest.importorskip("mpi4py")
     with exchange_worker([4096, 8, 2 << 20], 4096, 2) as worker:
@@ -71,6 +73,7 @@ def test_two_processes_sum_in_every_way():
     assert len(result.ours) == 2 and min(result.ours) > 0 and len(result.peers) == 2
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_measure_their_link():
     pytest.importorskip("mpi4py")
     with ranks_worker(dataclasses.replace(SMALL, bucket=0), 2, warmup=1) as worker:

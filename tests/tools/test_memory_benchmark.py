@@ -106,6 +106,7 @@ def test_without_a_first_side_the_next_one_is_the_reference(workers):
     assert [line.good for line in lines] == [False, True] and lines[1].record["ratio"] == 1
 
 
+@pytest.mark.slow
 def test_our_side_alone(capsys, tmp_path):
     file = tmp_path / "figures.json"
     given = ["memory", "--nets", "mlp", "--dtype", "float32", "--threads", "1", "--steps", "1", "--json", str(file)]
@@ -118,7 +119,7 @@ def test_our_side_alone(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("net", ["resnet18", "vgg16", "inception_v1", "alexnet"])
-@pytest.mark.one_in(6)
+@pytest.mark.slow
 def test_our_side_in_test_mode(net):
     training = Training(Work(net, 2, size=67 if net == "alexnet" else 32, classes=5, test=True, observable="outputs"))
     assert training.planned().total > sum(training.workspace.fetch(name).nbytes for name in training.parameters())

@@ -1,20 +1,21 @@
 """The benchmark of predictors: exports for the peer, and messages about results that agree or differ."""
 
 import dataclasses
-import importlib.util
+import functools
 import json
 import sys
 import threading
 import time
-import types
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from netbuilder.exchange import load_predictor
-from netbuilder.proto import DeviceError, NetDef
-from netbuilder.proto.arguments import make_op
+from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.runtime import Workspace
 from netbuilder.tools import benchmark
 from netbuilder.tools.bench import our_predictor, predict, processes, worker, works
@@ -30,8 +31,8 @@ import numpy as np
 sys.path[:0] = {path}
 from netbuilder.exchange import load_predictor
 from worker import serve
-predictor = load_predictor(sys.argv[2], fold=False)
-batch = np.load(sys.argv[2] + "/batch.npy")
+predictor = load_predictor(sys.argv[2] + "/predictor", fold=False)
+batch = np.load(sys.argv[2] + "/inputs.npz")["data"]
 found = predictor.run(data=batch)
 np.savez(sys.argv[2] + "/{name}.npz", **{{name: {factor} * value for name, value in found.items()}})
 serve(lambda: predictor.run(data=batch), warmup=int(sys.argv[1]), info={{"version": "1.0"}})
@@ -50,30 +51,21 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
-def test_the_graph_computes_what_the_predictor_does(folder):
-    graph = json.loads((folder / "graph.json").read_text())
-    net = NetDef(name="graph", external_input=[graph["input"]], external_output=graph["outputs"])
-    for row in graph["operators"]:
-        net.op.append(make_op(row["type"], row["inputs"], row["outputs"], **row["arguments"]))
-    written = [name for op in net.op for name in op.output]
-    assert len(written) == len(set(written))  # each value has a name of its own
-    workspace = Workspace(threads=1, engines=())
-    with np.load(folder / "weights.npz") as weights:
-        for name in weights.files:
-            workspace.feed(name, weights[name])
-    batch = np.load(folder / "batch.npy")
-    assert list(batch.shape) == graph["shape"] == [2, 3, 32, 32]
-    workspace.feed(graph["input"], batch)
-    workspace.run_net_once(net)
-    got = load_predictor(folder, workspace=Workspace(threads=1)).run(data=batch)
-    for name, value in zip(graph["outputs"], got.values()):
-        assert predict.difference(value, workspace.fetch(name)) < 1e-4
+def test_the_model_of_the_peers_computes_what_the_predictor_does(folder):
+    with np.load(folder / our_predictor.INPUTS) as inputs:
+        batch = inputs["data"]
+    assert batch.shape == (2, 3, 32, 32)
+    model = onnx.load(folder / our_predictor.MODEL)
+    assert "BatchNormalization" in {node.op_type for node in model.graph.node}  # folding is the peers' work
+    want = ReferenceEvaluator(model).run(None, {"data": batch})
+    got = load_predictor(folder / "predictor", workspace=Workspace(threads=1)).run(data=batch)
+    for value, expected in zip(got.values(), want, strict=True):
+        assert predict.difference(value, expected) < 1e-4
 
 
 def test_statistics_are_not_those_that_nets_start_with(folder):
-    with np.load(folder / "weights.npz") as weights:
-        vectors = [weights[name] for name in weights.files if weights[name].ndim == 1]
+    stored = [numpy_helper.to_array(each) for each in onnx.load(folder / our_predictor.MODEL).graph.initializer]
+    vectors = [value for value in stored if value.ndim == 1 and value.dtype == np.float32]
     assert vectors and all(len(np.unique(vector)) > 1 for vector in vectors)
 
 
@@ -109,6 +101,7 @@ def test_a_peer_whose_outputs_agree(tmp_path, monkeypatch):
     assert alone.good and "x as fast (pairs" in alone.text
 
 
+@pytest.mark.slow
 def test_several_threads_call_one_predictor(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(BENCH.parent.parent))
     work = predict.Predictors(1, 1, layers=0, callers=3, warmup=1)
@@ -131,6 +124,7 @@ def test_the_time_of_callers_is_that_of_all_divided_by_their_number():
         worker.timed_by_callers(lambda: 1 / 0, 1, 2)
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_is_reported(tmp_path):
     (tmp_path / "peer_onnxruntime.py").write_text("raise SystemExit('no such library')", encoding="utf-8")
     work = predict.Predictors(1, 1, layers=18, size=32)
@@ -146,8 +140,8 @@ def test_difference(a, b, want):
 def test_what_is_not_a_number_is_not_good():
     times = Comparison([1.0], [[2.0]])
     work = predict.Predictors(1, 1)
-    assert predict.Prediction(work, ["peer"], times, 1e-4).good
-    assert not predict.Prediction(work, ["peer"], times, float("nan")).good
+    assert predict.Prediction(work, ["peer"], times, [1.0, 2.0], 1e-4).good
+    assert not predict.Prediction(work, ["peer"], times, [1.0, 2.0], float("nan")).good
 
 
 def test_the_largest_difference_is_that_of_a_side_that_is_not_a_number():
@@ -159,7 +153,7 @@ def test_callers_of_the_command(monkeypatch, capsys):
 
     def measured(work, pythons, *, pairs, steps):
         asked.append((work.layers, work.batch, work.callers, *pythons))
-        return predict.Prediction(work, ["onnxruntime 1.0"], Comparison([0.1], [[0.2]]), 0.0)
+        return predict.Prediction(work, ["onnxruntime 1.0"], Comparison([0.1], [[0.2]]), [1.0, 2.0], 0.0)
 
     monkeypatch.setattr(works, "predict", measured)
     monkeypatch.setattr(works, "prediction_pythons", lambda python: dict.fromkeys(["openvino", "onnxruntime"], ""))
@@ -180,7 +174,7 @@ def test_the_command(tmp_path, monkeypatch, capsys, batch, batches, apart, statu
 
     def measured(work, pythons, *, pairs, steps):
         asked.append((work.batch, work.threads, pythons, pairs, steps))
-        return predict.Prediction(work, ["peer 2.0"], Comparison([0.1] * pairs, [[0.2] * pairs]), apart)
+        return predict.Prediction(work, ["peer 2.0"], Comparison([0.1] * pairs, [[0.2] * pairs]), [1.0, 2.0], apart)
 
     monkeypatch.setattr(works, "predict", measured)
     monkeypatch.setattr(works, "prediction_pythons", lambda python: {"peer": python})
@@ -221,26 +215,55 @@ def test_each_peer_has_a_program(peer):
     assert (BENCH / f"peer_{peer}.py").is_file()
 
 
-def test_the_nodes_for_onnx(folder, monkeypatch):
-    """Each operator becomes nodes that read and write its blobs, with a window's extents along both axes."""
+def small_model(folder, name, extents, dtype=onnx.TensorProto.FLOAT):
+    """Write a model that doubles its input; return its file."""
+    value = onnx.helper.make_tensor_value_info("x", dtype, extents)
+    result = onnx.helper.make_tensor_value_info("y", dtype, extents)
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "x"], ["y"])], name, [value], [result])
+    file = folder / f"{name}.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), file)
+    return file
 
-    def make_node(kind, inputs, outputs, **attributes):
-        return {"kind": kind, "inputs": list(inputs), "outputs": list(outputs), **attributes}
 
-    onnx = types.ModuleType("onnx")
-    onnx.helper = types.SimpleNamespace(make_node=make_node)
-    onnx.TensorProto = onnx.numpy_helper = None
-    monkeypatch.setitem(sys.modules, "onnx", onnx)
-    spec = importlib.util.spec_from_file_location("peer_onnx_model", BENCH / "peer_onnx_model.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    rows = json.loads((folder / "graph.json").read_text())["operators"]
-    nodes = [node for row in rows for node in module.nodes_of(row)]
-    known = {"data", *np.load(folder / "weights.npz").files}
-    for node in nodes:
-        assert known.issuperset(node["inputs"])
-        known.update(node["outputs"])
-    assert nodes[0]["kind"] == "Conv" and nodes[0]["pads"] == [3] * 4 and nodes[0]["strides"] == [2, 2]
-    assert [node["kind"] for node in nodes[-4:]] == ["GlobalAveragePool", "Flatten", "Gemm", "Softmax"]
-    with pytest.raises(ValueError, match="'LRN' is not in the nets"):
-        module.nodes_of({"type": "LRN", "inputs": [], "outputs": [], "arguments": {}})
+# A peer that doubles; one that cannot is a model that it refuses.
+DOUBLING = """
+import sys
+import numpy as np
+sys.path[:0] = {path}
+from worker import serve
+inputs = dict(np.load(sys.argv[2] + "/inputs.npz"))
+if inputs["x"].shape[0] == 5:
+    raise SystemExit("five are too many")
+np.savez(sys.argv[2] + "/onnxruntime.npz", y=2 * inputs["x"])
+serve(lambda: 2 * inputs["x"], warmup=1, info={{"version": "1.0", "first": 0.5}})
+"""
+
+
+def test_models_of_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", str(BENCH.parent.parent))
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "peer_onnxruntime.py").write_text(DOUBLING.format(path=[str(BENCH)]), encoding="utf-8")
+    monkeypatch.setattr(works, "predict", functools.partial(predict.predict, scripts=scripts))
+    monkeypatch.setattr(works, "prediction_pythons", lambda python: {"onnxruntime": sys.executable})
+    small_model(tmp_path, "dynamic", ["n", 4])
+    small_model(tmp_path, "refused", [5, 4])
+    stored = small_model(tmp_path, "stored", [3], onnx.TensorProto.INT64)
+    np.savez(stored.with_suffix(".npz"), x=np.int64([7, 8, 9]))
+    file = tmp_path / "figures.json"
+    options = ["--models", tmp_path, "--pairs", 1, "--steps", 2, "--threads", 1, "--batch", 2, "--json", file]
+    assert benchmark.main(["models", *map(str, options)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert "dynamic, batch 2, threads 1, 1 pair: netbuilder" in said[-4] and "0.0e+00 apart" in said[-4]
+    assert "refused, batch 2" in said[-3] and "five are too many" in said[-3]
+    assert "stored, batch 2" in said[-2] and "0.0e+00 apart" in said[-2]
+    assert said[-1].startswith("2 models: median ") and "; 2 with equal outputs, 2 without nodes run" in said[-1]
+    dynamic, refused, _, all_of_them = json.loads(file.read_text())["results"]
+    assert dynamic["first"][1] == 0.5 and "five" in refused["error"]
+    assert all_of_them["ratios"].keys() == {"dynamic", "stored"}
+
+
+@pytest.mark.parametrize("name, said", [("none.onnx", "no such file"), ("", "no \\*.onnx in ")])
+def test_models_that_are_not_there(tmp_path, name, said):
+    with pytest.raises(ArgumentError, match=f"--models: names ONNX models, or folders of them: {said}"):
+        predict.model_files([str(tmp_path / name)])

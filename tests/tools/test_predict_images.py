@@ -275,6 +275,7 @@ def test_an_output_without_a_row_for_each_image(images, tmp_path, capsys):
     assert "choose another by --outputs" in error
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(gpu_count() > 0, reason="is about machines without a GPU")
 def test_a_predictor_for_a_gpu_says_how_it_runs_on_the_cpu(images, tmp_path, capsys):
     gpu = make_device_option(PROTO_CUDA, 1)

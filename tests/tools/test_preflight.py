@@ -80,7 +80,7 @@ def test_nccl_without_gpus(of_two, tmp_path, capsys, monkeypatch):
     assert "can use none; to exchange values of CPUs, install netbuilder[mpi] and start" in capsys.readouterr().err
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ranks, sizes, said",
     [

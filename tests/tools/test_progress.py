@@ -108,6 +108,7 @@ def test_training_and_evaluation_show_bars_however_short(tmp_path):
     assert "accuracy on 359 held-out images" in shown[-2] + shown[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
 def test_make_db_shows_bars(tmp_path):
     folder = make_folder(tmp_path / "images", ("cat", "dog"), 3)

@@ -29,7 +29,7 @@ def test_the_table_in_small_form(model):
 
 
 @pytest.mark.parametrize("number, model", list(enumerate(MODELS)))
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_every_model_and_every_optimizer_in_small_form(number, model):
     """Each model with one optimizer; they take turns."""
     check_table(model, [list(OPTIMIZERS)[number % len(OPTIMIZERS)]])
@@ -92,6 +92,7 @@ def test_methods_support_most_models():
     assert without["BMUF"] == {*options, "embedding outside"} == without["local SGD"] - {"weighted"}
 
 
+@pytest.mark.slow
 def test_the_reference_of_blocks():
     """Also within a block; and a wrong rule is noticed."""
     chosen = MODELS["embedding inside"], OPTIMIZERS["SGD"], 2

@@ -103,6 +103,7 @@ def test_published_figures(stored, tmp_path, capsys):
     assert record["seconds"] == pytest.approx(0.26)
 
 
+@pytest.mark.slow
 def test_a_figure(stored, tmp_path):
     pytest.importorskip("matplotlib")
     assert run(stored, "--hosts", 1, 2, "--plot", tmp_path / "growth.png") == 0

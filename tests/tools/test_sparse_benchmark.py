@@ -30,7 +30,7 @@ serve(lambda: None, warmup=int(sys.argv[1]), info={{"version": "1.0"}})
 """
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "good"), [(1, True), (2, False)])
 def test_results_are_compared(factor, good, tmp_path):
     script = tmp_path / "peer.py"

@@ -131,6 +131,7 @@ def test_names_that_the_encoding_lacks(monkeypatch):
     assert raw.getvalue() == b"class K\\xe4tzchen\n"
 
 
+@pytest.mark.slow
 def test_help_into_a_pipe_whose_reader_has_ended():
     reader, writer = os.pipe()
     os.close(reader)

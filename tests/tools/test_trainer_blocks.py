@@ -65,7 +65,7 @@ def test_devices_differ_within_a_block():
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_resumed_to_the_bit_in_the_middle_of_an_epoch(way, stop):
     arguments = [*BLOCKS, *WAYS[way]]
     whole = run_of(*arguments)

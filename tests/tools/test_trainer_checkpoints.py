@@ -113,6 +113,7 @@ def test_resumed_after_the_last_step_of_an_epoch(tmp_path, capfd):
     ]
 
 
+@pytest.mark.slow
 def test_a_net_with_statistics(tmp_path):
     assert train(tmp_path / "whole", 2, "--devices=0,1", "--batch=512", model="resnet8-cifar") == 0
     assert train(tmp_path / "parts", 1, "--devices=0,1", "--batch=512", model="resnet8-cifar") == 0

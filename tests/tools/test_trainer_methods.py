@@ -35,7 +35,7 @@ def blobs(run):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ways", [["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"]], ids=["2", "3 x 2"])
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_devices_change_nothing(method, ways):
     found = []
     for more in ([], ways):
@@ -53,7 +53,7 @@ def test_devices_change_nothing(method, ways):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("devices", ["0", "0,1"])
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_resumed_to_the_bit_in_the_middle_of_an_epoch(method, devices):
     arguments = [*METHODS[method], f"--devices={devices}"]
     whole = run_of(*arguments)
@@ -103,6 +103,7 @@ def test_a_run_goes_on_with_its_method(tmp_path):
             run_of(*more).resume(stored, "it")
 
 
+@pytest.mark.slow
 def test_averages_are_evaluated_and_exported(tmp_path, capfd):
     folder = tmp_path / "predictor"
     given = ["--cpu", "--model=resnet8-cifar", "--epochs=1", "--batch=64", "--devices=0,1", "--ema=0.9",

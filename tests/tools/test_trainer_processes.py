@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
     return done, path
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", CASES)
 def test_processes_get_what_one_gets(name, trained):
     if name == "decoded" and not image_libraries():

@@ -58,6 +58,7 @@ def test_from_a_database(tmp_path, kind):
     assert_same(one, trained(database, "--test-data", database, "--devices=0,1,2"))
 
 
+@pytest.mark.slow
 def test_normalization_over_all_devices(tmp_path):
     """The last batch has one sample: two of the devices have none."""
     source = arrays(tmp_path / "set.npz", 2 * BATCH + 1)

@@ -70,7 +70,7 @@ def assert_same(got, want):
         np.testing.assert_array_equal(got[blob], value, err_msg=blob)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lenet", "resnet8"])
 def test_every_blob_fetched_in_turn(name):
     """A blob after each step: the same as in a net of all steps, and without effect on later steps."""
@@ -177,6 +177,7 @@ def test_a_test_net_first():
         assert both.get(p).spec == alone.get(p).spec, p
 
 
+@pytest.mark.one_in(2)
 @BOTH_WAYS
 def test_two_workspaces_in_two_threads(without):
     """Different nets compile and train side by side, in several rounds of several shapes."""

@@ -70,6 +70,7 @@ def test_under_budgets(name, several):
         assert recomputed(plan)
 
 
+@pytest.mark.slow
 def test_under_budgets_with_updates_during_the_backward_pass(monkeypatch):
     want, _ = trained("resnet8", without=single("early_updates"))
     monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
@@ -105,7 +106,7 @@ def plan_of_step(name, **options):
     return net.plan_ahead()[-1], planned_memory(workspace, net.name)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, dtype, most",
     [

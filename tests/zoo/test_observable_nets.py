@@ -111,7 +111,7 @@ def with_dead_memory_filled(plan):
     return plan.with_calls(then_fill)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     "name, kind",
     [pytest.param(*name.values, "dag", marks=name.marks) for name in nets()]
@@ -138,7 +138,7 @@ def test_no_step_reads_dead_memory(name, kind):
         assert np.array_equal(found[1][p], value), p
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", nets())
 def test_in_training(name):
     model, (_, loss), x = model_of(name, label="label")

@@ -111,7 +111,7 @@ def nets(names):
 
 
 @pytest.mark.parametrize("name", nets(TRAINED))
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_training_net(name):
     shape, create = TRAINED[name]
     model = ModelHelper(name)

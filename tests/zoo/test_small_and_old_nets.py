@@ -39,7 +39,7 @@ def test_they_have_the_known_numbers_of_parameters(create, options, count):
     assert parameter_count(model) == count
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", NETS)
 def test_they_train_and_predict(name):
     create, options, size = NETS[name]

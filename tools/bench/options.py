@@ -131,6 +131,12 @@ class Options:
         type=count,
         group="predict",
     )
+    models: tuple[str, ...] = option(
+        "ONNX files, or folders of them; the inputs of m.onnx are in m.npz, or random",
+        default=(),
+        metavar="PATH,PATH",
+        group="models",
+    )
     nets: tuple[str, ...] = option(
         "what is trained, or called by --callers (default: resnet50): "
         f"{', '.join(_MEMORY_NETS)}, or another ResNet, such as resnet152; "

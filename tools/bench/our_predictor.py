@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +11,31 @@ import numpy as np
 
 import netbuilder
 from netbuilder import ModelHelper, Workspace, load_predictor, save_predictor
-from netbuilder.graph.versions import number_versions
+from netbuilder.exchange.onnx import export_onnx, read_onnx
 from netbuilder.model import brew
 from netbuilder.passes import extract_predictor
-from netbuilder.proto import NetDef
-from netbuilder.proto.arguments import arguments
 from netbuilder.tools.bench.worker import serve
 from netbuilder.zoo.resnet import create_resnet
 
-__all__ = ["OUTPUTS", "export", "main"]
+__all__ = ["INPUTS", "MODEL", "OUTPUTS", "export", "main"]
+
+MODEL, INPUTS = "model.onnx", "inputs.npz"
+"""Files that all sides read."""
 
 OUTPUTS = "outputs.npz"
-"""File of our outputs; the peer's are in ``peer.npz``."""
+"""File of our outputs; a peer's has its name."""
 
+_PREDICTOR = "predictor"
 _CLASSES = 1000
 _WIDTHS = (64, 128, 128, 10)
 
 
 def export(folder: Path, *, layers: int, batch: int, size: int) -> None:
-    """Write a net with random parameters, as a predictor and as a graph for the peer, and a batch of inputs.
+    """Write a net with random parameters, as a predictor and as a model for the peers, and a batch of inputs.
 
     Args:
-        folder: gets the predictor's files, ``graph.json``, ``weights.npz`` and ``batch.npy``.
+        folder: gets the folder ``predictor``, ``MODEL``, in which no normalization is folded, since the peers do that,
+            and ``INPUTS``.
         layers: of a residual net, 18 to 200; 0: a small net of fully connected layers, of 64-128-128-10.
         batch: number of inputs.
         size: height and width of the images in pixels.
@@ -51,11 +54,9 @@ def export(folder: Path, *, layers: int, batch: int, size: int) -> None:
     workspace.run_net_once(model.param_init_net)
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {name: _value(name, workspace.fetch(name), rng) for name in parameters}
-    save_predictor(folder, net, values, inputs=["data"], shapes={"data": shape})
-    graph = {"input": "data", "shape": shape, **_single_assignment(net)}
-    (folder / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
-    np.savez(folder / "weights.npz", **values)
-    np.save(folder / "batch.npy", rng.standard_normal(shape, np.float32))
+    save_predictor(folder / _PREDICTOR, net, values, inputs=["data"], shapes={"data": shape})
+    export_onnx(folder / MODEL, net, values, shapes={"data": shape}, fold=False, dynamic_batch=False)
+    np.savez(folder / INPUTS, data=rng.standard_normal(shape, np.float32))
 
 
 def _mlp(model: ModelHelper) -> tuple[str, str]:
@@ -76,33 +77,26 @@ def _value(name: str, value: np.ndarray[Any, Any], rng: np.random.Generator) -> 
     return (rng.uniform(0.5, 1.5, value.shape) if positive else rng.normal(0, 0.1, value.shape)).astype(np.float32)
 
 
-def _single_assignment(net: NetDef) -> dict[str, Any]:
-    """Return operators and outputs of a net in single-assignment form: each value has its own name."""
-    versions = number_versions(net.op)
-    names = [name if version == 0 else f"{name}/{version}" for name, version in zip(versions.names, versions.versions)]
-    operators = [
-        {
-            "type": op.type,
-            "inputs": [names[value] for value in versions.inputs[index]],
-            "outputs": [names[value] for value in versions.outputs[index]],
-            "arguments": {k: v for k, v in arguments(op).items() if isinstance(v, (int, float))},
-        }
-        for index, op in enumerate(net.op)
-    ]
-    return {"operators": operators, "outputs": [names[versions.last[name]] for name in net.external_output]}
-
-
 def main(arguments: list[str]) -> None:
-    """Write the outputs for the batch in the folder, then serve runs of it (see ``worker.serve``)."""
+    """Write the outputs for the inputs in the folder, then serve runs of it (see ``worker.serve``)."""
     folder, threads = Path(arguments[1]), int(arguments[2])
     workspace = Workspace(threads=threads)
-    predictor = load_predictor(folder, workspace=workspace)
-    batch = np.load(folder / "batch.npy")
-    predictor.run(data=batch)
+    with np.load(folder / INPUTS) as stored:
+        inputs = dict(stored)
+    began = time.perf_counter()
+    plain: tuple[str, ...] = ()
+    if (folder / _PREDICTOR).exists():
+        predictor = load_predictor(folder / _PREDICTOR, workspace=workspace)
+    else:
+        read = read_onnx(folder / MODEL)
+        predictor, plain = read.predictor(workspace=workspace), read.reference_nodes
+    predictor.run(inputs)
+    first = time.perf_counter() - began
     for name in workspace.nets():
         workspace.net(name).measure_choices()
-    np.savez(folder / OUTPUTS, **predictor.run(data=batch))
-    serve(lambda: predictor.run(data=batch), warmup=int(arguments[0]), info={"version": netbuilder.__version__})
+    np.savez(folder / OUTPUTS, **predictor.run(inputs))
+    info = {"version": netbuilder.__version__, "first": first, "plain": plain}
+    serve(lambda: predictor.run(inputs), warmup=int(arguments[0]), info=info)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""onnxruntime's side of the benchmark of predictors. Run by path in an environment with onnx and onnxruntime.
+"""onnxruntime's side of the benchmark of predictors. Run by path in an environment with onnxruntime.
 
 python peer_onnxruntime.py WARMUP FOLDER THREADS, with the folder as ``our_predictor.export`` writes it
 """
@@ -6,11 +6,11 @@ python peer_onnxruntime.py WARMUP FOLDER THREADS, with the folder as ``our_predi
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from peer_onnx_model import model_of
 from worker import serve
 
 
@@ -19,15 +19,17 @@ def main(warmup: int, folder: Path, threads: int) -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    model = model_of(folder)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    given = {session.get_inputs()[0].name: np.load(folder / "batch.npy")}
-    names = [output.name for output in session.get_outputs()]
-    np.savez(folder / "onnxruntime.npz", **dict(zip(names, session.run(None, given))))
+    with np.load(folder / "inputs.npz") as stored:
+        given = dict(stored)
+    began = time.perf_counter()
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+    found = session.run(None, given)
+    first = time.perf_counter() - began
+    np.savez(folder / "onnxruntime.npz", **dict(zip([output.name for output in session.get_outputs()], found)))
     serve(
         lambda: session.run(None, given),
         warmup=warmup,
-        info={"version": onnxruntime.__version__, "name": "onnxruntime"},
+        info={"version": onnxruntime.__version__, "name": "onnxruntime", "first": first},
     )
 
 

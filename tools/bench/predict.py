@@ -1,8 +1,10 @@
-"""The benchmark of predictors: an exported and reloaded net, compared with other libraries on the same net."""
+"""Benchmarks of prediction: an exported net of ours, or models of others, compared with other libraries."""
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -10,16 +12,30 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from netbuilder.exchange.onnx import read_onnx
+from netbuilder.proto import ArgumentError
 from netbuilder.proto.errors import counted
-from netbuilder.tools.bench.our_predictor import OUTPUTS, export
+from netbuilder.tools.bench.our_predictor import INPUTS, MODEL, OUTPUTS, export
 from netbuilder.tools.bench.pairs import Comparison, Worker, compare
-from netbuilder.tools.bench.report import as_which
+from netbuilder.tools.bench.report import Line, as_which
 
-__all__ = ["BATCHES", "PEERS", "SHARED", "Prediction", "Predictors", "difference", "predict"]
+__all__ = [
+    "BATCHES",
+    "PEERS",
+    "SHARED",
+    "Model",
+    "Prediction",
+    "Predictors",
+    "difference",
+    "failure",
+    "model_files",
+    "predict",
+    "summary",
+]
 
 BATCHES = (1, 32)
 """Default batches."""
@@ -34,9 +50,54 @@ SHARED = "onnxruntime"
 """The peer of which several threads can share one object, as they can a predictor."""
 
 
+_TURN = 0.3  # seconds that the turn of a model takes, about
+
+
+class Work(Protocol):
+    """What is measured: a model in test mode, from arrays to arrays."""
+
+    @property
+    def batch(self) -> int:
+        """Inputs per run."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Threads of each side, for each run."""
+        ...
+
+    @property
+    def warmup(self) -> int:
+        """Runs before the first turn."""
+        ...
+
+    @property
+    def callers(self) -> int:
+        """Threads that run one predictor at the same time; 0: the worker's own thread alone."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What is measured, for people."""
+        ...
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The same for JSON."""
+        ...
+
+    def write(self, folder: Path) -> None:
+        """Write the model and its inputs, see ``our_predictor.export``."""
+        ...
+
+    def steps(self, seconds: float) -> int:
+        """Return the runs per turn, of each caller, for a run that takes ``seconds``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Predictors:
-    """What is measured: a net in test mode, from an array to arrays.
+    """A net of ours, exported and loaded again.
 
     Args:
         batch: inputs per run.
@@ -55,16 +116,68 @@ class Predictors:
     callers: int = 0
 
     @property
-    def steps(self) -> int:
-        """Runs per turn, of each caller."""
+    def name(self) -> str:
+        net = f"ResNet-{self.layers}" if self.layers else "MLP"
+        callers = f", {counted(self.callers, 'caller')}" if self.callers else ""
+        return f"predict, {net}, batch {self.batch}, threads {self.threads}{callers}"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        callers = {"callers": self.callers}
+        return {"kind": "predict", "layers": self.layers, "batch": self.batch, "threads": self.threads, **callers}
+
+    def write(self, folder: Path) -> None:
+        export(folder, layers=self.layers, batch=self.batch, size=self.size)
+
+    def steps(self, seconds: float) -> int:
         return max(2, (20 if self.layers else 5000) // self.batch)
+
+
+@dataclass(frozen=True)
+class Model:
+    """An ONNX model.
+
+    Args:
+        file: the model. The file beside it with the suffix ``.npz`` has its inputs by name; without one they are random
+            numbers, or ones where the model wants integers.
+        batch: extent of the inputs' dynamic axes.
+        threads, warmup, callers: see ``Predictors``.
+    """
+
+    file: Path
+    batch: int
+    threads: int
+    warmup: int = 3
+    callers: int = 0
 
     @property
     def name(self) -> str:
-        """What is measured, for people."""
-        net = f"ResNet-{self.layers}" if self.layers else "MLP"
-        callers = f", {counted(self.callers, 'caller')}" if self.callers else ""
-        return f"{net}, batch {self.batch}, threads {self.threads}{callers}"
+        return f"{self.file.stem}, batch {self.batch}, threads {self.threads}"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return {"kind": "models", "model": self.file.stem, "batch": self.batch, "threads": self.threads}
+
+    def write(self, folder: Path) -> None:
+        for part in (self.file, *self.file.parent.glob(f"{self.file.name}*data")):  # and what it stores outside
+            shutil.copyfile(part, folder / (MODEL if part == self.file else part.name))
+        inputs = self.file.with_suffix(".npz")
+        if inputs.exists():
+            shutil.copyfile(inputs, folder / INPUTS)
+        else:
+            np.savez(folder / INPUTS, **self._inputs())
+
+    def _inputs(self) -> dict[str, Any]:
+        read = read_onnx(self.file)
+        rng, found = np.random.default_rng(0), {}
+        for name in read.inputs:
+            shape = [extent if isinstance(extent, int) else self.batch for extent in read.extents[name] or ()]
+            dtype = read.dtypes[name]
+            found[name] = (rng.standard_normal(shape) if dtype.kind == "f" else np.ones(shape)).astype(dtype)
+        return found
+
+    def steps(self, seconds: float) -> int:
+        return max(2, min(200, int(_TURN / max(seconds, 1e-6))))
 
 
 @dataclass(frozen=True)
@@ -75,13 +188,17 @@ class Prediction:
         work: what was measured.
         peers: the names of the peers, with their versions.
         times: of all sides, in seconds.
+        first: of each side, the seconds from reading the model to the first outputs; NaN: not known.
         apart: the largest difference between our outputs and those of a peer, relative to the largest value.
+        plain: types of the nodes that ONNX's reference implementation runs on our side.
     """
 
-    work: Predictors
+    work: Work
     peers: Sequence[str]
     times: Comparison
+    first: Sequence[float]
     apart: float
+    plain: Sequence[str] = ()
 
     @property
     def good(self) -> bool:
@@ -95,35 +212,36 @@ class Prediction:
         each = []
         for name, times in zip(["netbuilder", *self.peers], [self.times.ours, *self.times.peers]):
             seconds = statistics.median(times)
-            rate = f"{work.batch / seconds:.1f} images/s" if work.layers else f"{work.batch / seconds:.0f} inputs/s"
-            each.append(f"{name} {1e3 * seconds:.{1 if work.layers else 4}f} ms ({rate})")
+            digits = 1 if seconds >= 0.01 else 4
+            each.append(f"{name} {1e3 * seconds:.{digits}f} ms ({work.batch / seconds:.4g} inputs/s)")
         line = (
-            f"predict, {work.name}, {counted(len(self.times.ours), 'pair')}: "
+            f"{work.name}, {counted(len(self.times.ours), 'pair')}: "
             f"{', '.join(each)}; {self.times.ratio:.2f} x as fast{as_which(self.times, self.peers)} "
-            f"(pairs {low:.2f} to {high:.2f}); outputs {self.apart:.1e} apart"
+            f"(pairs {low:.2f} to {high:.2f}); first outputs in {self.first[0] / self.first[1]:.2f} of its time; "
+            f"outputs {self.apart:.1e} apart"
         )
+        if self.plain:
+            line += f"; run by ONNX's reference implementation: {', '.join(self.plain)}"
         return line if self.good else f"{line}: NOT the same work: differences above {BOUND:.0e} are more than rounding"
 
     @property
     def record(self) -> dict[str, Any]:
         """The result as a record for JSON."""
         return {
-            "kind": "predict",
-            "layers": self.work.layers,
-            "batch": self.work.batch,
-            "threads": self.work.threads,
-            "callers": self.work.callers,
+            **self.work.record,
             "sides": ["netbuilder", *self.peers],
             "seconds": [list(seconds) for seconds in (self.times.ours, *self.times.peers)],
             "peer": self.peers[self.times.best],
             "ratio": self.times.ratio,
             "spread": list(self.times.spread),
+            "first": list(self.first),
             "apart": self.apart,
+            "plain": list(self.plain),
         }
 
 
 def predict(
-    work: Predictors,
+    work: Work,
     pythons: Mapping[str, str],
     *,
     pairs: int,
@@ -132,7 +250,7 @@ def predict(
 ) -> Prediction:
     """Measure all sides alternately, and compare their outputs.
 
-    A run takes an array and returns arrays, on all sides; loading and warm-up are not measured.
+    A run takes arrays and returns arrays, on all sides; loading and warm-up are not part of it.
 
     Args:
         pythons: for each peer an interpreter that has it.
@@ -147,7 +265,7 @@ def predict(
     env = {**os.environ, "OMP_NUM_THREADS": str(work.threads)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        export(folder, layers=work.layers, batch=work.batch, size=work.size)
+        work.write(folder)
         size = [str(work.warmup), name, str(work.threads)]
         own = [sys.executable, "-m", "netbuilder.tools.bench.our_predictor"]
         with ExitStack() as stack:
@@ -159,12 +277,44 @@ def predict(
             found = _outputs(folder / OUTPUTS)
             apart = [difference(x, y) for name in pythons for x, y in zip(found, _outputs(folder / f"{name}.npz"))]
             sides = [_Callers(side, work.callers) if work.callers else side for side in (ours, *peers)]
-            for side in sides:
-                side.run(work.warmup)
-            times = compare(*sides, pairs=pairs, steps=steps or work.steps)
-    return Prediction(
-        work, [f"{name} {peer.info['version']}" for name, peer in zip(pythons, peers)], times, _worst(apart)
+            seconds = [statistics.median(side.run(work.warmup)) for side in sides]
+            times = compare(*sides, pairs=pairs, steps=steps or work.steps(min(seconds)))
+    first = [float(side.info.get("first", math.nan)) for side in (ours, peers[times.best])]
+    names = [f"{name} {peer.info['version']}" for name, peer in zip(pythons, peers)]
+    return Prediction(work, names, times, first, _worst(apart), ours.info["plain"])
+
+
+def model_files(paths: Sequence[str]) -> list[Path]:
+    """Return the models among files and folders.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    found = [file for path in map(Path, paths) for file in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
+    missing = [str(file) for file in found if not file.is_file()]
+    if missing or not found:
+        what = f"no such file: {', '.join(missing)}" if missing else f"no *.onnx in {', '.join(paths) or 'nothing'}"
+        raise ArgumentError(f"--models: names ONNX models, or folders of them: {what}")
+    return found
+
+
+def summary(found: Sequence[Prediction]) -> Line:
+    """Return the line about all models: the median of the ratios, and the least one."""
+    ratios = {each.work.record["model"]: each.times.ratio for each in found}
+    first = statistics.median(each.first[0] / each.first[1] for each in found)
+    least = min(ratios, key=ratios.__getitem__)
+    text = (
+        f"{counted(len(found), 'model')}: median {statistics.median(ratios.values()):.2f} x as fast, least "
+        f"{ratios[least]:.2f} ({least}); first outputs in {first:.2f} of the peer's time; "
+        f"{sum(each.good for each in found)} with equal outputs, {sum(not each.plain for each in found)} without nodes "
+        "run by ONNX's reference implementation"
     )
+    return Line(text, {"kind": "models", "ratios": ratios}, all(each.good for each in found))
+
+
+def failure(model: Model, error: Exception) -> Line:
+    """Return the line about a model that a side cannot run."""
+    return Line(f"{model.name}: {error}", {**model.record, "error": str(error)}, False)
 
 
 @dataclass(frozen=True)
@@ -197,4 +347,6 @@ def difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
     """
     if a.shape != b.shape:
         return float("inf")
-    return float(np.abs(a.astype(np.float64) - b).max() / max(np.abs(b).max(), 1e-30))
+    if not a.size:
+        return 0.0
+    return float(np.abs(a.astype(np.float64) - b).max() / max(np.abs(b.astype(np.float64)).max(), 1e-30))

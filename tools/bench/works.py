@@ -27,7 +27,7 @@ from netbuilder.tools.bench.input import Inputs, input_rates
 from netbuilder.tools.bench.memory import Ours, Point, depths_and_batches, memory_lines, sides_of
 from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.pairs import Worker, compare
-from netbuilder.tools.bench.predict import BATCHES, SHARED, Predictors, predict
+from netbuilder.tools.bench.predict import BATCHES, SHARED, Model, Predictors, failure, model_files, predict, summary
 from netbuilder.tools.bench.processes import (
     caffe2_worker,
     gpu_peer_python,
@@ -275,6 +275,19 @@ def _predict(options: Options) -> Iterator[Line]:
         yield Line(found.text, found.record, found.good)
 
 
+def _models(options: Options) -> Iterator[Line]:
+    files, pythons, found = model_files(options.models), prediction_pythons(options.peer_python), []
+    for model in (Model(file, options.batch or 1, options.threads) for file in files):
+        try:
+            found.append(predict(model, pythons, pairs=options.pairs, steps=options.steps))
+        except RuntimeError as error:
+            yield failure(model, error)
+        else:
+            yield Line(found[-1].text, found[-1].record, found[-1].good)
+    if len(found) > 1:
+        yield summary(found)
+
+
 def _layers(net: str) -> int:
     """Return the layers of a net that ``predict`` exports; 0: the small one."""
     layers = Work(net, 1).layers
@@ -340,6 +353,9 @@ WORKS: dict[str, Entry] = {
         "an exported ResNet-50, batch 1 and 32, with onnxruntime and OpenVINO; with --callers one predictor, called by "
         "several threads, with a session of onnxruntime",
         _predict,
+    ),
+    "models": Entry(
+        _OTHERS, "ONNX models (--models), batch 1 unless --batch is given, with onnxruntime and OpenVINO", _models
     ),
     "sparse": Entry(_OTHERS, "SparseLengthsSum and its gradient, with embedding_bag", _sparse),
     "exchange": Entry(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from netbuilder.caffe2.layer_norm import layer_norm
 from netbuilder.caffe2.missing import names_of
 from netbuilder.model import brew as _brew
 from netbuilder.model.brew import Register, arg_scope, has_helper
 
-__all__ = ["Register", "arg_scope", "has_helper"]
+__all__ = ["Register", "arg_scope", "has_helper", "layer_norm"]
 
 _missing = names_of(__name__)
 

@@ -115,7 +115,9 @@ _FUNCTIONS = {  # of C, in the type of the operands
     "power": "pow",
     **{
         name: name
-        for name in "cbrt ceil cos cosh exp expm1 floor log log10 log1p log2 rint sin sinh sqrt tan tanh trunc".split()
+        for name in (
+            "cbrt ceil cos cosh erf erfc exp expm1 floor log log10 log1p log2 rint sin sinh sqrt tan tanh trunc"
+        ).split()
     },
 }
 _FORMULAS = {

@@ -6,7 +6,9 @@ and the first element and the end. So programs that differ in extents and consta
 
 Axes along which the same inputs are broadcast are joined. A loop over the last one computes ``LANES`` elements at a
 time; what remains at its end is copied to the stack, computed as a whole vector, and copied back. Where there are more
-axes, a loop over their combinations, the rows, surrounds it; the first element and the end are then those of rows.
+axes, a loop over their combinations, the rows, surrounds it; the first element and the end are then those of rows. A
+last axis that divides ``LANES``, such as the blocks of channels of some layouts, is joined with the one before it: an
+input that is broadcast along that one is a vector that repeats the axis.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, registe
 from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
 
-__all__ = ["Code", "generate"]
+__all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "Function", "converted", "generate"]
+
+FROM_BFLOAT16, TO_BFLOAT16 = "from bfloat16", "to bfloat16"
+"""Functions between float32 and the bits of bfloat16, as uint16."""
 
 _FLOAT_CONDITIONS = {
     "equal": "oeq", "greater": "ogt", "greater_equal": "oge", "less": "olt", "less_equal": "ole", "not_equal": "une",
@@ -74,7 +79,7 @@ def generate(program: Program, *, halves: Callable[[], bool]) -> Code:
     dtypes = [*program.dtypes, *(load.dtype for load in program.loads()), *(step.compute for step in program.steps())]
     if any(dtype.char == "e" for dtype in dtypes) and not halves():
         raise NotTraced("float16 on a CPU without instructions for it")
-    return _Function(program).code()
+    return Function(program).code()
 
 
 def _axes(program: Program, loads: Sequence[Load]) -> list[tuple[int, tuple[bool, ...], int]]:
@@ -97,13 +102,21 @@ def _axes(program: Program, loads: Sequence[Load]) -> list[tuple[int, tuple[bool
     return joined or [(1, (False,) * len(loads), 0)]
 
 
+def _period(axes: Sequence[tuple[int, tuple[bool, ...], int]]) -> int:
+    """Return the extent of the last axis if it is to be joined with the one before it; else 0."""
+    if len(axes) < 2 or LANES % axes[-1][0] or axes[-1][2] != axes[-2][2]:
+        return 0
+    repeated = all(last or not before for before, last in zip(axes[-2][1], axes[-1][1]))
+    return axes[-1][0] if repeated else 0
+
+
 def _part(moved: tuple[int, int, int], shape: tuple[int, ...], axis: int) -> int:
     """Return which of the three axes of random numbers that were moved an axis belongs to."""
     before = math.prod(shape[:axis])
     return 0 if before < moved[0] else 1 if before < moved[0] * moved[1] else 2
 
 
-class _Function:
+class Function:
     """Writes the function of a program."""
 
     def __init__(self, program: Program) -> None:
@@ -112,6 +125,13 @@ class _Function:
             raise NotTraced("several values for each element")
         self._program, self._loads = program, loads
         self._axes = _axes(program, loads)
+        self._period = _period(self._axes)
+        repeated = [False] * len(loads)
+        if self._period:
+            (before, flags, part), (last, own, _) = self._axes[-2:]
+            repeated = [mine and not other for mine, other in zip(own, flags)]
+            self._axes[-2:] = [(before * last, own, part)]
+        self._repeated = repeated
         self._read = tuple(sorted({load.input for load in loads}))
         self._entry, self._body = Emitter("e"), Emitter("v")
         self._entry.declared = self._body.declared
@@ -146,8 +166,13 @@ class _Function:
             own = [axis for axis, (_, flags, _) in enumerate(self._axes) if flags[k]]
             where = (begin if own else "0") if single else self._offset(row, extents, own)
             kind = memory_type(load.dtype)
+            if self._repeated[k]:
+                where = "0" if single else self._offset(row, [*extents[:-1], str(self._period)], own)
             place = r.let(f"getelementptr {kind}, ptr {sources[load.input]}, i64 {where}")
-            if self._axes[-1][1][k]:
+            if self._repeated[k]:
+                part = r.let(f"load <{self._period} x {kind}>, ptr {place}, align {load.dtype.itemsize}")
+                self._of_load[load] = self._loaded(r, r.repeat(part, self._period, kind), load.dtype)
+            elif self._axes[-1][1][k]:
                 bases[load] = place
             else:
                 scalar = r.let(f"load {kind}, ptr {place}, align {load.dtype.itemsize}")
@@ -279,9 +304,9 @@ class _Function:
         if isinstance(expression, HostNumber):
             return self._number(expression, dtype)
         if isinstance(expression, Uniform):
-            return _converted(self._body, self._uniform(expression), expression.dtype, dtype)
+            return converted(self._body, self._uniform(expression), expression.dtype, dtype)
         value = self._of_load[expression] if isinstance(expression, Load) else self._found[id(expression)]
-        return _converted(self._body, value, expression.dtype, dtype)
+        return converted(self._body, value, expression.dtype, dtype)
 
     def _constant(self, value: Any, dtype: np.dtype[Any]) -> str:
         with np.errstate(all="ignore"):
@@ -307,7 +332,7 @@ class _Function:
             place = next(k for k, other in enumerate(self._program.numbers) if other is number)
             kind = register_type(stored)
             wide = e.splat(self._argument(self._first_number + place, kind), kind)
-            self._of_number[key] = _converted(e, wide, stored, dtype)
+            self._of_number[key] = converted(e, wide, stored, dtype)
         return self._of_number[key]
 
     def _uniform(self, numbers: Uniform) -> str:
@@ -336,25 +361,59 @@ class _Function:
             condition, x, y = step.operands
             a, b = self._value(x, step.compute), self._value(y, step.compute)
             return e.select(self._value(condition, _BOOL), a, b, register_type(step.compute))
+        if step.function == FROM_BFLOAT16:
+            wide = e.convert("zext", self._value(step.operands[0], step.operands[0].dtype), "i16", "i32")
+            return e.convert("bitcast", e.binary("shl", wide, e.constant(16, "i32"), "i32"), "i32", "float")
+        if step.function == TO_BFLOAT16:
+            return _bfloat16(e, self._value(step.operands[0], step.compute))
         if step.function in _LOGICAL or step.function == "logical_not":
-            operands = [_converted(e, self._value(x, step.compute), step.compute, _BOOL) for x in step.operands]
+            operands = [converted(e, self._value(x, step.compute), step.compute, _BOOL) for x in step.operands]
             if step.function == "logical_not":
                 return e.binary("xor", operands[0], e.constant(1, "i1"), "i1")
             first, second = operands
             return e.binary(_LOGICAL[step.function], first, second, "i1")
-        found = self._square(step)
+        found = self._power(step) or self._bounded(step)
         if found is None:
             found = self._applied(step.function, step.compute, [self._value(x, step.compute) for x in step.operands])
         if step.compute != step.dtype:
-            return found if step.dtype.kind == "b" else _converted(e, found, step.compute, step.dtype)
+            return found if step.dtype.kind == "b" else converted(e, found, step.compute, step.dtype)
         return _rounded_half(e, found) if step.dtype.char == "e" and step.function not in _EXACT else found
 
-    def _square(self, step: Step) -> str | None:
-        """Return the power with the exponent 2, which is a product; None for others."""
-        if step.function != "power" or not isinstance(step.operands[1], Constant) or step.operands[1].value != 2:
+    def _power(self, step: Step) -> str | None:
+        """Return a power with a small integer or half of one as exponent, by products and roots; None for others."""
+        if step.function != "power" or not isinstance(step.operands[1], Constant) or step.compute.kind != "f":
             return None
-        x = self._value(step.operands[0], step.compute)
-        return self._body.binary("fmul", x, x, register_type(step.compute))
+        exponent = step.operands[1].value
+        if exponent not in (0.5, -0.5, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6):
+            return None
+        e, kind, x = self._body, register_type(step.compute), self._value(step.operands[0], step.compute)
+        one = e.constant(1, kind)
+        if exponent == 0.5:
+            return e.call("sqrt", x, element=kind)  # as NumPy's
+        if exponent == -0.5:  # the power has other results than the root for -0 and -infinity
+            root = e.call("sqrt", e.binary("fadd", x, e.constant(0, kind), kind), element=kind)
+            least = e.compare("oeq", x, e.constant(-math.inf, kind), kind)
+            return e.select(least, e.constant(0, kind), e.binary("fdiv", one, root, kind), kind)
+        y = e.binary("fdiv", one, x, kind) if exponent < 0 else x
+        found, left = None, abs(int(exponent))
+        while left:
+            if left & 1:
+                found = y if found is None else e.binary("fmul", found, y, kind)
+            left >>= 1
+            y = e.binary("fmul", y, y, kind) if left else y
+        return one if found is None else found
+
+    def _bounded(self, step: Step) -> str | None:
+        """Return a maximum or minimum with a constant, in one instruction where the CPU has it; None for others."""
+        bounds = [x for x in step.operands if isinstance(x, Constant) and x.value == x.value]
+        if step.function not in ("maximum", "minimum") or len(bounds) != 1 or step.compute.kind != "f":
+            return None
+        kind = register_type(step.compute)
+        x, bound = (
+            self._value(each, step.compute) for each in sorted(step.operands, key=lambda each: each is bounds[0])
+        )
+        kept = self._body.compare("uge" if step.function == "maximum" else "ule", x, bound, kind)
+        return self._body.select(kept, x, bound, kind)
 
     def _applied(self, name: str, compute: np.dtype[Any], operands: Sequence[str]) -> str:
         """Return a function of values of one type."""
@@ -432,6 +491,25 @@ class _Function:
         return e.compare("oeq" if name == "isinf" else "olt", size, e.constant(math.inf, kind), kind)
 
 
+def _as_integer(e: Emitter, value: str, kind: str, target: np.dtype[Any]) -> str:
+    """Return floats as integers: rounded toward zero, the least integer for what is out of range, as x86's.
+
+    Short integers are the last bits of those of 32 bits, as NumPy's.
+
+    Raises:
+        NotTraced: to long integers without sign, for which NumPy's results have no such rule.
+    """
+    if target.kind == "u" and target.itemsize > 2:
+        raise NotTraced(f"floats as {target}")
+    wide = f"i{max(32, 8 * target.itemsize)}"
+    least = -(2 ** (int(wide[1:]) - 1))
+    above = e.compare("oge", value, e.constant(least, kind), kind)
+    fits = e.binary("and", above, e.compare("olt", value, e.constant(-least, kind), kind), "i1")
+    whole = e.convert("fptosi", e.select(fits, value, e.constant(0, kind), kind), kind, wide)
+    found = e.select(fits, whole, e.constant(least, wide), wide)
+    return found if target.itemsize > 2 else e.convert("trunc", found, wide, register_type(target))
+
+
 def _signed(word: int) -> int:
     word &= (1 << 64) - 1
     return word - (1 << 64) if word >> 63 else word
@@ -450,11 +528,21 @@ def _narrowed(e: Emitter, word: str, kind: str) -> str:
     return e.let(f"fptrunc double {word} to float") if kind == "float" else word
 
 
+def _bfloat16(e: Emitter, value: str) -> str:
+    """Return the bits of float32 rounded to bfloat16, ties to even."""
+    bits = e.convert("bitcast", value, "float", "i32")
+    odd = e.binary("and", e.binary("lshr", bits, e.constant(16, "i32"), "i32"), e.constant(1, "i32"), "i32")
+    up = e.binary("add", e.binary("add", bits, e.constant(0x7FFF, "i32"), "i32"), odd, "i32")
+    quiet = e.binary("or", bits, e.constant(0x400000, "i32"), "i32")
+    rounded = e.select(e.compare("uno", value, value), quiet, up, "i32")
+    return e.convert("trunc", e.binary("lshr", rounded, e.constant(16, "i32"), "i32"), "i32", "i16")
+
+
 def _rounded_half(e: Emitter, value: str) -> str:
     return e.convert("fpext", e.convert("fptrunc", value, "float", "half"), "half", "float")
 
 
-def _converted(e: Emitter, value: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:
+def converted(e: Emitter, value: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:
     """Return values of another type.
 
     Raises:
@@ -465,8 +553,10 @@ def _converted(e: Emitter, value: str, source: np.dtype[Any], target: np.dtype[A
         return value
     if target.kind == "b":
         return e.compare("une" if source.kind == "f" else "ne", value, e.constant(0, a), a)
+    if source.kind == "f" and target.kind in "iu":
+        return _as_integer(e, value, a, target)
     if source.kind == "f":
-        if target.kind != "f" or (source.char == "d" and target.char == "e"):
+        if source.char == "d" and target.char == "e":
             raise NotTraced(f"{source} as {target}")
         if a != b:
             value = e.convert("fpext" if b == "double" else "fptrunc", value, a, b)

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from netbuilder.engines.joined_updates import JoinedUpdates
+from netbuilder.engines.llvm.arranged import Arranged, arranged
+from netbuilder.engines.llvm.reducing import reducing
 from netbuilder.engines.llvm.rows import Rows, Work, made
 from netbuilder.engines.traced import (
     is_elementwise,
-    keeps_zeros,
     kernel_title,
     trace_chain,
     trace_inputs,
     trace_operator,
 )
-from netbuilder.engines.tracing import HostNumber, NotTraced, Program, Tracer, Uniform
-from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.engines.tracing import Constant, HostNumber, NotTraced, Program, Step, Tracer
+from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["elementwise", "is_chainable", "join_elementwise"]
 
 
 def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    """Prepare an elementwise operator: its plain kernel, traced."""
+    """Prepare an elementwise operator, or one that sums where operands are broadcast: its plain kernel, traced."""
     if any(spec is None for spec in specs):
         return None
     plain = [spec.plain for spec in specs]
@@ -35,7 +34,7 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
         program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
         return _prepared(ctx, kernel_title(op.type), program, specs, outs)
     except NotTraced:
-        return None
+        return reducing(op, ctx, *specs)
 
 
 _chainable: dict[tuple[Any, ...], bool] = {}
@@ -61,15 +60,15 @@ def _has_code(op: Any, specs: Sequence[TensorSpec]) -> bool:
 
 def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
     """Return the kernel of a chain of elementwise operators; None where it cannot keep the layouts of values."""
-    if any(spec.rounds for spec in chain.specs):
-        return None
     try:
         program, outs = trace_chain(chain, is_gpu=False)
-        _, written, _ = _in_layouts(program, chain.specs, outs)
-        if any(spec.layout is not None for spec in chain.specs) and written[0].layout is None:
+        if not program.size or not program.loads():
+            return None
+        found = arranged(program, chain.specs, outs)
+        if any(spec.layout is not None for spec in chain.specs) and found.written[0].layout is None:
             return None
         title = "_".join(kernel_title(joined.op.type) for joined in chain.chains[0])
-        return _prepared(ctx, title[:60], program, chain.specs, outs)
+        return _prepared_in_order(ctx, title[:60], program, found)
     except NotTraced:
         return None
 
@@ -80,51 +79,54 @@ def _prepared(
     """Return the kernel of a program; None for one that fills its outputs with constants, or writes nothing."""
     if not program.size or not program.loads():
         return None
-    code = made(program)
-    expected, written, size = _in_layouts(program, specs, outs)
-    extents = code.extents if size == program.size else (size,)
+    return _prepared_in_order(ctx, title, program, arranged(program, specs, outs))
+
+
+def _not_negative(value: Any) -> bool:
+    """Whether a value is known to be at least 0, or NaN."""
+    if isinstance(value, Constant):
+        return bool(value.value >= 0)
+    if not isinstance(value, Step) or value.function not in ("maximum", "minimum", "positive"):
+        return False
+    return (any if value.function == "maximum" else all)(map(_not_negative, value.operands))
+
+
+def _prepared_in_order(ctx: PlanContext, title: str, plain: Program, found: Arranged) -> Prepared:
+    program, code = found.program, made(found.program)
+    for j, output in enumerate(plain.outputs):
+        if _not_negative(output):
+            ctx.publish(j, NOT_NEGATIVE, True)
     numbers = program.numbers
     host = {number.input for number in numbers if isinstance(number, HostNumber)}
-    work = Work(code, code.read, range(len(outs)), range(len(numbers)), size, extents)
+    work = Work(code, code.read, range(len(found.written)), range(len(numbers)), program.size, code.extents)
     rows = Rows(ctx, [work], [number.value for number in numbers])
-    whole = {i for i in code.read if all(load.shape == program.shape for load in program.loads() if load.input == i)}
+    given = [i for i in code.read if i < len(found.expected)]
+    whole = {i for i in given if all(load.shape == program.shape for load in program.loads() if load.input == i)}
     pairs = [
         (i, j)
-        for i in code.read
-        for j, out in enumerate(written)
+        for i in given
+        for j, out in enumerate(found.written)
         if (i in whole or program.size == 1)
-        and (specs[i].size, specs[i].dtype.itemsize) == (out.size, out.dtype.itemsize)
+        and (found.expected[i].size, found.expected[i].dtype.itemsize) == (out.size, out.dtype.itemsize)
     ]
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        return rows.bind(inputs, outputs)
+        buffers, fill = found.buffers(inputs, scratch)
+        call = rows.bind(buffers, outputs)
+        if fill is None:
+            return call
+
+        def filled() -> None:
+            fill()
+            call()
+
+        return filled
 
     return Prepared(
-        [spec if i in code.read or i in host else None for i, spec in enumerate(expected)],
-        written,
+        [spec if i in given or i in host else None for i, spec in enumerate(found.expected)],
+        found.written,
         bind,
+        found.scratch,
         inplace=pairs,
         name=f"llvm {title}",
     )
-
-
-def _in_layouts(
-    program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
-) -> tuple[list[TensorSpec], list[TensorSpec], int]:
-    """Return the specs of inputs and outputs, and how many elements are computed.
-
-    The layout of an input serves for all if they have one shape and type, and padding of zeros stays so.
-    """
-    plain = [spec.plain for spec in specs], list(outs), program.size
-    first = next((spec for spec in specs if spec.layout is not None and not spec.rounds), None)
-    if first is None or any(isinstance(number, Uniform) for number in program.numbers):
-        return plain
-    shapes = {load.input: load.shape for load in program.loads()}
-    tensors = [i for i, shape in shapes.items() if shape]
-    alike = [(specs[i].shape, specs[i].dtype) for i in tensors] + [(out.shape, out.dtype) for out in outs]
-    if {*alike} != {(first.shape, np.dtype(np.float32))} or any(shapes[i] != program.shape for i in tensors):
-        return plain
-    if not keeps_zeros(program):
-        return plain
-    expected = [first if i in tensors else spec.plain for i, spec in enumerate(specs)]
-    return expected, [first] * len(outs), first.nbytes // first.dtype.itemsize

@@ -83,6 +83,12 @@ class Emitter:
         first = self.let(f"insertelement {kind} poison, {element} {scalar}, i64 0")
         return self.let(f"shufflevector {kind} {first}, {kind} poison, <{LANES} x i32> zeroinitializer")
 
+    def repeat(self, part: str, count: int, element: str) -> str:
+        """Return a vector that repeats a shorter one of ``count`` elements."""
+        order = ", ".join(f"i32 {lane % count}" for lane in range(LANES))
+        kind = f"<{count} x {element}>"
+        return self.let(f"shufflevector {kind} {part}, {kind} poison, <{LANES} x i32> <{order}>")
+
     def binary(self, operation: str, a: str, b: str, element: str = "float") -> str:
         return self.let(f"{operation} {vector(element)} {a}, {b}")
 

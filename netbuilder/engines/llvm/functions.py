@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, powers and the hyperbolic tangent of float32, within 4 units in the last place.
+"""Exponentials, logarithms, powers, tanh and erf of float32, within 4 units in the last place.
 
 Each function takes the emitter and vectors of float32 and returns one. NaN, infinities and denormal numbers are served
 as by C's functions. Logarithms and powers are computed in float64, which holds what cancels.
@@ -21,59 +21,67 @@ _MOST, _LEAST = 89.0, -104.0  # beyond these, exp is infinite or 0
 # tanh(x) = x + x * x * x * polynomial(x * x), for |x| < 0.625. Source: Moshier, Cephes, tanhf.
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 
+_ROUNDS = 1.5 * 2**23
+"""Added to a number below 2 ** 22, it rounds to an integer, which the last bits of the sum are."""
+
+# erf(x) = x + x * polynomial(x * x) for |x| < _ERF_NEAR; erfc(x) = exp(x * polynomial(x) - x) up to 4, where erf is 1
+# for float32. Source: Juffa, https://stackoverflow.com/a/35148199.
+_ERF_NEAR = 0.927734375
+_ERF = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
+_LOG_ERFC = (
+    -1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1,
+)  # fmt: skip
+# erfc(x) = exp(-x * x) * t * polynomial(2 * t - 1), where t = 2 / (2 + x), see ``netbuilder.ops.math.error_function``.
+_TAIL = (
+    4.21611972e-05, -3.660187694e-05, -0.0002993827121, 0.0004306704884, 0.001529157161, -0.003243451918,
+    -0.01075162619, 0.01822166943, 0.1397357335, 0.3435803187, 0.5107913569,
+)  # fmt: skip
+
 _LOG2_TERMS = 9  # of the series of artanh, whose argument is at most 0.172 here
 
 
 def _reduced(e: Emitter, x: str) -> tuple[str, str]:
-    """Return k and expm1(r), where x = k * log(2) + r and |r| <= log(2) / 2; x must lie in [_LEAST, _MOST]."""
-    k = e.call("rint", e.binary("fmul", x, e.constant(1 / math.log(2))))
+    """Return 2 ** 23 + k as bits, and expm1(r), where x = k * log(2) + r and |r| <= log(2) / 2."""
+    moved = e.fma(x, e.constant(1 / math.log(2)), e.constant(_ROUNDS))
+    k = e.binary("fsub", moved, e.constant(_ROUNDS))
     r = e.fma(k, e.constant(-_LN2_HIGH), x)
     r = e.fma(k, e.constant(-_LN2_LOW), r)
-    return k, e.fma(e.polynomial(r, _EXP), e.binary("fmul", r, r), r)
+    return e.convert("bitcast", moved, "float", "i32"), e.fma(e.polynomial(r, _EXP), e.binary("fmul", r, r), r)
 
 
 def _limited(e: Emitter, x: str, least: float, most: float) -> str:
-    """Return x, but at least and at most some numbers; 0 for NaN."""
-    x = e.select(e.compare("ogt", x, e.constant(least)), x, e.constant(least))
-    x = e.select(e.compare("olt", x, e.constant(most)), x, e.constant(most))
-    return x
+    """Return x, but at least and at most some numbers; NaN stays."""
+    x = e.select(e.compare("ogt", e.constant(least), x), e.constant(least), x)
+    return e.select(e.compare("olt", e.constant(most), x), e.constant(most), x)
 
 
-def _power_of_two(e: Emitter, k: str) -> str:
-    """Return 2 to the power of integers in [-126, 127]."""
-    biased = e.binary("add", k, e.constant(127, "i32"), "i32")
-    return e.convert("bitcast", e.binary("shl", biased, e.constant(23, "i32"), "i32"), "i32", "float")
+def _power_of_two(e: Emitter, bits: str, more: str) -> str:
+    """Return 2 ** (k + more) for the bits that ``_reduced`` returns; the exponents lie in [-126, 127]."""
+    exponent = e.binary("add", e.binary("shl", bits, e.constant(23, "i32"), "i32"), more, "i32")
+    return e.convert("bitcast", exponent, "i32", "float")
 
 
-def _scaled(e: Emitter, y: str, k: str) -> str:
-    """Return y times 2 to the power of k, by two factors, as the result may be denormal or infinite."""
-    whole = e.convert("fptosi", k, "float", "i32")
-    half = e.binary("ashr", whole, e.constant(1, "i32"), "i32")
-    rest = e.binary("sub", whole, half, "i32")
-    return e.binary("fmul", e.binary("fmul", y, _power_of_two(e, half)), _power_of_two(e, rest))
-
-
-def _with_nan(e: Emitter, x: str, y: str) -> str:
-    """Return y, but x where that is NaN."""
-    return e.select(e.compare("uno", x, x), x, y)
+def _exponent(more: int) -> int:
+    """Return the bits of 2 ** more."""
+    return (127 + more) << 23
 
 
 def exp(e: Emitter, x: str) -> str:
-    k, p = _reduced(e, _limited(e, x, _LEAST, _MOST))
-    return _with_nan(e, x, _scaled(e, e.binary("fadd", p, e.constant(1)), k))
+    x = _limited(e, x, _LEAST, _MOST)
+    bits, p = _reduced(e, x)
+    # by two factors, as the result may be denormal or infinite
+    low = e.compare("olt", x, e.constant(-86))
+    more = e.select(low, e.constant(_exponent(64), "i32"), e.constant(_exponent(-1), "i32"), "i32")
+    power = _power_of_two(e, bits, more)
+    return e.binary("fmul", e.fma(power, p, power), e.select(low, e.constant(2.0**-64), e.constant(2)))
 
 
 def expm1(e: Emitter, x: str) -> str:
-    limited = _limited(e, x, _LEAST, _MOST)
-    k, p = _reduced(e, limited)
-    whole = _scaled(e, e.binary("fadd", p, e.constant(1)), k)
-    near = e.call("rint", e.binary("fmul", _limited(e, x, -8, 8), e.constant(1 / math.log(2))))
-    power = _power_of_two(e, e.convert("fptosi", near, "float", "i32"))
-    small = e.fma(power, p, e.binary("fsub", power, e.constant(1)))
-    large = e.compare("ogt", e.call("fabs", limited), e.constant(7))
-    y = e.select(large, e.binary("fsub", whole, e.constant(1)), small)
-    y = e.select(e.compare("oeq", x, e.constant(0)), x, y)  # -0 stays
-    return _with_nan(e, x, y)
+    bits, p = _reduced(e, _limited(e, x, -20, _MOST))
+    power = _power_of_two(e, bits, e.constant(_exponent(-1), "i32"))  # half, as all of it may be infinite
+    y = e.binary("fmul", e.fma(power, p, e.binary("fsub", power, e.constant(0.5))), e.constant(2))
+    small = e.compare("olt", e.call("fabs", x), e.constant(2.0**-24))  # so that -0 and denormal numbers stay
+    return e.select(small, x, y)
 
 
 def tanh(e: Emitter, x: str) -> str:
@@ -82,11 +90,40 @@ def tanh(e: Emitter, x: str) -> str:
     small = e.fma(e.polynomial(square, _TANH), e.binary("fmul", square, x), x)
     small = e.select(e.compare("oeq", x, e.constant(0)), x, small)  # -0 stays
     limited = _limited(e, size, 0, 10)
-    k, p = _reduced(e, e.binary("fadd", limited, limited))
-    power = _scaled(e, e.binary("fadd", p, e.constant(1)), k)
-    part = e.binary("fdiv", e.constant(2), e.binary("fadd", power, e.constant(1)))
+    bits, p = _reduced(e, e.binary("fadd", limited, limited))
+    power = _power_of_two(e, bits, e.constant(_exponent(0), "i32"))
+    part = e.binary("fdiv", e.constant(2), e.binary("fadd", e.fma(power, p, power), e.constant(1)))
     large = e.call("copysign", e.binary("fsub", e.constant(1), part), x)
-    return _with_nan(e, x, e.select(e.compare("olt", size, e.constant(0.625)), small, large))
+    return e.select(e.compare("olt", size, e.constant(0.625)), small, large)
+
+
+def erf(e: Emitter, x: str) -> str:
+    square = e.binary("fmul", x, x)
+    near = e.fma(e.polynomial(square, _ERF), x, x)
+    size = _limited(e, e.call("fabs", x), 0, 4)
+    bits, p = _reduced(e, e.fma(e.polynomial(size, _LOG_ERFC), size, e.negate(size)))
+    power = _power_of_two(e, bits, e.constant(_exponent(0), "i32"))
+    far = e.binary("fsub", e.constant(1), e.fma(power, p, power))
+    return e.select(e.compare("olt", size, e.constant(_ERF_NEAR)), near, e.call("copysign", far, x))
+
+
+def erfc(e: Emitter, x: str) -> str:
+    size = _limited(e, e.call("fabs", x), 0, 11)
+    t = e.binary("fdiv", e.constant(2), e.binary("fadd", size, e.constant(2)))
+    tail = e.polynomial(e.fma(t, e.constant(2), e.constant(-1)), _TAIL)
+    square = e.binary("fmul", size, size)
+    lost = e.fma(size, size, e.negate(square))
+    bits, p = _reduced(e, e.negate(square))
+    power = _power_of_two(e, bits, e.constant(_exponent(64), "i32"))  # by two factors, as the result may be denormal
+    p = e.fma(e.negate(lost), e.binary("fadd", p, e.constant(1)), p)
+    power = e.fma(power, p, power)
+    y = e.binary("fmul", e.binary("fmul", e.binary("fmul", tail, t), power), e.constant(2.0**-64))
+    return e.select(e.compare("olt", x, e.constant(0)), e.binary("fsub", e.constant(2), y), y)
+
+
+def _with_nan(e: Emitter, x: str, y: str) -> str:
+    """Return y, but x where that is NaN."""
+    return e.select(e.compare("uno", x, x), x, y)
 
 
 _D = "double"
@@ -181,6 +218,8 @@ def power(e: Emitter, x: str, y: str) -> str:
 
 
 FUNCTIONS: Mapping[str, Callable[..., str]] = {
+    "erf": erf,
+    "erfc": erfc,
     "exp": exp,
     "expm1": expm1,
     "log": _logarithm(math.log(2)),

@@ -30,7 +30,6 @@ _LAZY = {
     "fused_conv": "kernels_conv",
     "fused_fc_relu": "kernels_dense",
     "fused_relu_gradient_stats": "kernels_norm",
-    "fused_sum_relu": "kernels_eltwise",
     "release_primitives": "primitive",
     "reorder": "reorders",
 }

@@ -6,14 +6,12 @@ from netbuilder.engines.convolution_tables import conv_fusions
 from netbuilder.engines.fusion import GRADIENT_OF_ACTIVATION, Condition, Fusion
 from netbuilder.engines.onednn.kernels_conv import fused_conv
 from netbuilder.engines.onednn.kernels_dense import fused_fc_relu
-from netbuilder.engines.onednn.kernels_eltwise import fused_sum_relu
 from netbuilder.engines.onednn.kernels_norm import fused_bn_relu, fused_bn_relu_gradient, fused_relu_gradient_stats
 
 __all__ = ["FUSIONS"]
 
 FUSIONS = (
     Fusion("SpatialBN: *x -> a *statistics; Relu: a -> y", "*x -> y *statistics", fused_bn_relu, "bn_relu"),
-    Fusion("Sum: a b -> c; Relu: c -> y", "a b -> y", fused_sum_relu, "sum_relu"),
     Fusion("FC: *x -> a; Relu: a -> y", "*x -> y", fused_fc_relu, "fc_relu"),
     *conv_fusions(fused_conv),
     Fusion(

@@ -33,9 +33,9 @@ from netbuilder.engines.onednn.convolutions import (
 )
 from netbuilder.engines.onednn.layout import Desc, element_code, plain_in
 from netbuilder.engines.onednn.precision import types_for_products
-from netbuilder.engines.onednn.primitive import NOT_NEGATIVE, Extra, PostOp, Primitive, Step, first_fast, prepared
+from netbuilder.engines.onednn.primitive import Extra, PostOp, Primitive, Step, first_fast, prepared
 from netbuilder.engines.onednn.reorders import reorder
-from netbuilder.ops.core.contexts import CHANNELS_LAST, Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import CHANNELS_LAST, NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import MeasuredTime
 from netbuilder.ops.core.operator import TensorSpec
 

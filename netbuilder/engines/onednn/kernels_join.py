@@ -24,8 +24,8 @@ from netbuilder.engines.onednn.layout import (
 )
 from netbuilder.engines.onednn.library import check, dnnl
 from netbuilder.engines.onednn.precision import types_as_given
-from netbuilder.engines.onednn.primitive import NOT_NEGATIVE, Primitive, Step, cached, compile_primitive, prepared
-from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.engines.onednn.primitive import Primitive, Step, cached, compile_primitive, prepared
+from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["concat", "copy", "split"]

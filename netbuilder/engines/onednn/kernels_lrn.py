@@ -12,8 +12,8 @@ from netbuilder.engines.onednn.arguments import In, Out, Workspace
 from netbuilder.engines.onednn.geometry import channels_last
 from netbuilder.engines.onednn.layout import Desc, View, image_view
 from netbuilder.engines.onednn.precision import orders_as_given
-from netbuilder.engines.onednn.primitive import NOT_NEGATIVE, Primitive, Step, cached, compile_primitive, prepared
-from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.engines.onednn.primitive import Primitive, Step, cached, compile_primitive, prepared
+from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import Deferred, DeferredOutputs
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel

@@ -21,12 +21,11 @@ from netbuilder.engines.onednn.arguments import (
     Workspace,
 )
 from netbuilder.engines.onednn.geometry import channels_last
-from netbuilder.engines.onednn.kernels_eltwise import relu_primitive
 from netbuilder.engines.onednn.kernels_parts import gradient_of_part, serves_gradient
 from netbuilder.engines.onednn.layout import Desc, View, image_view
 from netbuilder.engines.onednn.precision import orders_as_given
 from netbuilder.engines.onednn.primitive import (
-    NOT_NEGATIVE,
+    RELU,
     Primitive,
     Step,
     cached,
@@ -34,7 +33,7 @@ from netbuilder.engines.onednn.primitive import (
     first_fast,
     prepared,
 )
-from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import Again, Deferred, DeferredOutputs
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -143,7 +142,7 @@ def _test_mode(
     }  # fmt: skip
     steps: list[Any] = [Step(made, arguments)]
     if relu:
-        over = relu_primitive(y, threads=ctx.threads)
+        over = _relu(y, threads=ctx.threads)
         if over is None:
             return None
         steps.append(Step(over, {c.SRC: Out(0), c.DST: Out(0)}))
@@ -240,9 +239,16 @@ def _normalize_then_relu(
     """Return the executions that compute output 0 of a fused normalization in two steps, from the batch statistics."""
     flags = c.USE_SCALE | c.USE_SHIFT | c.GLOBAL_STATS
     normalize = _forward(c.FORWARD_INFERENCE, data, epsilon, flags, threads=ctx.threads)
-    relu = relu_primitive(data, threads=ctx.threads)
+    relu = _relu(data, threads=ctx.threads)
     assert normalize is not None and relu is not None, "both exist wherever the fused primitive exists"
     return [Step(normalize, _arguments(mean, variance)), Step(relu, {c.SRC: Out(0), c.DST: Out(0)})]
+
+
+@cached
+def _relu(data: Desc) -> Primitive:
+    """Return a Relu that keeps NaN; it may work in place."""
+    algorithm, alpha = RELU
+    return compile_primitive("eltwise_forward", c.FORWARD_TRAINING, algorithm, data.handle, data.handle, alpha, 0.0)
 
 
 def _forward_over(

@@ -15,11 +15,18 @@ from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, MemoryRef, Out, Persistent, ScratchAllocator, resolve
 from netbuilder.engines.onednn.convolutions import any_order, backward_weights, forward
 from netbuilder.engines.onednn.geometry import channels_last
-from netbuilder.engines.onednn.kernels_eltwise import binary
 from netbuilder.engines.onednn.layout import Desc, View, image_view, per_channel, plain_in, row_major
 from netbuilder.engines.onednn.library import dnnl
 from netbuilder.engines.onednn.precision import orders_as_given
-from netbuilder.engines.onednn.primitive import PostOp, Primitive, Step, post_argument, prepared
+from netbuilder.engines.onednn.primitive import (
+    PostOp,
+    Primitive,
+    Step,
+    cached,
+    compile_primitive,
+    post_argument,
+    prepared,
+)
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -29,6 +36,12 @@ __all__ = ["channel_backprop_stats", "channel_stats", "gradient_of_part", "serve
 def serves_gradient(x: TensorSpec, *others: TensorSpec) -> bool:
     """Whether the library has sums and gradients of a normalization over images like ``x``: in float32, not empty."""
     return x.size > 0 and 3 <= x.ndim <= 5 and all(spec.dtype == np.float32 for spec in (x, *others))
+
+
+@cached
+def _product(data: Desc, other: Desc, post: tuple[PostOp, ...]) -> Primitive:
+    """Return the primitive that multiplies a value by another one, which may be broadcast."""
+    return compile_primitive("binary", c.BINARY_MUL, data.handle, other.handle, data.handle, post=post)
 
 
 def _products(ctx: PlanContext, view: View, x: TensorSpec, *others: TensorSpec) -> Primitive | None:
@@ -188,7 +201,7 @@ def _linear_over(ctx: PlanContext, view: View, x: TensorSpec, dy: TensorSpec) ->
     for data in orders_as_given(ctx, view, x, dy):
         channels = per_channel(data)
         post = (PostOp("add", channels), PostOp("add", data), PostOp("multiply", channels))
-        made = binary(c.BINARY_MUL, data, channels, post, threads=ctx.threads)
+        made = _product(data, channels, post, threads=ctx.threads)
         if made is not None and not made.slow:
             return made, channels
     return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,6 +101,10 @@ def grouped(view: View, group: int) -> View:
     return View((group, per_group, *view.dims[1:]), (per_group * view.strides[0], *view.strides))
 
 
+Digits = tuple[tuple[tuple[int, int], ...], ...]
+"""For each dimension (extent, stride in memory) of its parts, the most significant first."""
+
+
 class BlockedLayout:
     """A layout other than plain order in the value's dtype; equal layouts are the same object.
 
@@ -107,15 +112,19 @@ class BlockedLayout:
         view: the plain array that the layout is for, so that any kernel can convert back; None for plain order in
             bfloat16, which all views share.
         code: oneDNN's number for the type of the stored elements.
+        digits: the parts of the view's dimensions in memory; () where ``view`` is None.
     """
 
     engine = "ONEDNN"
     filled = False
-    __slots__ = ("__weakref__", "code", "descriptor", "itemsize", "nbytes", "text", "view")
+    __slots__ = ("__weakref__", "code", "descriptor", "digits", "itemsize", "nbytes", "text", "view")
 
-    def __init__(self, view: View | None, code: int, descriptor: Any, nbytes: int, text: str) -> None:
+    def __init__(
+        self, view: View | None, code: int, descriptor: Any, nbytes: int, text: str, digits: Digits = ()
+    ) -> None:
         self.view = view
         self.code = code
+        self.digits = digits
         self.descriptor = descriptor
         self.itemsize = _BYTES[code]
         self.nbytes = nbytes
@@ -123,6 +132,25 @@ class BlockedLayout:
 
     def __repr__(self) -> str:
         return f"<oneDNN layout {self.text}>"
+
+    def loops(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
+        """See ``netbuilder.ops.core.contexts.Layout``."""
+        if self.view is None:
+            return tuple(enumerate(shape))
+        if len(self.view.dims) != len(shape):
+            return None
+        plain = row_major(shape)
+        left = list(range(len(shape)))
+        found = []  # (stride in memory, axis, extent)
+        for extent, stride, digits in zip(self.view.dims, self.view.strides, self.digits):
+            axis = next((a for a in left if (plain.dims[a], plain.strides[a]) == (extent, stride)), None)
+            if axis is None:
+                return None
+            left.remove(axis)
+            found += [(step, axis, n) for n, step in digits]
+        found.sort(reverse=True)
+        dense = all(step == math.prod(n for _, _, n in found[i + 1 :]) for i, (step, _, _) in enumerate(found))
+        return tuple((axis, n) for _, axis, n in found) if dense else None
 
 
 class DerivedLayout(abc.ABC):
@@ -253,7 +281,7 @@ def layout_of(descriptor: Any, view: View) -> BlockedLayout | None:
         own = d.ffi.gc(out[0], d.lib.dnnl_memory_desc_destroy)
         nbytes = int(d.lib.dnnl_memory_desc_get_size(own))
         text = _describe(view, digits, padded) + (" in bfloat16" if code == c.BF16 else "")
-        found = _layouts.setdefault(key, BlockedLayout(view, code, own, nbytes, text))
+        found = _layouts.setdefault(key, BlockedLayout(view, code, own, nbytes, text, digits))
     return found
 
 
@@ -265,9 +293,6 @@ def rounded(size: int) -> BlockedLayout:
         text = f"plain order of {size} in bfloat16"
         found = _layouts.setdefault(size, BlockedLayout(None, c.BF16, descriptor, size * _BYTES[c.BF16], text))
     return found
-
-
-Digits = tuple[tuple[tuple[int, int], ...], ...]
 
 
 def _structure(descriptor: Any) -> tuple[Digits, tuple[int, ...], int, int]:

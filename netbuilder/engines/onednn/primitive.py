@@ -19,7 +19,6 @@ from netbuilder.ops.core.extensions import KeptForGradient, SavedFlops
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
-    "NOT_NEGATIVE",
     "RELU",
     "Extra",
     "PostOp",
@@ -35,9 +34,6 @@ __all__ = [
     "team_size",
 ]
 
-
-NOT_NEGATIVE = "not negative"
-"""The key published with an output of a Relu, whose elements are not negative."""
 
 RELU = (c.ELU, -0.0)
 """Algorithm and alpha of a Relu that keeps NaN: where x is not positive, it is alpha * (exp(x) - 1), which is 0.

@@ -39,9 +39,7 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.engines.onednn import deferred_gradients
     from netbuilder.engines.onednn import kernels_conv as conv
     from netbuilder.engines.onednn import kernels_dense as dense
-    from netbuilder.engines.onednn import kernels_eltwise as eltwise
     from netbuilder.engines.onednn import kernels_join as join
-    from netbuilder.engines.onednn import kernels_layer_norm as layer_norm
     from netbuilder.engines.onednn import kernels_lrn as lrn
     from netbuilder.engines.onednn import kernels_norm as norm
     from netbuilder.engines.onednn import kernels_parts as parts
@@ -51,7 +49,6 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.engines.onednn.widened import widened_where_faster
 
     table: dict[str, Any] = {
-        "Add": eltwise.add,
         "Alias": join.copy,
         "AveragePool": pool.average_pool,
         "AveragePoolGradient": pool.average_pool_gradient,
@@ -69,19 +66,13 @@ def kernel_table() -> dict[str, Any]:
         "CopyOnDeviceLike": join.copy,
         "DepthConcat": join.concat,
         "DepthSplit": join.split,
-        "Elu": eltwise.elu,
         "EnsureCPUOutput": join.copy,
         "FC": dense.fc,
         "FCGradient": dense.fc_gradient,
         "FCTransposed": dense.fc,
         "FCTransposedGradient": dense.fc_gradient,
-        "GroupNorm": layer_norm.group_norm,
-        "InstanceNorm": layer_norm.group_norm,
         "LRN": lrn.lrn,
         "LRNGradient": lrn.lrn_gradient,
-        "LayerNorm": layer_norm.layer_norm,
-        "LayerNormGradient": layer_norm.layer_norm_gradient,
-        "LeakyRelu": eltwise.leaky_relu,
         "LengthsMean": segments.segment_sums,
         "LengthsSum": segments.segment_sums,
         "LengthsWeightedSum": segments.segment_sums,
@@ -89,13 +80,7 @@ def kernel_table() -> dict[str, Any]:
         "MatMul": dense.matmul,
         "MaxPool": pool.max_pool,
         "MaxPoolGradient": pool.max_pool_gradient,
-        "Mul": eltwise.multiply,
-        "Relu": eltwise.relu,
-        "ReluGradient": eltwise.relu_gradient,
-        "Sigmoid": eltwise.sigmoid,
-        "SigmoidGradient": eltwise.sigmoid_gradient,
-        "Softmax": softmax.softmax,
-        "SoftmaxGradient": softmax.softmax_gradient,
+        "ReduceMean": pool.mean_of_images,
         "SoftmaxWithLoss": softmax.softmax_with_loss,
         "SoftmaxWithLossGradient": softmax.softmax_with_loss_gradient,
         "SparseLengthsIndicesInGradientWeightedSumGradient": segments.weighted_rows,
@@ -107,9 +92,5 @@ def kernel_table() -> dict[str, Any]:
         "SpatialBNGradient": norm.spatial_bn_gradient,
         "Split": join.split,
         "StopGradient": join.copy,
-        "Sub": eltwise.subtract,
-        "Sum": eltwise.sum_kernel,
-        "Tanh": eltwise.tanh,
-        "TanhGradient": eltwise.tanh_gradient,
     }
     return with_fixed_ranks(table)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
+from netbuilder.graph.operators import IsOperator
 from netbuilder.model.helpers.engine import convolution_arguments
 from netbuilder.model.helpers.extents import check_extents
+from netbuilder.model.helpers.nonlinearity import HARD_SIGMOID
 from netbuilder.model.initializers import FillAndArguments, update_initializer
 from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.proto import ArgumentError
@@ -15,7 +17,7 @@ from netbuilder.proto import ArgumentError
 if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
-__all__ = ["conv", "conv_nd", "conv_transpose", "group_conv", "group_conv_deprecated"]
+__all__ = ["conv", "conv_nd", "conv_transpose", "depthwise", "group_conv", "group_conv_deprecated", "squeeze_excite"]
 
 Blob = str | BlobReference
 TransformInputs = Callable[[Any, Any, list[Any]], Any]
@@ -221,6 +223,62 @@ def group_conv(
         model, blob_in, blob_out, dim_in, dim_out, kernel, weight_init=weight_init, bias_init=bias_init, group=group,
         **kwargs,
     )  # fmt: skip
+
+
+def depthwise(
+    model: ModelHelper,
+    blob_in: Blob,
+    blob_out: Blob | None,
+    dim: int,
+    kernel: int | Sequence[int],
+    weight_init: FillAndArguments | None = None,
+    bias_init: FillAndArguments | None = None,
+    **kwargs: Any,
+) -> BlobReference:
+    """Add a convolution of each of ``dim`` channels by itself; the other arguments are those of ``conv``."""
+    return conv(
+        model, blob_in, blob_out, dim, dim, kernel, weight_init=weight_init, bias_init=bias_init, group=dim, **kwargs
+    )
+
+
+def squeeze_excite(
+    model: ModelHelper,
+    blob_in: Blob,
+    blob_out: Blob,
+    dim: int,
+    squeezed: int,
+    *,
+    activation: str = "Relu",
+    gate: str = "Sigmoid",
+    weight_init: FillAndArguments | None = None,
+    **kwargs: Any,
+) -> BlobReference:
+    """Multiply each channel by a gate, which two 1x1 convolutions compute from the means of all channels.
+
+    The convolutions are ``<blob_out>_squeeze`` and ``<blob_out>_excite``.
+
+    Args:
+        blob_in: images, (N, C, H, W), or (N, H, W, C) with ``order="NHWC"``.
+        blob_out: name of the result.
+        dim: number of channels C.
+        squeezed: number of channels between the convolutions.
+        activation, gate: the operators after the first and the second convolution, such as "Swish" and "HardSigmoid".
+            HardSigmoid is x / 6 + 1 / 2, clipped to [0, 1].
+        kwargs: arguments of both convolutions, as for ``conv``.
+
+    Source: Hu, Shen and Sun, "Squeeze-and-Excitation Networks", 2017, arXiv:1709.01507.
+    """
+    check_extents("squeeze_excite", blob_out, dim=dim, squeezed=squeezed)
+    order = kwargs.get("order", "NCHW")
+    x: BlobReference = model.net.AveragePool(blob_in, blob_out + "_means", global_pooling=1, order=order)
+    for name, op_type, extents in (("squeeze", activation, (dim, squeezed)), ("excite", gate, (squeezed, dim))):
+        if not IsOperator(op_type):
+            raise ArgumentError(f"squeeze_excite {str(blob_out)!r}: there is no operator {op_type!r}")
+        x = conv(model, x, f"{blob_out}_{name}", *extents, 1, weight_init=weight_init, **kwargs)
+        arguments = HARD_SIGMOID if op_type == "HardSigmoid" else {}
+        x = getattr(model.net, op_type)(x, f"{blob_out}_{name}d", **arguments)
+    result: BlobReference = model.net.Mul([blob_in, x], blob_out)
+    return result
 
 
 def group_conv_deprecated(

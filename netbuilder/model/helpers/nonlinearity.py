@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
@@ -12,7 +13,10 @@ from netbuilder.model.initializers import FillAndArguments, update_initializer
 if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
-__all__ = ["elu", "prelu", "relu", "sigmoid", "tanh"]
+__all__ = ["HARD_SIGMOID", "elu", "hard_swish", "prelu", "relu", "sigmoid", "tanh"]
+
+HARD_SIGMOID: Mapping[str, float] = {"alpha": 1 / 6, "beta": 0.5}
+"""The arguments of HardSigmoid in MobileNets, and in other frameworks; those of Caffe2 are 0.2 and 0.5."""
 
 Blob = str | BlobReference
 
@@ -47,6 +51,16 @@ def elu(
         kwargs: ``alpha`` of Elu.
     """
     return _apply(model, "Elu", blob_in, blob_out, use_cudnn, order, kwargs)
+
+
+def hard_swish(model: ModelHelper, blob_in: Blob, blob_out: Blob, **kwargs: Any) -> BlobReference:
+    """Compute x times x / 6 + 1 / 2 clipped to [0, 1]; the factor is ``<blob_out>_gate``.
+
+    Source: Howard et al., "Searching for MobileNetV3", 2019, arXiv:1905.02244, section 5.2.
+    """
+    gate = model.net.HardSigmoid(blob_in, blob_out + "_gate", **{**HARD_SIGMOID, **own_arguments(kwargs)})
+    result: BlobReference = model.net.Mul([blob_in, gate], blob_out)
+    return result
 
 
 def _apply(

@@ -1,4 +1,4 @@
-"""Normalization of activations: batch, instance, group, layer and local response normalization."""
+"""Normalization of activations: batch, instance, group, layer, root mean square and local response normalization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.model.parameter_info import ParameterTags
 if TYPE_CHECKING:
     from netbuilder.model.model_helper import ModelHelper
 
-__all__ = ["instance_norm", "layer_norm", "lrn", "moments_with_running_stats", "spatial_bn", "spatial_gn"]
+__all__ = ["instance_norm", "layer_norm", "lrn", "moments_with_running_stats", "rms_norm", "spatial_bn", "spatial_gn"]
 
 
 def spatial_bn(
@@ -150,13 +150,14 @@ def layer_norm(
     blob_out: str | BlobReference,
     dim_in: int | Sequence[int],
     axis: int = 1,
-    epsilon: float = 1e-4,
+    epsilon: float = 1e-5,
     initial_scale: float = 1.0,
     initial_bias: float = 0.0,
-) -> tuple[BlobReference, BlobReference, BlobReference]:
+) -> BlobReference:
     """Normalize each sample over the axes from ``axis`` on, then scale and shift each feature.
 
-    Scale and shift are ``<blob_out>_scale`` and ``<blob_out>_bias``.
+    Scale and shift are ``<blob_out>_scale`` and ``<blob_out>_bias``; means and standard deviations of the samples are
+    written to ``<blob_out>_mean`` and ``<blob_out>_std``.
 
     Args:
         blob_in: activations.
@@ -166,17 +167,43 @@ def layer_norm(
         epsilon: added to the variance.
         initial_scale, initial_bias: initial value of all scales and of all shifts.
 
-    Returns:
-        The result, the means ``<blob_out>_mean``, the standard deviations ``<blob_out>_std``.
-
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
     """
     scale, bias = _scale_and_bias(model, blob_out, dim_in, ("_scale", "_bias"), (initial_scale, initial_bias))
     outputs = [blob_out, blob_out + "_mean", blob_out + "_std"]
-    made: tuple[BlobReference, BlobReference, BlobReference] = model.net.LayerNorm(
-        [blob_in, scale, bias], outputs, axis=axis, epsilon=epsilon, elementwise_affine=True
+    return _first(
+        model.net.LayerNorm([blob_in, scale, bias], outputs, axis=axis, epsilon=epsilon, elementwise_affine=True)
     )
-    return made
+
+
+def rms_norm(
+    model: ModelHelper,
+    blob_in: str | BlobReference,
+    blob_out: str | BlobReference,
+    dim_in: int | Sequence[int],
+    axis: int = 1,
+    epsilon: float = 1e-5,
+    *,
+    bias: bool = False,
+) -> BlobReference:
+    """Divide each sample by its root mean square over the axes from ``axis`` on, then scale each feature.
+
+    The scale is ``<blob_out>_scale``, the shift ``<blob_out>_bias``; the inverses of the root mean squares are written
+    to ``<blob_out>_rrms``.
+
+    Args:
+        blob_in: activations.
+        blob_out: name of the result.
+        dim_in: number of features, the product of the extents from ``axis`` on; or these extents.
+        axis: the first axis of a sample's features.
+        epsilon: added to the mean square.
+        bias: whether the shift is learned; otherwise it stays 0.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
+    """
+    tag = ParameterTags.BIAS if bias else ParameterTags.COMPUTED_PARAM
+    scale, shift = _scale_and_bias(model, blob_out, dim_in, ("_scale", "_bias"), (1.0, 0.0), bias_tag=tag)
+    return _first(model.net.RMSNorm([blob_in, scale, shift], [blob_out, blob_out + "_rrms"], axis=axis, eps=epsilon))
 
 
 def moments_with_running_stats(
@@ -216,14 +243,13 @@ def _scale_and_bias(
     suffixes: tuple[str, str],
     values: tuple[float, float],
     initializers: tuple[Any, Any] = (None, None),
+    bias_tag: str = ParameterTags.BIAS,
 ) -> list[BlobReference]:
     made = []
     shape = list(dim_in) if isinstance(dim_in, Sequence) else [dim_in]
     for extent in shape:
         check_extents("normalization", blob_out, dim_in=extent)
-    for suffix, value, initializer, tag in zip(
-        suffixes, values, initializers, (ParameterTags.WEIGHT, ParameterTags.BIAS)
-    ):
+    for suffix, value, initializer, tag in zip(suffixes, values, initializers, (ParameterTags.WEIGHT, bias_tag)):
         fill = update_initializer(initializer, None, ("ConstantFill", {"value": value}))
         made.append(model.create_param(blob_out + suffix, shape, fill, tag))
     return made

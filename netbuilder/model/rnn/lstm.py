@@ -98,9 +98,10 @@ class LSTMCell(SizedCell):
     def _normalized(self, model: ModelHelper, gates: BlobReference) -> BlobReference:
         """Add layer normalization of the gates of each sample."""
         width = self.projections * self.hidden_size
-        outputs = brew.layer_norm(model, gates, self.scope("gates_t_norm"), dim_in=width, axis=-1)
-        self._recompute(*self.recompute_blobs, *outputs)
-        return outputs[0]
+        name = self.scope("gates_t_norm")
+        result: BlobReference = brew.layer_norm(model, gates, name, dim_in=width, axis=-1, epsilon=1e-4)
+        self._recompute(*self.recompute_blobs, result, result + "_mean", result + "_std")
+        return result
 
     def _unit(
         self,

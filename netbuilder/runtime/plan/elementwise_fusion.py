@@ -1,8 +1,8 @@
 """Fused elementwise operators: where an engine has kernels for chains of them, a chain becomes one call.
 
-A chain begins with any elementwise operator. An operator joins the chain that made one of its inputs, if their results
-have the same shape. The chain runs at the position of its last operator, so the others move after the operators in
-between: these must not read what the chain writes, nor write what it reads or writes.
+A chain begins with any elementwise operator. An operator joins the chains that made its inputs, if their results have
+the same shape; they become one. The chain runs at the position of its last operator, so the others move after the
+operators in between: these must not read what the chain writes, nor write what it reads or writes.
 
 Values between two operators of a chain are written only if they are visible or another node reads them.
 """
@@ -42,16 +42,20 @@ def _chains(nodes: Sequence[Node], engines: Mapping[int, Sequence[Engine]]) -> l
     controls = {name for node in nodes for part in node.parts for name in part.control}
     open_chains: list[_Chain] = []
     found: list[_Chain] = []
+    places = {node: place for place, node in enumerate(nodes)}
     for node in nodes:
         engine = _engine_of(node, controls, engines)
-        own = None
-        if engine is not None:
-            own = next((chain for chain in reversed(open_chains) if chain.accepts(node, engine)), None)
-        open_chains = [chain for chain in open_chains if chain is own or not chain.must_precede(node)]
+        read = [chain for chain in reversed(open_chains) if engine is not None and chain.accepts(node, engine)]
+        own = read[0] if read else None
+        joined = own.joined(read[1:]) if own is not None else []
+        found = [chain for chain in found if chain not in joined]
+        open_chains = [
+            chain for chain in open_chains if chain is own or chain not in joined and not chain.must_precede(node)
+        ]
         if own is not None:
             own.add(node)
         elif engine is not None:
-            found.append(_Chain(engine, node))
+            found.append(_Chain(engine, places, node))
             open_chains.append(found[-1])
     return found
 
@@ -81,8 +85,9 @@ def _shape(node: Node) -> tuple[int, ...]:
 class _Chain:
     """Elementwise operators of which each reads what an earlier one makes."""
 
-    def __init__(self, engine: Engine, node: Node) -> None:
+    def __init__(self, engine: Engine, places: Mapping[Node, int], node: Node) -> None:
         self.engine = engine
+        self._places = places
         self.nodes: list[Node] = []
         self._made: set[Value] = set()  # the values that it makes
         self._names: set[str] = set()  # that it reads or writes
@@ -103,6 +108,17 @@ class _Chain:
             and _shape(node) == _shape(first)
             and any(value in self._made for value in node.inputs)
         )
+
+    def joined(self, others: Sequence[_Chain]) -> list[_Chain]:
+        """Join other chains, as far as they fit; return those that have become parts of this one."""
+        found = []
+        for other in others:
+            if len(self.nodes) + len(other.nodes) < _MOST:
+                self.nodes = sorted([*self.nodes, *other.nodes], key=self._places.__getitem__)
+                self._made |= other._made
+                self._names |= other._names
+                found.append(other)
+        return found
 
     def must_precede(self, node: Node) -> bool:
         """Whether a later node reads what the chain makes, or writes what it reads or writes."""

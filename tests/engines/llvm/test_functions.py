@@ -5,6 +5,7 @@ import pytest
 
 from machine_code import run_traced
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.tracing import numpy_function
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
 
@@ -21,13 +22,13 @@ def every_exponent(count, seed=0):
     return bits.view(np.float32).ravel()
 
 
-def check(got, exact):
-    """Fail where a result is further from float64's than ``MOST`` units, or NaN or infinite where that is not."""
+def check(got, exact, most=MOST):
+    """Fail where a result is further from float64's than some units, or NaN or infinite where that is not."""
     with np.errstate(all="ignore"):
         nearest = exact.astype(np.float32)
         unit = np.spacing(np.minimum(np.abs(nearest), np.finfo(np.float32).max)).astype(np.float64)
         unit = np.maximum(unit, 2.0**-149)
-        near = np.abs(got.astype(np.float64) - exact) <= MOST * unit
+        near = np.abs(got.astype(np.float64) - exact) <= most * unit
     same = (got == nearest) | (np.isnan(got) & np.isnan(exact))
     almost_infinite = np.isinf(got) & (np.abs(exact) >= np.finfo(np.float32).max * (1 - 2.0**-22))
     wrong = ~(near | same | (almost_infinite & (np.sign(got) == np.sign(exact))))
@@ -45,6 +46,23 @@ def test_of_one_number(name, count):
     (got,) = run_traced(lambda xp, x: [getattr(xp, name)(x)], x)
     with np.errstate(all="ignore"):
         check(got, getattr(np, name)(x.astype(np.float64)))
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "most"), [("erf", MOST), ("erfc", 5.0)])
+def test_error_functions(name, most, count):
+    x = np.concatenate([every_exponent(count), np.linspace(-11, 11, 100 * count, dtype=np.float32)])
+    (got,) = run_traced(lambda xp, x: [getattr(xp, name)(x)], x)
+    with np.errstate(all="ignore"):
+        check(got, numpy_function(name)(x.astype(np.float64)), most)
+
+
+@pytest.mark.parametrize("exponent", [-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 5, 6, 7, -4, 1.5])
+def test_powers_with_a_fixed_exponent(exponent):
+    x = every_exponent(100)
+    (got,) = run_traced(lambda xp, x: [xp.power(x, np.float32(exponent))], x)
+    with np.errstate(all="ignore"):
+        check(got, np.power(x.astype(np.float64), exponent))
 
 
 @pytest.mark.parametrize("count", [30, pytest.param(2000, marks=pytest.mark.slow)])

@@ -154,6 +154,7 @@ print(sorted(waited)[15])
 """
 
 
+@pytest.mark.slow
 @needs_onednn
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="libgomp does not spin with more threads than cores")
 def test_waiting_threads_give_up_their_cores_soon():

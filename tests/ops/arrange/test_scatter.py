@@ -64,13 +64,15 @@ class TestScatterAssign(OperatorSuite):
 
     def draw(self, data):
         table, rng, dtype = draw_table(data)
-        indices = rng.permutation(4)[: data.draw(st.integers(0, 4))].astype(dtype)
-        return ScatterAssign(), [table, indices, data.draw(floats(indices.size, *table.shape[1:]))]
+        axis = data.draw(st.integers(-table.ndim, table.ndim - 1))
+        before, extent, *after = table.shape[: axis % table.ndim], *table.shape[axis % table.ndim :]
+        indices = rng.permutation(extent)[: data.draw(st.integers(0, extent))].astype(dtype)
+        return ScatterAssign(axis=axis), [table, indices, data.draw(floats(*before, indices.size, *after))]
 
     def reference(self, op, table, indices, rows):
         table = table.copy()
         for k, i in enumerate(indices):
-            table[i] = rows[k]
+            np.moveaxis(table, op.axis, 0)[i] = np.moveaxis(rows, op.axis, 0)[k]
         return [table]
 
 

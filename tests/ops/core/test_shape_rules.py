@@ -41,9 +41,51 @@ class Images(Operator):
     signature = "handle: object, X (N, C, H, W) or (N, C): float, k (C): int -> Y: as X"
 
 
+@operator_class(frozen=True)
+class OnAxis(Operator):
+    """Y has the extents around an axis."""
+
+    signature = "X (*A, N @ axis, *B): any, w (N): float -> Y (*A, *B): as X, rest (*B): as w"
+    axis: int = 1
+
+
+@operator_class(frozen=True)
+class Split(Operator):
+    """Y is a matrix: rows before the axis, columns from there."""
+
+    signature = "X (*A, *B @ axis): any -> Y (prod(A), prod(B)): as X"
+    axis: int = 1
+    remedies = {"X": "flatten it first"}
+
+
+@operator_class(frozen=True)
+class Ordered(Operator):
+    """The mean of each channel, where ``order`` says; of those that ``k`` names, if it is given."""
+
+    signature = """
+    X (N, C, *S) if NCHW else (N, *S, C): float
+    k? (K): int
+    -> Y (N, K) if k else (N, C): wide X
+    """
+    order: str = "NCHW"
+
+
+HALF = TensorSpec((2, 3, 4), np.dtype(np.float16))
+
+
 @pytest.mark.parametrize(
     ("op", "n_out", "inputs", "outputs"),
     [
+        (OnAxis(), 2, [f32(2, 3, 4, 5), f32(3)], [f32(2, 4, 5), f32(4, 5)]),
+        (OnAxis(axis=-1), 2, [f32(2, 3), f32(3)], [f32(2), f32()]),
+        (Split(), 1, [f32(2, 3, 4)], [f32(2, 12)]),
+        (Split(axis=-1), 1, [f32(2, 3, 4)], [f32(6, 4)]),
+        (Split(axis=3), 1, [f32(2, 3, 4)], [f32(24, 1)]),
+        (Split(axis=0), 1, [f32()], [f32(1, 1)]),
+        (Ordered(), 1, [f32(2, 3, 4, 5)], [f32(2, 3)]),
+        (Ordered(order="NHWC"), 1, [f32(2, 3, 4, 5)], [f32(2, 5)]),
+        (Ordered(), 1, [f32(2, 3, 4), i64(7)], [f32(2, 7)]),
+        (Ordered(), 1, [HALF], [f32(2, 3)]),
         (Product(copies=3), 1, [f32(2, 5), f32(4, 5)], [f32(3, 2, 4)]),
         (Product(), 2, [f32(2, 5), f32(4, 5), f32(2, 2)], [f32(2, 2, 4), i64(8)]),
         (Joined(), 3, [i32(1, 1), f32(2, 3, 4), f32(2, 3, 4)], [f32(12, 2), f32(2, 3, 4), f32(2, 3, 4)]),
@@ -71,6 +113,11 @@ def test_outputs_follow(op, n_out, inputs, outputs):
             [TensorSpec((), STRING), f32(2), i32(3)],
             "X must have shape (N, C, H, W) or (N, C), got (2,)",
         ),
+        (OnAxis(), [f32(2), f32(3)], "OnAxis: axis must lie in [-1, 1) for X of shape (2,), got 1"),
+        (OnAxis(), [f32(2, 3), f32(2)], "OnAxis: w must have shape (3,) = (N,), got (2,)"),
+        (Split(axis=4), [f32(2, 3)], "for X of shape (2, 3), got 4; flatten it first"),
+        (Ordered(order="NHWC"), [f32(2)], "Ordered: X must have shape (N, *S, C), got (2,)"),
+        (Ordered(), [f32(2)], "Ordered: X must have shape (N, C, *S), got (2,)"),
         (SoftmaxGradient(), [f32(3, 4), f32(4, 3)], "dY must have the shape of Y, (3, 4), got (4, 3)"),
     ],
 )

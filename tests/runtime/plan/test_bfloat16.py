@@ -378,7 +378,7 @@ print([str(w.message) for w in found])
 """
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE"])
 def test_a_cpu_without_the_instructions_warns_once_and_computes(instructions):
     """oneDNN can be held back to older instructions: without AVX-512 it has no fast code, with it, it emulates."""

@@ -48,6 +48,7 @@ def test_they_are_differentiated_written_read_and_run(workspace, tmp_path):
     assert sys.getrecursionlimit() == limit
 
 
+@pytest.mark.slow
 def test_they_run_as_deep_as_files_hold_them(workspace, tmp_path):
     limit = sys.getrecursionlimit()
     net = nested(998)

@@ -181,6 +181,7 @@ def residual_chain(length, width):
     return values, steps
 
 
+@pytest.mark.slow
 def test_planning_is_fast_and_grows_linearly():
     """For as many values as a step of ResNet-50 has, and for those of several devices."""
 

@@ -192,7 +192,6 @@ IMAGES = {
 CONV, OTHER = (make_op("Conv", ["x", "w", "b"], [y], kernel=3, pad=1) for y in "cd")
 JOINED = {
     "bn_relu": [make_op("SpatialBN", ["x", "s", "b", "m", "v"], ["c"], is_test=1), make_op("Relu", ["c"], ["y"])],
-    "sum_relu": [make_op("Sum", ["x", "x"], ["c"]), make_op("Relu", ["c"], ["y"])],
     "fc_relu": [make_op("FC", ["fx", "fw", "fb"], ["c"]), make_op("Relu", ["c"], ["y"])],
     "conv_relu": [CONV, make_op("Relu", ["c"], ["y"])],
     "conv_sum": [CONV, OTHER, make_op("Sum", ["c", "d"], ["y"])],

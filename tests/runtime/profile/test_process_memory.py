@@ -49,7 +49,7 @@ print(memory.total, memory.expected_peak, peak_resident())
 """
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell which pages are resident")
 @pytest.mark.parametrize(
     "work",

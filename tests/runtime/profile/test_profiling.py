@@ -371,6 +371,7 @@ def test_calls_that_read_bfloat16_have_a_limit_of_their_own():
     assert rounded or why_bfloat16_is_slow()
 
 
+@pytest.mark.slow
 @with_onednn
 def test_the_rate_in_bfloat16_is_measured_where_a_net_asks_for_it():
     operators = [make_op("Relu", ["x"], ["y"])]

@@ -1,0 +1,124 @@
+"""Generation of sequences, one step of a net a token, with a cache of the keys and values of earlier tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from netbuilder.model.helpers.attention import KeyValueCache
+from netbuilder.model.model_helper import ModelHelper
+from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto.numbers import check_numbers, check_whole_numbers
+
+__all__ = ["Generator"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Generator:
+    """Continues sequences of tokens by a causal language model whose parameters are in a workspace.
+
+    Args:
+        workspace: has the parameters.
+        build: called as ``build(model, tokens, cache)`` with a model that initializes no parameters, the blob of the
+            tokens, (N, T) int32, and a cache for ``brew.attention`` and ``brew.positions``; returns the blob of the
+            scores, (N, T, number of tokens).
+        length: the longest sequence, the prompt included.
+        batch: number of sequences N.
+
+    >>> from netbuilder.model import ModelHelper, brew
+    >>> from netbuilder.runtime import Workspace
+    >>> def build(model, tokens, cache=None):
+    ...     x = brew.embedding(model, tokens, "tokens_of", 5, 8)
+    ...     x = brew.transformer_block(model, brew.positions(model, x, "placed", 8, 6, cache=cache), "block", 8, 2,
+    ...                                causal=True, cache=cache)
+    ...     return brew.fc(model, x, "scores", 8, 5, axis=2)
+    >>> model, workspace = ModelHelper("language"), Workspace()
+    >>> _ = build(model, "tokens"), workspace.run_net_once(model.param_init_net)
+    >>> Generator(workspace, build, length=6)([[1, 2]], 4).shape
+    (1, 6)
+    """
+
+    def __init__(self, workspace: Any, build: Callable[..., Any], *, length: int, batch: int = 1) -> None:
+        check_whole_numbers("Generator", 1, length=length, batch=batch)
+        self.workspace = workspace
+        self.cache = KeyValueCache(batch, length)
+        model = ModelHelper("generate", init_params=False)
+        self.scores = build(model, "tokens", self.cache)
+        self.net = model.net
+        self._start()
+        workspace.create_net(model.net)
+
+    def _start(self) -> None:
+        for blob, shape in self.cache.shapes.items():
+            self.workspace.feed(blob, np.zeros(shape, np.float32))
+
+    def _step(self, tokens: Array, first: int) -> Array:
+        """Compute the scores after the last of some tokens, (N, T), of which the first has this position."""
+        numbers = np.arange(first, first + tokens.shape[1], dtype=np.int32)
+        feed = self.workspace.feed
+        feed("tokens", tokens.astype(np.int32))
+        feed(self.cache.positions, numbers)
+        feed(self.cache.mask, np.arange(self.cache.length) <= numbers[:, None])
+        self.workspace.run_net(self.net.Name())
+        scores: Array = self.workspace.fetch(self.scores)[:, -1].astype(np.float64)
+        return scores
+
+    def __call__(
+        self, prompt: Any, steps: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0
+    ) -> Array:
+        """Return the prompt and ``steps`` tokens more of each sequence.
+
+        Args:
+            prompt: numbers of tokens, (N, T), T at least 1.
+            temperature: 0: the token with the highest score; otherwise it is drawn from the softmax of the scores
+                divided by it.
+            top_k: draw among so many tokens with the highest scores; None: among all.
+            seed: of the draws.
+
+        Returns:
+            (N, T + steps), int32.
+
+        Raises:
+            ShapeError: the prompt is of another shape, or longer than the cache together with the steps.
+            ArgumentError: an argument is out of range.
+        """
+        check_numbers("Generator", "at least 0", temperature=temperature)
+        check_whole_numbers("Generator", 0, steps=steps)
+        if top_k is not None:
+            check_whole_numbers("Generator", 1, top_k=top_k)
+        tokens = np.asarray(prompt)
+        batch, length = self.cache.batch, self.cache.length
+        if tokens.ndim != 2 or tokens.shape[0] != batch or not tokens.size or tokens.dtype.kind not in "iu":
+            raise ShapeError(
+                f"Generator: prompt must have whole numbers in a shape ({batch}, T), T at least 1, got {tokens.dtype} "
+                f"in the shape {tokens.shape}"
+            )
+        if tokens.shape[1] + steps > length:
+            raise ArgumentError(
+                f"Generator: {tokens.shape[1]} tokens of the prompt and {steps} steps are more than length={length}"
+            )
+        rng = np.random.default_rng(seed)
+        self._start()
+        given, first = tokens, 0
+        for _ in range(steps):
+            scores = self._step(given, first)
+            first = tokens.shape[1]
+            given = _chosen(scores, temperature, top_k, rng)[:, None]
+            tokens = np.concatenate([tokens, given], axis=1)
+        return tokens.astype(np.int32)
+
+
+def _chosen(scores: Array, temperature: float, top_k: int | None, rng: Any) -> Array:
+    """Return a token for each row of scores."""
+    if not temperature:
+        best: Array = scores.argmax(axis=1)
+        return best
+    if top_k is not None and top_k < scores.shape[1]:
+        least = np.partition(scores, -top_k, axis=1)[:, -top_k, None]
+        scores = np.where(scores < least, -np.inf, scores)
+    noise = rng.gumbel(size=scores.shape)  # the greatest of scores with such noise is a draw from their softmax
+    drawn: Array = (scores / temperature + noise).argmax(axis=1)
+    return drawn

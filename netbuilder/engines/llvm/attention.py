@@ -12,7 +12,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.functions import exp
 from netbuilder.engines.llvm.loops import Loops
-from netbuilder.engines.llvm.panels import SLACK, panel_functions
+from netbuilder.engines.llvm.panels import PANELS, SLACK, panel_functions
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -32,8 +32,8 @@ _F, _V = np.dtype(np.float32), vector("float")
 _BLOCK = 32
 """Queries of a block."""
 
-_FEW_QUERIES = 4
-"""For fewer queries, copies of the keys take longer than the products by NumPy."""
+_FEW = 4
+"""For fewer queries, as where a net generates one word at a time, copies of the keys take longer than the products."""
 
 _BRIEF, _OF_A_THREAD = 1 << 15, 1 << 20  # multiplications; see ``rows``
 
@@ -53,6 +53,7 @@ class _Variant:
         causal: see ``Attention``.
         gradient: whether it computes the gradient.
         d_scores: whether the gradient writes that of the scores.
+        few: whether there are few queries: keys and values are read where they are.
     """
 
     mask: str = ""
@@ -60,6 +61,7 @@ class _Variant:
     causal: bool = False
     gradient: bool = False
     d_scores: bool = False
+    few: bool = False
 
 
 class _Code(Loops):
@@ -70,6 +72,7 @@ class _Code(Loops):
 
     def text(self) -> str:
         e, used = self._entry, ["rows", "pack", "pack_transposed"] + ["columns"] * self._variant.gradient
+        used = ["dots", "weighted"] if self._variant.few else used
         for i, name in enumerate(_WORDS[1:], 1):
             kind = "ptr" if name in _POINTERS or name in _MEMORY else "float" if name == "scale" else "i64"
             place = e.let(f"getelementptr i64, ptr %arguments, i64 {i}")
@@ -114,9 +117,8 @@ class _Code(Loops):
         return self._moved(pointer, _F, self._product(*factors))
 
     def _call(self, name: str, *given: str) -> None:
-        pointers = {"rows": (0, 2, 4), "columns": (0, 2, 4)}.get(name, (0, 4))
-        texts = [f"{'ptr' if i in pointers else 'i64'} {each}" for i, each in enumerate(given)]
-        self._body.add(f"call void @{name}({', '.join(texts)})")
+        kinds = (parameter.split()[0] for parameter in PANELS[name].split(", "))
+        self._body.add(f"call void @{name}({', '.join(f'{kind} {value}' for kind, value in zip(kinds, given))})")
 
     def _panels(self, extent: str) -> str:
         return self._body.let(f"udiv i64 {extent}, {LANES}")
@@ -135,8 +137,12 @@ class _Code(Loops):
         sample, head = b.let(f"udiv i64 {unit}, %H"), b.let(f"urem i64 {unit}, %H")
         group = b.let(f"udiv i64 {head}, {b.let('udiv i64 %H, %G')}")
         pair = self._sum(self._product(sample, "%G"), group)
-        self._call("pack_transposed", self._at("%k", pair, "%S", "%D"), "%D", "%D", "%S", "%keys")
-        self._call("pack", self._at("%v", pair, "%S", "%E"), "%E", "%S", "%E", "%values")
+        keys, values = self._at("%k", pair, "%S", "%D"), self._at("%v", pair, "%S", "%E")
+        if self._variant.few:
+            self._of_few(unit, sample, head, keys, values)
+            return
+        self._call("pack_transposed", keys, "%D", "%D", "%S", "%keys")
+        self._call("pack", values, "%E", "%S", "%E", "%values")
         queries, results = self._at("%q", unit, "%T", "%D"), self._at("%y", unit, "%T", "%E")
         with self._for("0", "%T", _BLOCK) as first:
             rows = self._least(b.let(f"sub i64 %T, {first}"), _BLOCK)
@@ -145,8 +151,21 @@ class _Code(Loops):
             self._call("rows", "%p", self._padded["S"], "%values", "%S", "%out", wide, rows, self._panels(wide), seen)
             target = self._at(results, first, "%E")
             with self._for("0", rows, 1) as row:
-                factor = b.splat(b.let(f"load float, ptr {self._at('%factors', row)}, align 4"), "float")
-                self._copy(self._at("%out", row, wide), self._at(target, row, "%E"), "%E", factor)
+                self._copy(self._at("%out", row, wide), self._at(target, row, "%E"), "%E", self._factor(row))
+
+    def _of_few(self, unit: str, sample: str, head: str, keys: str, values: str) -> None:
+        """Write the forward function of a head, one query after the other."""
+        with self._for("0", "%T", 1) as query:
+            line, seen = self._sum(self._product(unit, "%T"), query), self._seen(query)
+            self._call("dots", self._at("%q", line, "%D"), keys, "%D", seen, "%p")
+            self._softmax("%p", sample, head, query, self._round_up(self._body, seen), "0", normalized=False)
+            self._call("weighted", "%p", values, seen, "%E", "%out")
+            self._copy("%out", self._at("%y", line, "%E"), "%E", self._factor("0"))
+
+    def _factor(self, row: str) -> str:
+        """Return the reciprocal of a row's sum of weights."""
+        b = self._body
+        return b.splat(b.let(f"load float, ptr {self._at('%factors', row)}, align 4"), "float")
 
     def _backward(self, unit: str) -> None:
         b, wide_d, wide_e = self._body, self._padded["D"], self._padded["E"]
@@ -312,7 +331,8 @@ class _Shapes:
 
     @staticmethod
     def of(q: TensorSpec, k: TensorSpec, v: TensorSpec, *, gradient: bool) -> _Shapes:
-        return _Shapes(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], gradient)
+        (n, h, t, d), (_, g, s, _) = q.shape, k.shape
+        return _Shapes(n, h, g, t, s, d, v.shape[3], gradient)
 
     def memory(self) -> dict[str, int]:
         """Return the elements of each part of a thread's memory."""
@@ -344,7 +364,8 @@ def attention(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     shapes = _served(op, specs, specs, gradient=False)
     if shapes is None:
         return None
-    return _prepared(op, ctx, specs, _variant(op, specs[3:]), shapes, ("q", "k", "v", "mask"), ("y",))
+    variant = replace(_variant(op, specs[3:]), few=shapes.t < _FEW)
+    return _prepared(op, ctx, specs, variant, shapes, ("q", "k", "v", "mask"), ("y",))
 
 
 def attention_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -359,8 +380,7 @@ def attention_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepare
 def _served(op: Any, all_specs: Sequence[TensorSpec], given: Sequence[TensorSpec], *, gradient: bool) -> _Shapes | None:
     if any(spec is None or not spec.size or spec.dtype not in (np.float32, np.bool_) for spec in all_specs):
         return None
-    shapes = _Shapes.of(*given[:3], gradient=gradient)
-    return None if shapes.t < _FEW_QUERIES else shapes
+    return _Shapes.of(*given[:3], gradient=gradient)
 
 
 def _variant(op: Any, masks: Sequence[TensorSpec], *, gradient: bool = False) -> _Variant:
@@ -443,6 +463,6 @@ def _with_dmask(call: Call, ds: Any, shapes: _Shapes, dmask: Any) -> Call:
 
     def run() -> None:
         call()
-        np.add.reduce(scores, axes, None, target, True)
+        np.add.reduce(scores, axes, out=target, keepdims=True)
 
     return run

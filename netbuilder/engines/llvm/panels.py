@@ -28,13 +28,17 @@ PANELS = {
     "columns": "ptr %a, i64 %lda, ptr %b, i64 %deep, ptr %c, i64 %ldc, i64 %m, i64 %count, i64 %k",
     "pack": "ptr %x, i64 %ld, i64 %k, i64 %n, ptr %y",
     "pack_transposed": "ptr %x, i64 %ld, i64 %k, i64 %n, ptr %y",
+    "dots": "ptr %a, ptr %x, i64 %k, i64 %n, ptr %y",
+    "weighted": "ptr %a, ptr %x, i64 %k, i64 %n, ptr %y",
 }
 """The functions and their parameters.
 
 ``rows`` writes C = A B, where B has ``count`` panels of ``deep`` rows each, of which ``k`` are used. C needs memory for
 a multiple of four rows. ``columns`` adds the product of a transposed A, of which four columns at a time are read, to C.
 ``pack`` fills panels from a matrix of ``k`` rows and ``n`` columns, ``pack_transposed`` from one of ``n`` rows and
-``k`` columns.
+``k`` columns. For a vector A, without panels: ``dots`` writes its products with the ``n`` rows of ``k`` elements of X,
+``weighted`` the sum of the ``k`` rows of ``n`` elements of X, each times its element of A; Y needs memory for whole
+vectors.
 """
 
 
@@ -111,6 +115,37 @@ class _Function(Loops):
         for r, each in enumerate(sums):
             at = self._moved(place, _F, b.let(f"mul i64 {r}, %ldc"))
             self._write(self._get(each, vector("float")), _F, at)
+
+    def _dots(self) -> None:
+        b, kind = self._body, vector("float")
+        whole = b.let(f"and i64 %k, {-LANES}")
+        with self._for("0", "%n", 1) as row:
+            right, total = self._moved("%x", _F, b.let(f"mul i64 {row}, %k")), self._variable(kind, b.constant(0))
+            for start, end in (("0", whole), (whole, "%k")):
+                with self._for(start, end, LANES) as i:
+                    mask = "" if end == whole else self._lanes(b.let(f"sub i64 %k, {i}"))
+                    x, y = (self._vector(self._moved(each, _F, i), _F, mask) for each in ("%a", right))
+                    self._set(total, kind, b.fma(x, y, self._get(total, kind)))
+            found = self._of_lanes(functools.partial(b.binary, "fadd"), self._get(total, kind))
+            first = b.let(f"extractelement {kind} {found}, i64 0")
+            b.add(f"store float {first}, ptr {self._moved('%y', _F, row)}, align 4")
+
+    def _weighted(self) -> None:
+        b, kind = self._body, vector("float")
+        several = _ROWS * LANES
+        whole, vectors = b.let(f"sub i64 %n, {b.let(f'urem i64 %n, {several}')}"), b.let(f"and i64 %n, {-LANES}")
+        for start, end, count in (("0", whole, _ROWS), (whole, vectors, 1), (vectors, "%n", 1)):
+            with self._for(start, end, count * LANES) as column:
+                mask = self._lanes(b.let(f"sub i64 %n, {column}")) if end == "%n" else ""
+                sums = [self._variable(kind, b.constant(0)) for _ in range(count)]
+                with self._for("0", "%k", 1) as k:
+                    factor = b.splat(b.let(f"load float, ptr {self._moved('%a', _F, k)}, align 4"), "float")
+                    row = self._moved(self._moved("%x", _F, b.let(f"mul i64 {k}, %n")), _F, column)
+                    for j, place in enumerate(sums):
+                        value = self._vector(self._moved(row, _F, j * LANES), _F, mask)
+                        self._set(place, kind, b.fma(factor, value, self._get(place, kind)))
+                for j, place in enumerate(sums):
+                    self._write(self._get(place, kind), _F, self._moved(self._moved("%y", _F, column), _F, j * LANES))
 
     def _pack(self) -> None:
         b = self._body

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -112,6 +111,7 @@ class Form:
             return self._canonical(value.value, value.shape, {})
         if id(value) in done:
             return done[id(value)]
+        found: Load | Step
         if isinstance(value, Load):
             found = self._load(value, shape)
         elif isinstance(value, Step):
@@ -189,7 +189,7 @@ class _Reducing(Function, Loops):
     """Writes the function of a form."""
 
     def __init__(self, form: Form) -> None:
-        self._form, self._loads, self._axes = form, form.loads, form.axes
+        self._form, self._loads = form, form.loads
         self._read = tuple(sorted({load.input for load in form.loads}))
         self._entry, self._body = Emitter("e"), Emitter("v")
         self._entry.declared = self._body.declared
@@ -285,7 +285,7 @@ class _Reducing(Function, Loops):
             self._blocks = e.let(f"udiv i64 {last}, {step}")
         with self._for(begin, end, 1) as unit:
             if self._along:
-                self._row(self._pointers(unit, "0"))
+                self._passes_over(self._pointers(unit, "0"))
             else:
                 self._rows(unit, step)
         body = self._body
@@ -318,13 +318,13 @@ class _Reducing(Function, Loops):
         left = b.let(f"sub i64 {self._extents[-1]}, {first}")
         b.add(f"br i1 {b.let(f'icmp sge i64 {left}, {step}')}, label %whole{n}, label %rest{n}")
         b.add(f"whole{n}:")
-        self._row(self._pointers(row, first))
+        self._passes_over(self._pointers(row, first))
         b.add(f"br label %end{n}")
         b.add(f"rest{n}:")
         with self._for(first, self._extents[-1], LANES) as start:
             width, self._width = self._width, 1
             self._mask = self._lanes(b.let(f"sub i64 {self._extents[-1]}, {start}"))
-            self._row(self._pointers(row, start))
+            self._passes_over(self._pointers(row, start))
             self._width, self._mask = width, ""
         b.add(f"br label %end{n}")
         b.add(f"end{n}:")
@@ -332,7 +332,7 @@ class _Reducing(Function, Loops):
     def _pointers(self, row: str, first: str) -> dict[Any, str]:
         """Return where a row begins in each load's tensor, and in each output."""
         b, at = self._body, dict[int, str]()
-        kept = [k for k, (_, reduced, _) in enumerate(self._axes) if not reduced]
+        kept = [k for k, (_, reduced, _) in enumerate(self._form.axes) if not reduced]
         if not self._along:
             at[kept.pop()] = first
         for axis in reversed(kept):
@@ -340,10 +340,10 @@ class _Reducing(Function, Loops):
             row = b.let(f"udiv i64 {row}, {self._extents[axis]}") if axis != kept[0] else row
         found: dict[Any, str] = {}
         for k, load in enumerate(self._loads):
-            own = [axis for axis, (_, _, flags) in enumerate(self._axes) if flags[k]]
+            own = [axis for axis, (_, _, flags) in enumerate(self._form.axes) if flags[k]]
             found[load] = self._moved(self._sources[load.input], load.dtype, self._offset_of(at, own))
         for j, whole in enumerate(self._form.of_elements):
-            own = [axis for axis, (_, reduced, _) in enumerate(self._axes) if whole or not reduced]
+            own = [axis for axis, (_, reduced, _) in enumerate(self._form.axes) if whole or not reduced]
             found[j] = self._moved(self._targets[j], self._form.dtypes[j], self._offset_of(at, own))
         return found
 
@@ -356,7 +356,7 @@ class _Reducing(Function, Loops):
             stride = b.let(f"mul i64 {stride}, {self._extents[axis]}")
         return total
 
-    def _row(self, pointers: dict[Any, str]) -> None:
+    def _passes_over(self, pointers: dict[Any, str]) -> None:
         """Write the passes over a row, or over a block of rows, one for each lane."""
         form = self._form
         self._places = pointers
@@ -409,7 +409,7 @@ class _Reducing(Function, Loops):
     def _reduce(self, sums: Sequence[Sum]) -> None:
         """Write the pass that computes reductions of one level."""
         b = self._body
-        columns = math.prod(extent for extent, reduced, _ in self._axes if reduced)
+        columns = math.prod(extent for extent, reduced, _ in self._form.axes if reduced)
         kinds = {}
         for total in sums:
             wide = total.function == "add" and columns > _LONG
@@ -445,7 +445,7 @@ class _Reducing(Function, Loops):
             if self._along:
                 while len(found) > 1:
                     found = [self._combined(total.function, *found[k : k + 2], kind) for k in range(0, len(found), 2)]
-                found = [self._of_lanes(partial(self._combined, total.function, kind=kind), found[0], kind)]
+                found = [self._of_lanes(self._combining(total.function, kind), found[0], kind)]
             for w, value in enumerate(found):
                 if kind != register_type(total.dtype):
                     value = b.convert("fptrunc", value, kind, "float")
@@ -456,10 +456,13 @@ class _Reducing(Function, Loops):
             return self._body.binary("fadd", x, y, kind)
         return self._extreme(function, np.dtype(np.float64 if kind == "double" else np.float32), x, y)
 
+    def _combining(self, function: str, kind: str) -> Callable[[str, str], str]:
+        return lambda x, y: self._combined(function, x, y, kind)
+
     def _over_row(self, each: Callable[[int], None]) -> None:
         """Write the loops over the elements of a row; ``each`` writes what is done for some vectors of them."""
         b = self._body
-        reduced = [k for k, (_, is_reduced, _) in enumerate(self._axes) if is_reduced]
+        reduced = [k for k, (_, is_reduced, _) in enumerate(self._form.axes) if is_reduced]
         outer = reduced[:-1] if self._along else reduced
         if not outer:
             self._elements = self._places
@@ -475,11 +478,11 @@ class _Reducing(Function, Loops):
                 rest = b.let(f"udiv i64 {rest}, {self._extents[axis]}") if axis != outer[0] else rest
             self._elements = dict(self._places)
             for k, load in enumerate(self._loads):
-                own = [axis for axis, (_, _, flags) in enumerate(self._axes) if flags[k]]
+                own = [axis for axis, (_, _, flags) in enumerate(self._form.axes) if flags[k]]
                 self._elements[load] = self._moved(self._places[load], load.dtype, self._offset_of(at, own))
             for j, whole in enumerate(self._form.of_elements):
                 if whole:
-                    place = self._offset_of(at, range(len(self._axes)))
+                    place = self._offset_of(at, range(len(self._form.axes)))
                     self._elements[j] = self._moved(self._places[j], self._form.dtypes[j], place)
             self._over_lanes(each)
 
@@ -549,7 +552,7 @@ class _Reducing(Function, Loops):
 
     def _loaded_from(self, place: str, load: Load) -> str:
         b, kind = self._body, memory_type(load.dtype)
-        if self._axes[-1][2][self._loads.index(load)]:
+        if self._form.axes[-1][2][self._loads.index(load)]:
             value = self._vector(self._lane_place(place, load.dtype), load.dtype, self._mask)
         else:
             value = b.splat(b.let(f"load {kind}, ptr {place}, align {load.dtype.itemsize}"), kind)

@@ -29,7 +29,6 @@ BLOCKED_ALONE = {
 BROADCAST = ("NumPy", "both", "legacy", "scalar", "one-element", "broadcast", "int", "double")
 LEFT = {
     "Add": BROADCAST,
-    "BatchMatMul": ("broadcast",),
     "Mul": BROADCAST,
     "SoftmaxWithLoss": ("weights", "label_prob", "average_by_batch_size"),
     "Sub": BROADCAST,
@@ -59,8 +58,6 @@ def left(case):
     """Whether oneDNN does not compute a case, such as LRN's second output."""
     if case.op == "LRN":
         return len(case.operator.output) == 2
-    if case.op == "BatchMatMul" and min(array.ndim for array in case.inputs.values()) < 2:
-        return True
     return any(label in case.label for label in LEFT.get(case.op, ()))
 
 

@@ -7,10 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import check_forward
-from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.dense.matmul import BatchMatMul, MatMul
-from netbuilder.proto import GradientError
-from netbuilder.proto.arguments import make_op
 from suite import OperatorSuite, f32, floats, refusal
 
 
@@ -73,21 +70,18 @@ class TestBatchMatMul(OperatorSuite):
         stack_b = list(stack_a)
         if broadcast and draw(st.booleans()):
             stack_b = [n if draw(st.booleans()) else 1 for n in stack_b[draw(st.integers(0, len(stack_b))) :]]
+            if draw(st.booleans()):
+                stack_a = [n if draw(st.booleans()) else 1 for n in stack_a]
         op = BatchMatMul(trans_a=trans_a, trans_b=trans_b, broadcast=broadcast)
         a = draw(floats(*stack_a, *((k, m) if trans_a else (m, k))))
         return op, [a, draw(floats(*stack_b, *((n, k) if trans_b else (k, n))))]
 
     def draw_gradient(self, data):
-        return self.draw(data, broadcast=False)
+        return self.draw(data, broadcast=data.draw(st.booleans()))
 
     def reference(self, op, a, b):
         indices = ("...km" if op.trans_a else "...mk") + "," + ("...nk" if op.trans_b else "...kn") + "->...mn"
         return [np.einsum(indices, a, b)]
-
-
-def test_no_gradient_of_stretched_stacks():
-    with pytest.raises(GradientError, match="no gradient with broadcast=1"):
-        operator_gradient(make_op("BatchMatMul", ["a", "b"], ["y"], broadcast=1), {0: "y_grad"})
 
 
 def test_cost():
@@ -109,3 +103,23 @@ def test_vectors_are_rows_and_columns(a, b, shape):
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(extents).astype(np.float32) for extents in (a, b)]
     check_forward(BatchMatMul(), inputs, [np.matmul(*(x.astype(np.float64) for x in inputs)).reshape(shape)])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shape"),
+    [
+        ((2, 3, 4, 5), (1, 3, 5, 2), (2, 3, 4, 2)),
+        ((2, 1, 1, 4, 5), (3, 1, 5, 2), (2, 3, 1, 4, 2)),
+        ((6, 4, 5), (5, 2), (6, 4, 2)),
+        ((4, 5), (6, 5, 2), (6, 4, 2)),
+    ],
+)
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_stacks_that_are_broadcast_are_not_copied(a, b, shape, trans_a, trans_b):
+    rng = np.random.default_rng(0)
+    left, right = (rng.standard_normal(extents).astype(np.float32) for extents in (a, b))
+    stored = [np.ascontiguousarray(x.swapaxes(-1, -2)) if t else x for x, t in ((left, trans_a), (right, trans_b))]
+    exact = np.matmul(left.astype(np.float64), right.astype(np.float64))
+    assert exact.shape == shape
+    check_forward(BatchMatMul(trans_a=trans_a, trans_b=trans_b, broadcast=True), stored, [exact])

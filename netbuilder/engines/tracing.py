@@ -303,7 +303,8 @@ def numpy_function(name: str) -> Callable[..., Any]:
     """Return the function of arrays that a step of a program names: NumPy's, or one that NumPy has not."""
     own = {"erf": math.erf, "erfc": math.erfc}.get(name)
     if own is None:
-        return getattr(np, name)  # type: ignore[no-any-return]
+        found: Callable[..., Any] = getattr(np, name)
+        return found
     return lambda x: np.vectorize(own, otypes=[np.asarray(x).dtype])(x)
 
 

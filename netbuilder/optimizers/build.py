@@ -24,7 +24,17 @@ from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.numbers import check_flags, check_numbers
 from netbuilder.proto.suggestions import did_you_mean
 
-__all__ = ["WeightDecayBuilder", "add_weight_decay", "build_optimizer", "updates_of_one_replica"]
+__all__ = [
+    "Params",
+    "WeightDecayBuilder",
+    "add_weight_decay",
+    "build_optimizer",
+    "chosen_parameters",
+    "updates_of_one_replica",
+]
+
+Params = str | BlobReference | Iterable[str | BlobReference]
+"""Parameters of a model: names or references, or name scopes that contain them."""
 
 _CLIPPING_SCOPE = "norm_clipped_grad_update"
 
@@ -45,7 +55,7 @@ def build_optimizer(
     model: ModelHelper,
     optimizer: Optimizer,
     *,
-    parameters: Iterable[BlobReference] | None = None,
+    params: Params | None = None,
     weights_only: bool = False,
     use_param_info_optim: bool = True,
     max_gradient_norm: float | None = None,
@@ -56,7 +66,8 @@ def build_optimizer(
     Args:
         model: the model, after its backward pass.
         optimizer: the optimizer of parameters without one of their own.
-        parameters: update only these.
+        params: update only these: parameters or their names, without the scope of a replica, or name scopes, such as
+            ``"G"`` for all of a generator. None: all.
         weights_only: update only parameters tagged as weights.
         use_param_info_optim: prefer a parameter's own optimizer (``ParameterInfo.optimizer``).
         max_gradient_norm: if the global norm of the updated parameters' gradients is greater, divide all gradients so
@@ -72,7 +83,7 @@ def build_optimizer(
             parameter; or ``Parallelize`` has called its ``param_update_builder_fun``, and this is for all parameters.
         DeviceError: the device of a parameter cannot be determined.
         ArgumentError: ``max_gradient_norm`` or ``allow_lr_injection`` is out of range.
-        TypeError: ``model`` is no ModelHelper, ``optimizer`` no Optimizer, or ``parameters`` no list of blobs.
+        TypeError: ``model`` is no ModelHelper, ``optimizer`` no Optimizer, or ``params`` no list of blobs.
 
     In the compatibility layer, as in Caffe2, a parameter that has an update already gets another one, with a warning.
     After an exception the model is in its former state.
@@ -84,13 +95,13 @@ def build_optimizer(
     check_flags(type(optimizer).__name__, allow_lr_injection=allow_lr_injection)
     if max_gradient_norm is not None:
         check_numbers(type(optimizer).__name__, "positive", max_gradient_norm=max_gradient_norm)
-    if parameters is None and _of_one_replica.get():
+    if params is None and _of_one_replica.get():
         raise NetError(
             f"model {model.name!r}: {type(optimizer).__name__} is for the parameters of all devices, but is built in "
             "param_update_builder_fun (the fourth argument of Parallelize), which is called once per device; give the "
             "function that builds it by keyword, optimizer_builder_fun=..., which is called once"
         )
-    parameters = _checked_parameters(model, parameters)
+    parameters = None if params is None else chosen_parameters(model, params)
     model.Validate()
     with remove_added_on_error(model):
         _add_updates(
@@ -106,20 +117,32 @@ def build_optimizer(
     return optimizer
 
 
-def _checked_parameters(model: ModelHelper, parameters: Any) -> list[BlobReference] | None:
-    """Return the parameters to update as references; None: all of the model."""
-    if parameters is None:
-        return None
-    if isinstance(parameters, (str, bytes, BlobReference)) or not isinstance(parameters, Iterable):
-        raise TypeError(f"model {model.name!r}: parameters must be a list of parameters, got {parameters!r}")
-    known = {str(param): param for param in model.params}
-    given = list(parameters)
-    if unknown := [param for param in given if not isinstance(param, (str, BlobReference)) or str(param) not in known]:
-        raise NetError(
-            f"model {model.name!r}: parameters must be parameters of the model, got {unknown}"
-            f"{did_you_mean(str(unknown[0]), known)}"
-        )
-    return [known[str(param)] for param in given]
+def chosen_parameters(model: ModelHelper, params: Params) -> list[BlobReference]:
+    """Return the parameters of a model that ``params`` names, of all replicas if it names them without their scopes.
+
+    Raises:
+        TypeError: ``params`` is neither a name nor a list of names.
+        NetError: the model has no such parameter or scope.
+    """
+    given = [params] if isinstance(params, (str, BlobReference)) else params
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"model {model.name!r}: params must be a list of parameters, or a name scope, got {params!r}")
+    names = list(given)
+    scopes = [f"{vars(model)['_device_prefix']}_{number}/" for number in model._devices]
+    found: set[BlobReference] = set()
+    for name in names:
+        whole = str(name).rstrip("/") if isinstance(name, (str, BlobReference)) else ""
+        full = [whole, *(scope + whole for scope in scopes)]
+        begins = tuple(each + "/" for each in full)
+        of_name = [param for param in model.params if str(param) in full or str(param).startswith(begins)]
+        if not whole or not of_name:
+            known = {part for param in model.params for part in (str(param), str(param).rpartition("/")[0])} - {""}
+            raise NetError(
+                f"model {model.name!r}: params must be parameters of the model, or name scopes that have some, got "
+                f"{name!r}{did_you_mean(whole, known)}"
+            )
+        found.update(of_name)
+    return [param for param in model.params if param in found]
 
 
 def _add_updates(
@@ -177,7 +200,7 @@ def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[Par
     if optimizer.updates:
         text = (
             f"model {model.name!r}: parameters {names} have an update already and {{}} take two steps per iteration; "
-            "build one optimizer, or give each optimizer its own parameters (parameters=)"
+            "build one optimizer, or give each optimizer its own parameters (params=)"
         )
         if not model.net.updates_as_in_caffe2:
             raise NetError(text.format("would"))
@@ -312,5 +335,5 @@ def add_weight_decay(model: ModelHelper, weight_decay: float, *, skip: Collectio
     """
     decaying = [param for param in model.params if str(param) not in skip] if skip else None
     build_optimizer(
-        model, WeightDecayBuilder(weight_decay), parameters=decaying, weights_only=True, use_param_info_optim=False
+        model, WeightDecayBuilder(weight_decay), params=decaying, weights_only=True, use_param_info_optim=False
     )

@@ -10,7 +10,7 @@ from netbuilder.model.model_helper import ModelHelper
 from netbuilder.optimizers.adadelta import AdadeltaOptimizer
 from netbuilder.optimizers.adagrad import AdagradOptimizer
 from netbuilder.optimizers.adam import AdamOptimizer
-from netbuilder.optimizers.build import build_optimizer
+from netbuilder.optimizers.build import Params, build_optimizer
 from netbuilder.optimizers.decay_adagrad import DecayAdagradOptimizer
 from netbuilder.optimizers.ftrl import FtrlOptimizer, GFtrlOptimizer
 from netbuilder.optimizers.half import FP16SgdOptimizer, MultiPrecisionSgdOptimizer
@@ -45,6 +45,8 @@ def build_sgd(
     base_learning_rate: float,
     max_gradient_norm: float | None = None,
     allow_lr_injection: bool = False,
+    *,
+    params: Params | None = None,
     **kwargs: Any,
 ) -> Optimizer:
     """Update a model by SGD; returns the optimizer.
@@ -52,7 +54,7 @@ def build_sgd(
     Args:
         model: the model, after its backward pass.
         base_learning_rate: base learning rate, before its policy.
-        max_gradient_norm, allow_lr_injection: see ``build_optimizer``.
+        max_gradient_norm, allow_lr_injection, params: see ``build_optimizer``.
         kwargs: arguments of ``SgdOptimizer``.
 
     Raises:
@@ -69,7 +71,8 @@ def build_sgd(
     'MomentumSGDUpdate'
     """
     optimizer = SgdOptimizer(base_learning_rate, **kwargs)
-    return build_optimizer(model, optimizer, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
+    limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
+    return build_optimizer(model, optimizer, params=params, **limits)
 
 
 class Builder(Protocol):
@@ -81,12 +84,14 @@ class Builder(Protocol):
         base_learning_rate: float,
         max_gradient_norm: float | None = None,
         allow_lr_injection: bool = False,
+        *,
+        params: Params | None = None,
         **kwargs: Any,
     ) -> Optimizer: ...
 
 
 class SelectiveBuilder(Protocol):
-    """The signature of the other builders, with ``parameters`` to update; None: all."""
+    """The signature of the other builders, which have Caffe2's argument ``parameters`` in place of ``params``, too."""
 
     def __call__(
         self,
@@ -95,6 +100,8 @@ class SelectiveBuilder(Protocol):
         parameters: Iterable[BlobReference] | None = None,
         max_gradient_norm: float | None = None,
         allow_lr_injection: bool = False,
+        *,
+        params: Params | None = None,
         **kwargs: Any,
     ) -> Optimizer: ...
 
@@ -107,10 +114,13 @@ def _builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> Bu
         base_learning_rate: float,
         max_gradient_norm: float | None = None,
         allow_lr_injection: bool = False,
+        *,
+        params: Params | None = None,
         **kwargs: Any,
     ) -> Optimizer:
         made = optimizer(**{rate: base_learning_rate}, **kwargs)
-        return build_optimizer(model, made, max_gradient_norm=max_gradient_norm, allow_lr_injection=allow_lr_injection)
+        limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
+        return build_optimizer(model, made, params=params, **limits)
 
     build.__doc__ = f"""Update a model by {doing}.
 
@@ -129,18 +139,21 @@ def _selective_builder(name: str, optimizer: type[Optimizer], rate: str, doing: 
         parameters: Iterable[BlobReference] | None = None,
         max_gradient_norm: float | None = None,
         allow_lr_injection: bool = False,
+        *,
+        params: Params | None = None,
         **kwargs: Any,
     ) -> Optimizer:
         made = optimizer(**{rate: base_learning_rate}, **kwargs)
         limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
-        return build_optimizer(model, made, parameters=parameters, **limits)
+        chosen = parameters if params is None else params
+        return build_optimizer(model, made, params=chosen, **limits)
 
     build.__doc__ = f"""Update a model by {doing}.
 
     Arguments as for ``build_sgd``, and ``kwargs`` for ``{optimizer.__name__}``.
 
     Args:
-        parameters: update only these; None: all.
+        parameters: the same as ``params``, which replaces it.
     """
     build.__name__ = build.__qualname__ = name
     return suggests_arguments(build)
@@ -166,33 +179,55 @@ build_rms_prop = _builder("build_rms_prop", RmsPropOptimizer, "alpha", "RMSProp"
 
 @suggests_arguments
 def build_fp16_sgd(
-    model: ModelHelper, base_learning_rate: float, *, max_gradient_norm: float | None = None, **kwargs: Any
+    model: ModelHelper,
+    base_learning_rate: float,
+    *,
+    max_gradient_norm: float | None = None,
+    params: Params | None = None,
+    **kwargs: Any,
 ) -> Optimizer:
     """Update a model by SGD in float16, with weight decay; ``kwargs`` for ``FP16SgdOptimizer``."""
     made = FP16SgdOptimizer(base_learning_rate=base_learning_rate, **kwargs)
-    return build_optimizer(model, made, max_gradient_norm=max_gradient_norm)
+    return build_optimizer(model, made, params=params, max_gradient_norm=max_gradient_norm)
 
 
 @suggests_arguments
 def build_ftrl(
-    model: ModelHelper, engine: str = "SIMD", *, max_gradient_norm: float | None = None, **kwargs: Any
+    model: ModelHelper,
+    engine: str = "SIMD",
+    *,
+    max_gradient_norm: float | None = None,
+    params: Params | None = None,
+    **kwargs: Any,
 ) -> Optimizer:
     """Update a model by FTRL; ``kwargs`` for ``FtrlOptimizer``."""
-    return build_optimizer(model, FtrlOptimizer(engine=engine, **kwargs), max_gradient_norm=max_gradient_norm)
+    made = FtrlOptimizer(engine=engine, **kwargs)
+    return build_optimizer(model, made, params=params, max_gradient_norm=max_gradient_norm)
 
 
 @suggests_arguments
 def build_gftrl(
-    model: ModelHelper, engine: str = "", *, max_gradient_norm: float | None = None, **kwargs: Any
+    model: ModelHelper,
+    engine: str = "",
+    *,
+    max_gradient_norm: float | None = None,
+    params: Params | None = None,
+    **kwargs: Any,
 ) -> Optimizer:
     """Update a model by FTRL with group sparsity; ``kwargs`` for ``GFtrlOptimizer``."""
-    return build_optimizer(model, GFtrlOptimizer(engine=engine, **kwargs), max_gradient_norm=max_gradient_norm)
+    made = GFtrlOptimizer(engine=engine, **kwargs)
+    return build_optimizer(model, made, params=params, max_gradient_norm=max_gradient_norm)
 
 
 @suggests_arguments
 def build_yellowfin(
-    model: ModelHelper, base_learning_rate: float = 0.1, *, max_gradient_norm: float | None = None, **kwargs: Any
+    model: ModelHelper,
+    base_learning_rate: float = 0.1,
+    *,
+    max_gradient_norm: float | None = None,
+    params: Params | None = None,
+    **kwargs: Any,
 ) -> Optimizer:
     """Update a model by YellowFin; ``kwargs`` for ``YellowFinOptimizer``."""
     made = YellowFinOptimizer(alpha=base_learning_rate, **kwargs)
-    return build_optimizer(model, made, max_gradient_norm=max_gradient_norm)
+    return build_optimizer(model, made, params=params, max_gradient_norm=max_gradient_norm)

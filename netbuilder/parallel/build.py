@@ -23,7 +23,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.model.rollback import restore_on_error
 from netbuilder.ops.core.precision import DETERMINISTIC_ARGUMENT
 from netbuilder.ops.core.renaming import rename_in_subgraphs
-from netbuilder.optimizers.build import updates_of_one_replica
+from netbuilder.optimizers.build import chosen_parameters, updates_of_one_replica
 from netbuilder.parallel.accumulate import accumulate_gradients
 from netbuilder.parallel.backward import (
     add_backward_pass,
@@ -209,6 +209,10 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
                 model, request.devices, losses, seed=request.gradient_seed, weights=weights, scales=scales,
                 vector_losses=request.options.vector_losses,
             )  # fmt: skip
+        if request.options.params is not None:
+            for param in {*model.params}.difference(chosen_parameters(model, request.options.params)):
+                model.param_to_grad.pop(param, None)
+                model.grad_map.pop(param, None)
     _transform(model, request)
     if request.trains:
         model.Validate()

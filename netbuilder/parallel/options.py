@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from netbuilder.distributed.strategies import Strategy
-from netbuilder.graph.blob import blob_name
+from netbuilder.graph.blob import BlobReference, blob_name
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import check_precision, check_switch
+from netbuilder.optimizers.build import Params
 from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import PeerAccess
@@ -73,6 +74,11 @@ def _check_peer_access(name: str, value: Any) -> None:
 def _check_scaling(name: str, value: Any) -> None:
     if not isinstance(value, GradientScaling):
         raise TypeError(f"{name} must be a GradientScaling or None, got {value!r}")
+
+
+def _check_params(name: str, value: Any) -> None:
+    if isinstance(value, bytes) or not isinstance(value, (str, BlobReference, Iterable)):
+        raise TypeError(f"{name} must be a list of parameters, or a name scope, got {value!r}")
 
 
 def _check_bytes(name: str, value: Any) -> None:
@@ -163,6 +169,9 @@ class DataParallelOptions:
             activations are stored in float16; otherwise gradients are not scaled.
         average_initial_parameters: begin with the mean over all replicas, of all processes, of what the init net fills
             a parameter with, in place of the values of the first replica of rank 0.
+        params: train only these parameters: their names without the scope of a replica, or name scopes, such as ``"G"``
+            for a generator whose discriminator stays as it is. Gradients of others are neither exchanged nor applied.
+            None: all.
         combine_means: a mean whose divisor the data determine (the weights of SoftmaxWithLoss, ignored labels, rows
             that BooleanMask chooses) is that over the samples of all devices, processes and micro-batches (with
             block-wise updates those of a replica): they add up their divisors. Nets without such means are not changed.
@@ -207,6 +216,7 @@ class DataParallelOptions:
     )
     gradient_scaling: GradientScaling | None = _option(None, _WRAPPER, check=_check_scaling, for_training=True)
     average_initial_parameters: bool = _option(False)
+    params: Params | None = _option(None, check=_check_params, for_training=True)
     combine_means: bool = _option(True, _BLOCKS, _WRAPPER)
 
     def __post_init__(self) -> None:
@@ -224,6 +234,8 @@ class DataParallelOptions:
             raise NetError("blobs_to_keep has no effect without dynamic_memory_management=True; give both, or neither")
         if self.blobs_to_keep is not None:  # an iterator serves one call only
             object.__setattr__(self, "blobs_to_keep", tuple(map(blob_name, self.blobs_to_keep)))
+        if self.params is not None and not isinstance(self.params, (str, BlobReference)):
+            object.__setattr__(self, "params", tuple(self.params))
         if self.reduce_update_broadcast and self.use_nccl:
             self.refuse_one_update("use_nccl=True, which sums on all devices")
 

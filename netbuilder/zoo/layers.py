@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from netbuilder.graph.blob import BlobReference
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import Initializer, ModelHelper, ParameterTags, brew
+from netbuilder.proto import ArgumentError
+from netbuilder.proto.suggestions import did_you_mean
 
-__all__ = ["MSRA", "Blob", "NormalizedConv", "add_dense", "add_dropout", "add_head"]
+__all__ = [
+    "MSRA",
+    "SMALL",
+    "Blob",
+    "NormalizedConv",
+    "add_dense",
+    "add_dropout",
+    "add_head",
+    "add_linear",
+    "add_pooled_scores",
+    "chosen",
+    "divisible",
+]
 
 
 Blob = str | BlobReference
@@ -17,21 +31,53 @@ Blob = str | BlobReference
 MSRA: tuple[str, dict[str, Any]] = ("MSRAFill", {})
 """Initializer of the weights of convolutions: He, Zhang, Ren and Sun, 2015, arXiv:1502.01852."""
 
+SMALL: tuple[str, dict[str, Any]] = ("GaussianFill", {"std": 0.02})
+"""Initializer of the weights of transformers."""
+
+S = TypeVar("S")
+
+
+def chosen(create: str, size: str | S, sizes: Mapping[str, S]) -> S:
+    """Return the row of a table of sizes, or a row that is given itself.
+
+    Raises:
+        ArgumentError: there is no size of this name.
+    """
+    if not isinstance(size, str):
+        return size
+    if size not in sizes:
+        raise ArgumentError(
+            f"{create}: size must be one of {', '.join(sizes)}, or such a row itself; got {size!r}"
+            f"{did_you_mean(size, sizes)}"
+        )
+    return sizes[size]
+
+
+def divisible(channels: float, by: int = 8) -> int:
+    """Return the number of channels that is a multiple of ``by``, nearest to the one given and at least 90 % of it."""
+    rounded = max(by, int(channels + by / 2) // by * by)
+    return rounded + by if rounded < 0.9 * channels else rounded
+
+
+_IN_PLACE = ("relu", "relu6")
+
 
 @dataclass(frozen=True)
 class NormalizedConv:
-    """Adds convolutions (Conv without bias, SpatialBN and Relu), all in training mode or all in test mode.
+    """Adds convolutions (Conv without bias, SpatialBN and an activation), all in training mode or all in test mode.
 
     Args:
         model: model that gets the layers.
         is_test: normalize by running averages.
         bn_epsilon, bn_momentum: see ``brew.spatial_bn``.
+        activation: a helper, such as "relu6" or "swish", which is added in place of Relu.
     """
 
     model: ModelHelper
     is_test: bool | int
     bn_epsilon: float = 1e-5
     bn_momentum: float = 0.9
+    activation: str = "relu"
 
     def __call__(
         self,
@@ -50,7 +96,7 @@ class NormalizedConv:
 
         Args:
             kernel, stride, pad: in pixels; ``pad`` for all borders, or (top and bottom, left and right).
-            relu: add the Relu.
+            relu: add the activation.
         """
         if not isinstance(pad, int):
             high, wide = pad
@@ -62,7 +108,13 @@ class NormalizedConv:
             weight_init=MSRA, group=group, stride=stride, no_bias=1, **pads,
         )  # fmt: skip
         result = self.normalize(result, f"{name}_spatbn", dim_out)
-        return brew.relu(self.model, result, result) if relu else result
+        return self.activate(result) if relu else result
+
+    def activate(self, blob: BlobReference) -> BlobReference:
+        """Add only the activation, in place if its gradient needs no other blob than its result."""
+        helper = getattr(brew, self.activation)
+        made: BlobReference = helper(self.model, blob, blob if self.activation in _IN_PLACE else f"{blob}_active")
+        return made
 
     def normalize(self, blob: Blob, name: str, channels: int) -> BlobReference:
         """Add only the batch normalization."""
@@ -98,6 +150,23 @@ def add_dense(
         blob = add_dropout(model, blob, f"drop{number}", dropout, is_test)
         dim_in = hidden
     return brew.fc(model, blob, "fc8", dim_in, num_labels)
+
+
+def add_linear(
+    model: ModelHelper, blob: Blob, name: str, dim_in: int, dim_out: int, *, bias: bool = True, axis: int = 1
+) -> BlobReference:
+    """Add a fully connected layer of a transformer; without ``bias``, its bias is a constant 0."""
+    if not bias:
+        model.create_param(f"{name}_b", [dim_out], Initializer("ConstantFill"), ParameterTags.COMPUTED_PARAM)
+    return brew.fc(model, blob, name, dim_in, dim_out, weight_init=SMALL, axis=axis)
+
+
+def add_pooled_scores(
+    model: ModelHelper, blob: Blob, dim: int, num_labels: int, *, dropout: float = 0.0, is_test: bool = False
+) -> BlobReference:
+    """Add the mean over the image plane, dropout, and the layer ``scores``, (N, num_labels)."""
+    pooled = brew.average_pool(model, blob, "final_avg", global_pooling=1)
+    return brew.fc(model, add_dropout(model, pooled, "final_drop", dropout, is_test), "scores", dim, num_labels)
 
 
 def add_head(model: ModelHelper, scores: BlobReference, label: Blob | None, no_loss: bool) -> Any:

@@ -14,7 +14,7 @@ from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.proto import GradientError, OperatorDef
+from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
 __all__ = ["BatchMatMul", "MatMul"]
@@ -124,6 +124,7 @@ class BatchMatMul(Operator):
 
     With ``broadcast``, the leading axes are broadcast as by NumPy. A vector A is a row, a vector B a column, which is
     multiplied with each matrix of the other input; Y does not have its axis. The product of two vectors is (1,).
+    Gradients are those of stacks of matrices, not of vectors.
     """
 
     signature = """
@@ -168,19 +169,21 @@ class BatchMatMul(Operator):
         return tuple(q if p == 1 else p for p, q in zip(wide_a, wide_b))
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        if self.broadcast:
-            raise GradientError("BatchMatMul: it has no gradient with broadcast=1; tile the smaller input first")
         a, b, dy = g.input("A"), g.input("B"), g.d_output("Y")
-        to_a, to_b = [g.d_input("A")], [g.d_input("B")]
-        if self.trans_a:
-            one = make_op("BatchMatMul", [b, dy], to_a, trans_a=self.trans_b or None, trans_b=1)
-        else:
-            one = make_op("BatchMatMul", [dy, b], to_a, trans_b=None if self.trans_b else 1)
-        if self.trans_b:
-            two = make_op("BatchMatMul", [dy, a], to_b, trans_a=1, trans_b=self.trans_a or None)
-        else:
-            two = make_op("BatchMatMul", [a, dy], to_b, trans_a=None if self.trans_a else 1)
-        return [one, two]
+        left, right = bool(self.trans_a), bool(self.trans_b)
+        factors_a = ([b, dy], {"trans_a": right, "trans_b": True}) if left else ([dy, b], {"trans_b": not right})
+        factors_b = ([dy, a], {"trans_a": True, "trans_b": left}) if right else ([a, dy], {"trans_a": not left})
+        made = []
+        for name, blob, (factors, turned) in (("A", a, factors_a), ("B", b, factors_b)):
+            result = g.d_input(name)
+            arguments: dict[str, Any] = {key: 1 for key, value in turned.items() if value}
+            if not self.broadcast:
+                made.append(make_op("BatchMatMul", factors, [result], **arguments))
+                continue
+            whole = f"{result}_of_all"  # not summed over the axes along which the factor was broadcast
+            made.append(make_op("BatchMatMul", factors, [whole], broadcast=1, **arguments))
+            made.append(make_op("ExpandGradient", [whole, blob], [result]))
+        return made
 
     def flops(self, a: TensorSpec, b: TensorSpec) -> int:
         return 2 * self.infer(a, b)[0].size * self._row(a.shape)[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Cast"]
+__all__ = ["Cast", "CastGradient"]
 
 
 @register
@@ -24,7 +24,7 @@ class Cast(Operator):
 
     Converting to an integer type truncates; to bool, gives whether X is not 0; to string, gives integers in decimal,
     other numbers with six digits after the point, and bools as 0 and 1.
-    The gradient is cast back to ``from_type``, so it needs that argument.
+    The gradient is cast back to ``from_type`` or, without it, to the type of X.
     """
 
     signature = """
@@ -52,7 +52,7 @@ class Cast(Operator):
         if numpy_type(self.to, "Cast: to") == STRING:
             raise GradientError("Cast: strings have no gradient")
         if self.from_type is None:
-            raise GradientError("Cast: its gradient needs the argument from_type, the type of X")
+            return [make_op("CastGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
         back: dict[str, Any] = {
             "to": data_type(self.from_type, "Cast: from_type"),
             "from_type": data_type(self.to, "Cast: to"),
@@ -68,3 +68,26 @@ def cast(op: Cast, ctx: RunContext, x: Any) -> tuple[Any, ...]:
         return (texts.reshape(x.shape),)
     with np.errstate(all="ignore"):  # values out of range are undefined, as in C
         return (x.astype(numpy_type(op.to, "Cast: to")),)
+
+
+@register
+@operator_class(frozen=True)
+class CastGradient(Operator):
+    """dX = dY converted to the type of X, of which nothing else is read; zeros if those are no numbers with a point."""
+
+    signature = """
+        X (*S): any
+        dY (*S): float
+        -> dX: as X
+    """
+
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "any" if index == 0 else "here"
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return 0
+
+
+@kernel(CastGradient)
+def cast_gradient(op: CastGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
+    return (dy.astype(x.dtype) if x.dtype.kind == "f" else ctx.xp.zeros(dy.shape, x.dtype),)

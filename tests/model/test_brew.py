@@ -280,6 +280,7 @@ def test_helpers_that_add_one_operator(model):
         "hard_sigmoid": ("x", {}, (x / 6 + 0.5).clip(0, 1)),
         "leaky_relu": ("x", {"alpha": 0.1}, np.where(x > 0, x, 0.1 * x)),
         "log": ("y", {}, np.log(y)),
+        "log_softmax": ("x", {}, x - np.log(np.exp(x).sum(axis=1, keepdims=True))),
         "maximum": (["x", "y"], {}, np.maximum(x, y)),
         "mish": ("x", {}, x * np.tanh(np.log1p(np.exp(x)))),
         "mul": (["x", "y"], {}, x * y),

@@ -59,7 +59,7 @@ HELPERS = {
     "rms_norm": {**_ONE, "dim_in": 4, "axis": 1, "epsilon": 1e-5, "bias": False},
     "rotary_tables": {"blob_out": "y", "width": 4, "length": 3, "base": 10000.0},
     "sigmoid": _ONE,
-    "softmax": {**_ONE, "use_cudnn": False, "axis": 1},
+    "softmax": {**_ONE, "use_cudnn": False, "axis": 1, "one_axis": False},
     "sparse_lengths_sum_4bit_rowwise_sparse": {"blob_in": ["a", "b", "c", "d"], "blob_out": "y"},
     "spatial_bn": {**_ONE, "dim_in": 4, "init_scale": 1.0, "init_bias": 0.0, "ScaleInitializer": None,
                    "RunningMeanInitializer": None, "order": "NCHW", "is_test": 0, "epsilon": 1e-5, "momentum": 0.9},

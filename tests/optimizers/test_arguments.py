@@ -159,10 +159,10 @@ def test_what_is_no_optimizer(optimizer):
         build_optimizer(model_of(), optimizer)
 
 
-@pytest.mark.parametrize("parameters", [3, "fc_w", [3], ["nothing"], [None]], ids=str)
-def test_what_are_no_parameters(parameters):
-    with pytest.raises((NetError, TypeError), match="parameter"):
-        build_optimizer(model_of(), optimizers.SgdOptimizer(0.1), parameters=parameters)
+@pytest.mark.parametrize("params", [3, "fc", "", [3], ["nothing"], [None], b"fc0_w"], ids=str)
+def test_what_are_no_parameters(params):
+    with pytest.raises((NetError, TypeError), match="params must be"):
+        build_optimizer(model_of(), optimizers.SgdOptimizer(0.1), params=params)
 
 
 def test_in_the_compatibility_layer_a_second_update_is_a_warning():

@@ -171,14 +171,14 @@ class TestBuilders:
         model = model_of()
         build_sgd(model, 0.1)
         before = model.net.Proto().SerializeToString()
-        with pytest.raises(NetError, match=r"\['fc0_w', 'fc0_b'\] have an update already .*\(parameters=\)"):
+        with pytest.raises(NetError, match=r"\['fc0_w', 'fc0_b'\] have an update already .*\(params=\)"):
             build(model, 0.1)
         assert model.net.Proto().SerializeToString() == before
 
     def test_optimizers_that_share_out_the_parameters_are_not_refused(self, recwarn):
         model = model_of((2, 3), (3, 2))
         build_adagrad(model, 0.1, parameters=model.params[:2])
-        build_optimizer(model, SgdOptimizer(0.1), parameters=model.params[2:])
+        build_optimizer(model, SgdOptimizer(0.1), params=model.params[2:])
         assert not recwarn.list
         with pytest.raises(NetError, match=r"\['fc0_b'\] have an update already"):
             build_adagrad(model, 0.1, parameters=model.params[1:2])

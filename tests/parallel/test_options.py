@@ -28,6 +28,7 @@ OTHERS = {
     "bucket_bytes": 0, "deterministic": True, "vector_losses": True, "strategy": "local_sgd:3", "allow_tf32": True,
     "gradient_scaling": GradientScaling(8.0), "average_initial_parameters": True, "combine_means": False,
     "combine_spatial_bn": True, "use_nccl": True, "peer_access": lambda a, b: False, "blobs_to_keep": ["softmax"],
+    "params": ["fc_w"],
 }  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def test_only_cpu_0_is_a_device_for_operators_of_any_replica():
 
 def test_an_optimizer_of_the_parameters_of_its_device():
     def update(model):
-        build_optimizer(model, SgdOptimizer(0.1), parameters=model.GetParams())
+        build_optimizer(model, SgdOptimizer(0.1), params=model.GetParams())
 
     model = ModelHelper("net")
     record = parallel.Parallelize_CPU(model, no_input, mlp, update, devices=[0, 1])

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from netbuilder.model import ModelHelper
 from netbuilder.zoo import (
     create_alexnet,
+    create_convnext,
+    create_densenet,
+    create_efficientnet,
     create_inception_v1,
     create_inception_v3,
     create_lenet,
     create_mlp,
+    create_mobilenet_v2,
+    create_mobilenet_v3,
     create_overfeat,
+    create_regnet,
     create_resnet,
     create_resnet_cifar,
     create_resnext,
     create_shufflenet,
     create_shufflenet_v2,
     create_squeezenet,
+    create_swin,
     create_vgg,
+    create_vit,
 )
+from netbuilder.zoo.convnext import CONVNEXT
+from netbuilder.zoo.densenet import DENSENET
+from netbuilder.zoo.efficientnet import EFFICIENTNET
+from netbuilder.zoo.mobilenet import MOBILENET_V2, MOBILENET_V3
+from netbuilder.zoo.regnet import REGNET
+from netbuilder.zoo.swin import SWIN
+from netbuilder.zoo.vit import VIT
 
 __all__ = ["NETS", "add_net"]
 
@@ -28,107 +44,61 @@ Shape = tuple[int, ...]
 Builder = Callable[..., Any]
 
 
+def _net(create: Builder, *args: Any, image_size: bool = False, **fixed: Any) -> Builder:
+    """Return the builder of a net that is created by ``create(model, "data", channels, classes, *args, ...)``.
+
+    Args:
+        image_size: whether it takes the height and width of the images.
+        fixed: further arguments.
+    """
+
+    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
+        size = {"image_size": shape[1]} if image_size else {}
+        return create(model, "data", shape[0], classes, *args, **size, **fixed, **options)
+
+    return build
+
+
+def _without_modes(create: Builder) -> Builder:
+    """Return a builder without the argument ``is_test``: the net is the same in training and testing."""
+
+    def build(*args: Any, is_test: bool, **options: Any) -> Any:
+        return create(*args, **options)
+
+    return build
+
+
 def _mlp(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-    options.pop("is_test")  # the net is the same in training and testing
-    size = 1
-    for extent in shape:
-        size *= extent
-    return create_mlp(model, "data", [size, 256, 128, classes], **options)
-
-
-def _lenet(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-    options.pop("is_test")
-    return create_lenet(model, "data", shape[0], classes, image_size=shape[1], **options)
-
-
-def _alexnet(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-    return create_alexnet(model, "data", shape[0], classes, image_size=shape[1], **options)
-
-
-def _vgg(layers: int, batch_norm: bool) -> Builder:
-    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-        return create_vgg(
-            model, "data", shape[0], classes, layers, batch_norm=batch_norm, image_size=shape[1], **options
-        )
-
-    return build
-
-
-def _inception_v1(batch_norm: bool) -> Builder:
-    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-        return create_inception_v1(model, "data", shape[0], classes, batch_norm=batch_norm, **options)
-
-    return build
-
-
-def _inception_v3(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-    return create_inception_v3(model, "data", shape[0], classes, image_size=shape[1], **options)
-
-
-def _overfeat(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-    return create_overfeat(model, "data", shape[0], classes, image_size=shape[1], **options)
-
-
-def _squeezenet(version: str) -> Builder:
-    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-        return create_squeezenet(model, "data", shape[0], classes, version=version, image_size=shape[1], **options)
-
-    return build
-
-
-def _shufflenet(groups: int) -> Builder:
-    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-        return create_shufflenet(model, "data", shape[0], classes, groups, **options)
-
-    return build
-
-
-def _shufflenet_v2(width: str) -> Builder:
-    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-        return create_shufflenet_v2(model, "data", shape[0], classes, width=width, image_size=shape[1], **options)
-
-    return build
-
-
-def _cifar(layers: int) -> Builder:
-    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-        return create_resnet_cifar(model, "data", shape[0], classes, layers, **options)
-
-    return build
-
-
-def _resnet(layers: int) -> Builder:
-    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-        return create_resnet(model, "data", shape[0], classes, layers, **options)
-
-    return build
-
-
-def _resnext(layers: int, groups: int, width: int) -> Builder:
-    def build(model: ModelHelper, shape: Shape, classes: int, **options: Any) -> Any:
-        return create_resnext(model, "data", shape[0], classes, layers, groups, width, **options)
-
-    return build
+    return create_mlp(model, "data", [math.prod(shape), 256, 128, classes], **options)
 
 
 NETS: dict[str, Builder] = {
-    "mlp": _mlp,
-    "lenet": _lenet,
-    "alexnet": _alexnet,
-    **{f"vgg{layers}": _vgg(layers, False) for layers in (11, 13, 16, 19)},
-    **{f"vgg{layers}-bn": _vgg(layers, True) for layers in (11, 13, 16, 19)},
-    "inception-v1": _inception_v1(False),
-    "inception-v1-bn": _inception_v1(True),
-    "inception-v3": _inception_v3,
-    "overfeat": _overfeat,
-    "squeezenet1.0": _squeezenet("1.0"),
-    "squeezenet1.1": _squeezenet("1.1"),
-    **{f"shufflenet-g{groups}": _shufflenet(groups) for groups in (1, 2, 3, 4, 8)},
-    **{f"shufflenet-v2-{width}": _shufflenet_v2(width) for width in ("0.5x", "1.0x", "1.5x", "2.0x")},
-    **{f"resnet{layers}-cifar": _cifar(layers) for layers in (8, 14, 20, 32, 44, 56, 110)},
-    **{f"resnet{layers}": _resnet(layers) for layers in (18, 34, 50, 101, 152)},
-    "resnext50": _resnext(50, 32, 4),
-    "resnext101": _resnext(101, 32, 4),
+    "mlp": _without_modes(_mlp),
+    "lenet": _without_modes(_net(create_lenet, image_size=True)),
+    "alexnet": _net(create_alexnet, image_size=True),
+    **{f"vgg{layers}": _net(create_vgg, layers, image_size=True) for layers in (11, 13, 16, 19)},
+    **{f"vgg{layers}-bn": _net(create_vgg, layers, batch_norm=True, image_size=True) for layers in (11, 13, 16, 19)},
+    "inception-v1": _net(create_inception_v1),
+    "inception-v1-bn": _net(create_inception_v1, batch_norm=True),
+    "inception-v3": _net(create_inception_v3, image_size=True),
+    "overfeat": _net(create_overfeat, image_size=True),
+    **{f"squeezenet{v}": _net(create_squeezenet, version=v, image_size=True) for v in ("1.0", "1.1")},
+    **{f"shufflenet-g{groups}": _net(create_shufflenet, groups) for groups in (1, 2, 3, 4, 8)},
+    **{
+        f"shufflenet-v2-{width}": _net(create_shufflenet_v2, width=width, image_size=True)
+        for width in ("0.5x", "1.0x", "1.5x", "2.0x")
+    },
+    **{f"resnet{layers}-cifar": _net(create_resnet_cifar, layers) for layers in (8, 14, 20, 32, 44, 56, 110)},
+    **{f"resnet{layers}": _net(create_resnet, layers) for layers in (18, 34, 50, 101, 152)},
+    **{f"resnext{layers}": _net(create_resnext, layers, 32, 4) for layers in (50, 101)},
+    **{f"mobilenet-v2-{size}": _net(create_mobilenet_v2, size) for size in MOBILENET_V2},
+    **{f"mobilenet-v3-{size}": _net(create_mobilenet_v3, size) for size in MOBILENET_V3},
+    **{f"efficientnet-{size}": _net(create_efficientnet, size) for size in EFFICIENTNET},
+    **{f"regnet-{size}": _net(create_regnet, size) for size in REGNET},
+    **{f"densenet{size}": _net(create_densenet, size) for size in DENSENET},
+    **{f"convnext-{size}": _net(create_convnext, size) for size in CONVNEXT},
+    **{size: _net(create_vit, size, image_size=True) for size in VIT},
+    **{f"swin-{size}": _net(create_swin, size, image_size=True) for size in SWIN},
 }
 """Name -> function that adds the net to a model: ``build(model, image shape, classes, is_test=, label=, no_loss=)``."""
 

@@ -331,7 +331,8 @@ class _Shapes:
 
     @staticmethod
     def of(q: TensorSpec, k: TensorSpec, v: TensorSpec, *, gradient: bool) -> _Shapes:
-        return _Shapes(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], gradient)
+        (n, h, t, d), (_, g, s, _) = q.shape, k.shape
+        return _Shapes(n, h, g, t, s, d, v.shape[3], gradient)
 
     def memory(self) -> dict[str, int]:
         """Return the elements of each part of a thread's memory."""
@@ -462,6 +463,6 @@ def _with_dmask(call: Call, ds: Any, shapes: _Shapes, dmask: Any) -> Call:
 
     def run() -> None:
         call()
-        np.add.reduce(scores, axes, None, target, True)
+        np.add.reduce(scores, axes, out=target, keepdims=True)
 
     return run

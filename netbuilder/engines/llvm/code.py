@@ -491,6 +491,25 @@ class Function:
         return e.compare("oeq" if name == "isinf" else "olt", size, e.constant(math.inf, kind), kind)
 
 
+def _as_integer(e: Emitter, value: str, kind: str, target: np.dtype[Any]) -> str:
+    """Return floats as integers: rounded toward zero, the least integer for what is out of range, as x86's.
+
+    Short integers are the last bits of those of 32 bits, as NumPy's.
+
+    Raises:
+        NotTraced: to long integers without sign, for which NumPy's results have no such rule.
+    """
+    if target.kind == "u" and target.itemsize > 2:
+        raise NotTraced(f"floats as {target}")
+    wide = f"i{max(32, 8 * target.itemsize)}"
+    least = -(2 ** (int(wide[1:]) - 1))
+    above = e.compare("oge", value, e.constant(least, kind), kind)
+    fits = e.binary("and", above, e.compare("olt", value, e.constant(-least, kind), kind), "i1")
+    whole = e.convert("fptosi", e.select(fits, value, e.constant(0, kind), kind), kind, wide)
+    found = e.select(fits, whole, e.constant(least, wide), wide)
+    return found if target.itemsize > 2 else e.convert("trunc", found, wide, register_type(target))
+
+
 def _signed(word: int) -> int:
     word &= (1 << 64) - 1
     return word - (1 << 64) if word >> 63 else word
@@ -534,8 +553,10 @@ def converted(e: Emitter, value: str, source: np.dtype[Any], target: np.dtype[An
         return value
     if target.kind == "b":
         return e.compare("une" if source.kind == "f" else "ne", value, e.constant(0, a), a)
+    if source.kind == "f" and target.kind in "iu":
+        return _as_integer(e, value, a, target)
     if source.kind == "f":
-        if target.kind != "f" or (source.char == "d" and target.char == "e"):
+        if source.char == "d" and target.char == "e":
             raise NotTraced(f"{source} as {target}")
         if a != b:
             value = e.convert("fpext" if b == "double" else "fptrunc", value, a, b)

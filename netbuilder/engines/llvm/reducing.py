@@ -6,8 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.reductions import reduced_code, reductions_of
+from netbuilder.engines.llvm.arranged import merged
+from netbuilder.engines.llvm.reductions import Form, reduced_code, reductions_of
 from netbuilder.engines.llvm.rows import Rows, Work
 from netbuilder.engines.traced import WITH_SUMS, kernel_title, trace_inputs, trace_operator
 from netbuilder.engines.tracing import NotTraced, Symbol, Tracer
@@ -35,7 +38,7 @@ def reducing(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
         symbols = trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs)
         if tracer.numbers:
             raise NotTraced("numbers that each call computes")
-        return _prepared(ctx, kernel_title(op.type), symbols, plain, outs)
+        return _prepared(ctx, kernel_title(op.type), symbols, specs, outs)
     except NotTraced:
         return None
 
@@ -44,8 +47,16 @@ def _prepared(
     ctx: PlanContext, title: str, symbols: Sequence[Symbol], specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
 ) -> Prepared:
     works, pairs = [], list[tuple[int, int]]()
-    for writes in _groups(symbols):
-        code = reduced_code([symbols[j] for j in writes])
+    groups = _groups(symbols)
+    loops: Sequence[tuple[int, int]] = ()
+    expected, written = [spec.plain for spec in specs], list(outs)
+    laid_out = _layout_of(symbols, groups, specs, outs)
+    if laid_out is not None:
+        loops = laid_out.layout.loops(laid_out.shape)
+        expected = [laid_out if spec.shape == laid_out.shape else spec for spec in expected]
+        written = [laid_out if out.shape == laid_out.shape else out for out in outs]
+    for writes in groups:
+        code = reduced_code([symbols[j] for j in writes], loops)
         size = math.prod(code.extents)
         works.append(Work(code, code.read, writes, (), size, code.extents, code.units))
         pairs += [(i, writes[j]) for i, j in code.inplace]
@@ -56,12 +67,47 @@ def _prepared(
         return rows.bind(inputs, outputs)
 
     return Prepared(
-        [spec if i in read else None for i, spec in enumerate(specs)],
-        outs,
+        [spec if i in read else None for i, spec in enumerate(expected)],
+        written,
         bind,
         inplace=pairs if len(works) == 1 else (),  # others still read what one has overwritten
         name=f"llvm {title}",
     )
+
+
+def _layout_of(
+    symbols: Sequence[Symbol], groups: Sequence[Sequence[int]], specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
+) -> TensorSpec | None:
+    """Return the spec, in its layout, that all values of the reductions' shape can have; None: they are plain.
+
+    There is no padding, and what has other shapes is read and written in plain order.
+
+    Args:
+        symbols: of the outputs.
+        groups: which outputs are computed together.
+        specs: of the inputs.
+        outs: plain specs of the outputs.
+    """
+    if all(spec.layout is None for spec in specs):
+        return None
+    forms = [Form([symbols[j] for j in writes]) for writes in groups]
+    base = forms[0].base
+    loads = {load for form in forms for load in form.loads}
+    whole = {load.input for load in loads if load.shape == base}
+    made = [outs[j] for form, writes in zip(forms, groups) for j, all_ in zip(writes, form.of_elements) if all_]
+    found = next((spec for spec in (specs[i] for i in sorted(whole)) if spec.layout and not spec.rounds), None)
+    alike = {(spec.shape, spec.dtype) for spec in (*(specs[i] for i in whole), *made)}
+    loops = None if found is None else found.layout.loops(base)
+    if loops is None or alike != {(base, np.dtype(np.float32))} or any(form.base != base for form in forms):
+        return None
+    if math.prod(n for _, n in loops) != math.prod(base):
+        return None
+    if any(specs[load.input].shape == base for load in loads if load.shape != base):
+        return None
+    others = [tuple(n != 1 for n in load.shape) for load in loads if load.shape != base]
+    others += [tuple(not reduced for reduced in form.reduced) for form in forms]
+    orders = ([axis for axis, _ in merged([(axis, n) for axis, n in loops if has[axis]])] for has in others)
+    return found if all(order == sorted(order) for order in orders) else None
 
 
 def _groups(symbols: Sequence[Symbol]) -> list[list[int]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.tracing import Constant, Load, NotTraced, Step, Sum, Symbol, View, reshaped_extents
 
-__all__ = ["ReducedCode", "reduced_code", "reductions_of"]
+__all__ = ["Form", "ReducedCode", "reduced_code", "reductions_of"]
 
 _LONG = 4096
 """Sums of more elements are added in float64."""
@@ -45,35 +44,49 @@ class ReducedCode(Code):
     inplace: tuple[tuple[int, int], ...] = ()
 
 
-def reduced_code(outputs: Sequence[Symbol]) -> ReducedCode:
+def reduced_code(outputs: Sequence[Symbol], loops: Sequence[tuple[int, int]] = ()) -> ReducedCode:
     """Return the code that computes some outputs, which read reductions over the same axes.
+
+    Args:
+        outputs: the outputs.
+        loops: see ``Form``.
 
     Raises:
         NotTraced: there is none.
     """
-    return _Reducing(_Form(outputs)).reduced()
+    return _Reducing(Form(outputs, loops)).reduced()
 
 
-class _Form:
-    """What is computed, in one shape.
+class Form:
+    """What computes some outputs, which read reductions over the same axes, in one shape.
 
-    Every load has the shape ``base`` with ones for the axes that it does not have, every equal expression exists once,
-    and a reduction is the load of a ``Sum`` with the shape that has the axes ``kept``.
+    Every load has the extents of ``loops``, with ones for the axes that it does not have, every equal expression exists
+    once, and a reduction is the load of a ``Sum`` with the shape that has the axes ``kept``.
+
+    Args:
+        outputs: the outputs.
+        loops: (axis, extent) over elements of the shape ``base`` in memory, slowest first; (): in plain order.
 
     Attributes:
+        base: the shape of what is reduced.
         values: of the outputs.
         of_elements: whether an output has all elements, or one for each row.
         sums: the reductions, in the order in which they are computed.
         level: of each of them: how many reductions it depends on, one after the other.
-        axes: the joined axes, each with its extent, whether it is reduced, and the loads that have it.
+        axes: the joined loops, each with its extent, whether it is reduced, and the loads that have it.
+
+    Raises:
+        NotTraced: they cannot be computed so.
     """
 
-    def __init__(self, outputs: Sequence[Symbol]) -> None:
+    def __init__(self, outputs: Sequence[Symbol], loops: Sequence[tuple[int, int]] = ()) -> None:
         first = next((each for symbol in outputs for each in reductions_of(symbol.expression)), None)
         if first is None or not math.prod(first.shape):
             raise NotTraced("no reduction, or one of no elements")
         self.base = first.shape
         self.reduced = tuple(a in first.axes for a in range(len(self.base)))
+        self.loops = tuple(loops) or tuple(enumerate(self.base))
+        self.in_memory = tuple(n for _, n in self.loops)
         self.kept_shape = tuple(1 if reduced else n for n, reduced in zip(self.base, self.reduced))
         self._known: dict[Any, Any] = {}
         self._sums: dict[Any, Sum] = {}
@@ -98,6 +111,7 @@ class _Form:
             return self._canonical(value.value, value.shape, {})
         if id(value) in done:
             return done[id(value)]
+        found: Load | Step
         if isinstance(value, Load):
             found = self._load(value, shape)
         elif isinstance(value, Step):
@@ -126,7 +140,8 @@ class _Form:
         else:
             raise NotTraced("values of several sizes")
         if not isinstance(load.input, Sum):
-            return Load(load.input, own, load.dtype)
+            shape = tuple(1 if own[axis] == 1 else n for axis, n in self.loops)
+            return Load(load.input, shape, load.dtype)
         total = load.input
         if math.prod(total.shape) != math.prod(self.base) or own != self.kept_shape:
             raise NotTraced("reductions of several sizes")
@@ -145,10 +160,10 @@ class _Form:
 
     def _joined(self) -> list[tuple[int, bool, tuple[bool, ...]]]:
         joined: list[tuple[int, bool, tuple[bool, ...]]] = []
-        for axis, extent in enumerate(self.base):
+        for k, (axis, extent) in enumerate(self.loops):
             if extent == 1:
                 continue
-            own = tuple(load.shape[axis] != 1 for load in self.loads)
+            own = tuple(load.shape[k] != 1 for load in self.loads)
             if joined and joined[-1][1:] == (self.reduced[axis], own):
                 joined[-1] = (joined[-1][0] * extent, *joined[-1][1:])
             else:
@@ -173,8 +188,8 @@ def reductions_of(value: Any) -> Iterator[Sum]:
 class _Reducing(Function, Loops):
     """Writes the function of a form."""
 
-    def __init__(self, form: _Form) -> None:
-        self._form, self._loads, self._axes = form, form.loads, form.axes
+    def __init__(self, form: Form) -> None:
+        self._form, self._loads = form, form.loads
         self._read = tuple(sorted({load.input for load in form.loads}))
         self._entry, self._body = Emitter("e"), Emitter("v")
         self._entry.declared = self._body.declared
@@ -211,8 +226,8 @@ class _Reducing(Function, Loops):
 
     def _is_row(self, value: Any, rows: set[int]) -> bool:
         if isinstance(value, Load):
-            has = [n != 1 for n in value.shape]
-            return isinstance(value.input, Sum) or not any(h and r for h, r in zip(has, self._form.reduced))
+            reduced = (self._form.reduced[axis] for axis, _ in self._form.loops)
+            return isinstance(value.input, Sum) or not any(n != 1 and r for n, r in zip(value.shape, reduced))
         return isinstance(value, Constant) or id(value) in rows
 
     def _make_passes(self) -> list[list[Any]]:
@@ -270,7 +285,7 @@ class _Reducing(Function, Loops):
             self._blocks = e.let(f"udiv i64 {last}, {step}")
         with self._for(begin, end, 1) as unit:
             if self._along:
-                self._row(self._pointers(unit, "0"))
+                self._passes_over(self._pointers(unit, "0"))
             else:
                 self._rows(unit, step)
         body = self._body
@@ -289,7 +304,7 @@ class _Reducing(Function, Loops):
         for i in self._read:
             mine = [load for load in self._loads if load.input == i]
             for j, whole in enumerate(form.of_elements):
-                fits = whole and mine[0].dtype == form.dtypes[j] and [load.shape for load in mine] == [form.base]
+                fits = whole and mine[0].dtype == form.dtypes[j] and [load.shape for load in mine] == [form.in_memory]
                 if fits and self._read_in.get(i, 0) <= self._made_in.get(j, len(self._passes)):
                     pairs.append((i, j))
         return tuple(pairs)
@@ -303,13 +318,13 @@ class _Reducing(Function, Loops):
         left = b.let(f"sub i64 {self._extents[-1]}, {first}")
         b.add(f"br i1 {b.let(f'icmp sge i64 {left}, {step}')}, label %whole{n}, label %rest{n}")
         b.add(f"whole{n}:")
-        self._row(self._pointers(row, first))
+        self._passes_over(self._pointers(row, first))
         b.add(f"br label %end{n}")
         b.add(f"rest{n}:")
         with self._for(first, self._extents[-1], LANES) as start:
             width, self._width = self._width, 1
             self._mask = self._lanes(b.let(f"sub i64 {self._extents[-1]}, {start}"))
-            self._row(self._pointers(row, start))
+            self._passes_over(self._pointers(row, start))
             self._width, self._mask = width, ""
         b.add(f"br label %end{n}")
         b.add(f"end{n}:")
@@ -317,7 +332,7 @@ class _Reducing(Function, Loops):
     def _pointers(self, row: str, first: str) -> dict[Any, str]:
         """Return where a row begins in each load's tensor, and in each output."""
         b, at = self._body, dict[int, str]()
-        kept = [k for k, (_, reduced, _) in enumerate(self._axes) if not reduced]
+        kept = [k for k, (_, reduced, _) in enumerate(self._form.axes) if not reduced]
         if not self._along:
             at[kept.pop()] = first
         for axis in reversed(kept):
@@ -325,10 +340,10 @@ class _Reducing(Function, Loops):
             row = b.let(f"udiv i64 {row}, {self._extents[axis]}") if axis != kept[0] else row
         found: dict[Any, str] = {}
         for k, load in enumerate(self._loads):
-            own = [axis for axis, (_, _, flags) in enumerate(self._axes) if flags[k]]
+            own = [axis for axis, (_, _, flags) in enumerate(self._form.axes) if flags[k]]
             found[load] = self._moved(self._sources[load.input], load.dtype, self._offset_of(at, own))
         for j, whole in enumerate(self._form.of_elements):
-            own = [axis for axis, (_, reduced, _) in enumerate(self._axes) if whole or not reduced]
+            own = [axis for axis, (_, reduced, _) in enumerate(self._form.axes) if whole or not reduced]
             found[j] = self._moved(self._targets[j], self._form.dtypes[j], self._offset_of(at, own))
         return found
 
@@ -341,7 +356,7 @@ class _Reducing(Function, Loops):
             stride = b.let(f"mul i64 {stride}, {self._extents[axis]}")
         return total
 
-    def _row(self, pointers: dict[Any, str]) -> None:
+    def _passes_over(self, pointers: dict[Any, str]) -> None:
         """Write the passes over a row, or over a block of rows, one for each lane."""
         form = self._form
         self._places = pointers
@@ -394,7 +409,7 @@ class _Reducing(Function, Loops):
     def _reduce(self, sums: Sequence[Sum]) -> None:
         """Write the pass that computes reductions of one level."""
         b = self._body
-        columns = math.prod(extent for extent, reduced, _ in self._axes if reduced)
+        columns = math.prod(extent for extent, reduced, _ in self._form.axes if reduced)
         kinds = {}
         for total in sums:
             wide = total.function == "add" and columns > _LONG
@@ -428,9 +443,10 @@ class _Reducing(Function, Loops):
             kind = kinds[total]
             found = [self._get(self._totals[total, w], vector(kind)) for w in range(self._width)]
             if self._along:
+                combine = self._combining(total.function, kind)
                 while len(found) > 1:
-                    found = [self._combined(total.function, *found[k : k + 2], kind) for k in range(0, len(found), 2)]
-                found = [self._of_lanes(partial(self._combined, total.function, kind=kind), found[0], kind)]
+                    found = [combine(found[k], found[k + 1]) for k in range(0, len(found), 2)]
+                found = [self._of_lanes(combine, found[0], kind)]
             for w, value in enumerate(found):
                 if kind != register_type(total.dtype):
                     value = b.convert("fptrunc", value, kind, "float")
@@ -441,10 +457,13 @@ class _Reducing(Function, Loops):
             return self._body.binary("fadd", x, y, kind)
         return self._extreme(function, np.dtype(np.float64 if kind == "double" else np.float32), x, y)
 
+    def _combining(self, function: str, kind: str) -> Callable[[str, str], str]:
+        return lambda x, y: self._combined(function, x, y, kind)
+
     def _over_row(self, each: Callable[[int], None]) -> None:
         """Write the loops over the elements of a row; ``each`` writes what is done for some vectors of them."""
         b = self._body
-        reduced = [k for k, (_, is_reduced, _) in enumerate(self._axes) if is_reduced]
+        reduced = [k for k, (_, is_reduced, _) in enumerate(self._form.axes) if is_reduced]
         outer = reduced[:-1] if self._along else reduced
         if not outer:
             self._elements = self._places
@@ -460,11 +479,11 @@ class _Reducing(Function, Loops):
                 rest = b.let(f"udiv i64 {rest}, {self._extents[axis]}") if axis != outer[0] else rest
             self._elements = dict(self._places)
             for k, load in enumerate(self._loads):
-                own = [axis for axis, (_, _, flags) in enumerate(self._axes) if flags[k]]
+                own = [axis for axis, (_, _, flags) in enumerate(self._form.axes) if flags[k]]
                 self._elements[load] = self._moved(self._places[load], load.dtype, self._offset_of(at, own))
             for j, whole in enumerate(self._form.of_elements):
                 if whole:
-                    place = self._offset_of(at, range(len(self._axes)))
+                    place = self._offset_of(at, range(len(self._form.axes)))
                     self._elements[j] = self._moved(self._places[j], self._form.dtypes[j], place)
             self._over_lanes(each)
 
@@ -534,7 +553,7 @@ class _Reducing(Function, Loops):
 
     def _loaded_from(self, place: str, load: Load) -> str:
         b, kind = self._body, memory_type(load.dtype)
-        if self._axes[-1][2][self._loads.index(load)]:
+        if self._form.axes[-1][2][self._loads.index(load)]:
             value = self._vector(self._lane_place(place, load.dtype), load.dtype, self._mask)
         else:
             value = b.splat(b.let(f"load {kind}, ptr {place}, align {load.dtype.itemsize}"), kind)

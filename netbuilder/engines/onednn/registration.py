@@ -80,6 +80,7 @@ def kernel_table() -> dict[str, Any]:
         "MatMul": dense.matmul,
         "MaxPool": pool.max_pool,
         "MaxPoolGradient": pool.max_pool_gradient,
+        "ReduceMean": pool.mean_of_images,
         "SoftmaxWithLoss": softmax.softmax_with_loss,
         "SoftmaxWithLossGradient": softmax.softmax_with_loss_gradient,
         "SparseLengthsIndicesInGradientWeightedSumGradient": segments.weighted_rows,

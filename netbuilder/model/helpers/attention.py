@@ -76,17 +76,19 @@ def positions(
     length: int,
     *,
     kind: str = "learned",
+    steps: int | None = None,
     weight_init: FillAndArguments | None = None,
     cache: KeyValueCache | None = None,
 ) -> BlobReference:
     """Add to the vectors of a sequence those of their positions, ``<blob_out>_w``, (length, dim).
 
     Args:
-        blob_in: activations, (N, length, dim); with a cache (N, T, dim), T at most ``length``.
+        blob_in: activations, (N, steps, dim); with a cache (N, T, dim), T at most ``length``.
         blob_out: name of the result.
         length: number of positions.
         kind: "learned", or "sinusoidal": sines and cosines of wave lengths from 2 pi to 20000 pi, which stay as they
             are.
+        steps: number of positions of the activations, at most ``length``; None: ``length``.
         weight_init: (fill operator, its arguments) of learned vectors; a normal distribution of standard deviation
             0.02 if None.
         cache: for a net that computes a few positions a run.
@@ -109,6 +111,11 @@ def positions(
         raise ArgumentError(f"positions {str(blob_out)!r}: kind must be 'learned' or 'sinusoidal', got {kind!r}")
     if cache is not None:
         table = model.net.Gather([table, cache.positions], blob_out + "_rows")
+    elif steps not in (None, length):
+        check_extents("positions", blob_out, steps=steps)
+        if steps > length:
+            raise ArgumentError(f"positions {str(blob_out)!r}: steps must be at most length={length}, got {steps}")
+        table = model.net.Slice(table, blob_out + "_rows", starts=[0, 0], ends=[steps, -1])
     result: BlobReference = model.net.Add([blob_in, table], blob_out)
     return result
 
@@ -412,7 +419,7 @@ def transformer_block(
         inner = getattr(model.net, op_type)(inner, blob_out + "_active", **arguments)
         return fc(model, inner, blob_out + "_fc2", wide, dim, weight_init=last, axis=2)
 
-    x: Blob = blob_in
+    x: Any = blob_in
     for number, (name, layers) in enumerate((("_attended", attend), ("", connect)), 1):
         normalize = partial(
             _NORMS[norm], model, blob_out=f"{blob_out}_norm{number}", dim_in=dim, axis=2, epsilon=epsilon
@@ -424,4 +431,5 @@ def transformer_block(
             x = model.net.Add([x, made], blob_out + name)
         else:
             x = normalize(blob_in=model.net.Add([x, made], f"{blob_out}_sum{number}"))
-    return x
+    result: BlobReference = x
+    return result

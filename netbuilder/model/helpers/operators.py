@@ -28,6 +28,7 @@ _ONE: tuple[tuple[str, str, str], ...] = (
     ("hard_sigmoid", "HardSigmoid", "``alpha`` * x + ``beta``, clipped to [0, 1]; x / 6 + 1 / 2 if they are omitted"),
     ("leaky_relu", "LeakyRelu", "x if it is positive, otherwise ``alpha`` * x"),
     ("log", "Log", "the natural logarithm of x"),
+    ("log_softmax", "LogSoftmax", "the logarithm of the softmax along ``axis``, by default the last one"),
     ("mish", "Mish", "x * tanh(log(1 + exp(x)))"),
     ("pad_image", "PadImage", "images with ``pad`` pixels more on each side"),
     ("pow", "Pow", "x to the power ``exponent``"),

@@ -17,15 +17,28 @@ Blob = str | BlobReference
 
 
 def softmax(
-    model: ModelHelper, blob_in: Blob, blob_out: Blob | None = None, use_cudnn: bool = False, **kwargs: Any
+    model: ModelHelper,
+    blob_in: Blob,
+    blob_out: Blob | None = None,
+    use_cudnn: bool = False,
+    *,
+    one_axis: bool = False,
+    **kwargs: Any,
 ) -> BlobReference:
     """Compute exp(x) / sum(exp(x)) for each row.
 
     Args:
         blob_in: scores, (N, classes).
         blob_out: name of the result; None: a name made from the net's and the operator's.
-        kwargs: ``axis`` of Softmax.
+        one_axis: sum along ``axis`` alone, such as the channels of images, not over all axes from that one on. This is
+            the exponential of a LogSoftmax, ``<blob_out>_logs``.
+        kwargs: ``axis`` of Softmax, 1 if it is omitted.
     """
+    if one_axis:
+        out = blob_out or model.net.NextName()
+        logs = model.net.LogSoftmax(blob_in, out + "_logs", **{"axis": 1, **own_arguments(kwargs)})
+        along: BlobReference = model.net.Exp(logs, out)
+        return along
     result: BlobReference = model.net.Softmax(blob_in, blob_out, **with_engine(kwargs, use_cudnn))
     return result
 

@@ -56,7 +56,10 @@ MORE = {
         )
         for columns in (1, 15, 16, 17, 1003)
     ],
-    "Sigmoid": [(make_op("Sigmoid", ["x"], ["y"]), {"x": random(2, 17, 3, 3)})],
+    "ReduceMean": [
+        (make_op("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=keepdims), {"x": random(2, 16, 3, 3)})
+        for keepdims in (0, 1)
+    ],
     "SparseLengthsPositionalWeightedSum": [
         (
             make_op("SparseLengthsPositionalWeightedSum", ["x", "w", "i", "n"], ["y"]),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from checks import check_gradient, run_plain
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.data_types import data_type, numpy_type
-from netbuilder.ops.math.cast import Cast
+from netbuilder.ops.math.cast import Cast, CastGradient
 from netbuilder.proto import ArgumentError, GradientError, TensorProto
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.runtime import Workspace
@@ -88,6 +88,21 @@ def test_gradient():
     check_gradient(Cast(to="double", from_type="double"), [np.float32([1, -2])])
 
 
-def test_gradient_needs_the_type_it_goes_back_to():
-    with pytest.raises(GradientError, match="needs the argument from_type"):
-        operator_gradient(make_op("Cast", ["x"], ["y"], to=1), {0: "dy"})
+class TestCastGradient(OperatorSuite):
+    operator = CastGradient
+    no_gradient = "a gradient operator"
+    rtol = 1e-3  # of float16
+    refusals = (refusal(CastGradient(), [f32(2), f32(3)], r"dY must have the shape of X, \(2,\)"),)
+
+    def draw(self, data):
+        x, dy = (data.draw(floats(3)) for _ in range(2))
+        return CastGradient(), [x.astype(data.draw(st.sampled_from(["f2", "f4", "f8", "i4", "?"]))), dy]
+
+    def reference(self, op, x, dy):
+        return [dy if x.dtype.kind == "f" else np.zeros(3)]
+
+
+def test_the_gradient_goes_back_to_the_type_of_x():
+    made, _ = operator_gradient(make_op("Cast", ["x"], ["y"], to=1), {0: "dy"})
+    assert [(o.type, list(o.input), list(o.output)) for o in made] == [("CastGradient", ["x", "dy"], ["x_grad"])]
+    check_gradient(Cast(to="double"), [np.float32([1, -2])])

@@ -1,0 +1,60 @@
+"""LogSoftmax, along one axis, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.declaration import operator_class
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
+
+__all__ = ["LogSoftmax", "LogSoftmaxGradient"]
+
+
+@register
+@operator_class(frozen=True)
+class LogSoftmax(Operator):
+    """Y = X - log(sum(exp(X))), the sum taken along ``axis`` alone.
+
+    Its exponential is the softmax along that axis, where Softmax takes all axes from one on together.
+    """
+
+    signature = "X (*A, N @ axis, *B): float -> Y: as X"
+    axis: int = -1
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        return [make_op("LogSoftmaxGradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
+
+    def flops(self, x: TensorSpec) -> int:
+        return 4 * x.size
+
+
+@register
+@operator_class(frozen=True)
+class LogSoftmaxGradient(Operator):
+    """dX = dY - exp(Y) * sum(dY), the sum taken along ``axis``."""
+
+    signature = "Y, dY -> dX"
+    axis: int = -1
+
+    def flops(self, y: TensorSpec, dy: TensorSpec) -> int:
+        return 4 * y.size
+
+
+@kernel(LogSoftmax)
+def log_softmax(op: LogSoftmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    if x.size == 0:
+        return (x.copy(),)
+    wide = widen(x)
+    below = wide - wide.max(axis=op.axis, keepdims=True)  # the shift keeps exp from overflowing
+    return (narrow(below - ctx.xp.log(ctx.xp.exp(below).sum(axis=op.axis, keepdims=True)), x),)
+
+
+@kernel(LogSoftmaxGradient)
+def log_softmax_gradient(op: LogSoftmaxGradient, ctx: RunContext, y: Any, dy: Any) -> tuple[Any, ...]:
+    wide = widen(dy)
+    return (narrow(wide - ctx.xp.exp(widen(y)) * wide.sum(axis=op.axis, keepdims=True), dy),)

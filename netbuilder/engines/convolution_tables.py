@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from netbuilder.engines.fusion import Condition, Fusion
@@ -14,7 +15,7 @@ Entry = TypeVar("Entry")
 
 
 def conv_fusions(fused_conv: Callable[..., Prepared | None]) -> tuple[Fusion, ...]:
-    """Return the fusions of Conv with Relu, with Sum, and with both.
+    """Return the fusions of Conv with Relu, with Sum or an Add of equal shapes, and with both.
 
     Args:
         fused_conv: ``fused_conv(op, ctx, specs, relu=False, add=None) -> Prepared | None`` prepares the Conv ``op`` of
@@ -24,23 +25,20 @@ def conv_fusions(fused_conv: Callable[..., Prepared | None]) -> tuple[Fusion, ..
     def relu(op: Any, ctx: Any, *specs: Any) -> Prepared | None:
         return fused_conv(op, ctx, specs, relu=True)
 
-    def add(op: Any, ctx: Any, *specs: Any) -> Prepared | None:
-        return fused_conv(op, ctx, specs[:-1], add=specs[-1])
+    def add(op: Any, ctx: Any, *specs: Any, relu: bool = False) -> Prepared | None:
+        *own, other = specs
+        (y,) = op.infer(*(spec.plain for spec in own))
+        return fused_conv(op, ctx, own, relu=relu, add=other) if other.shape == y.shape else None
 
-    def add_relu(op: Any, ctx: Any, *specs: Any) -> Prepared | None:
-        return fused_conv(op, ctx, specs[:-1], relu=True, add=specs[-1])
-
-    return (
-        Fusion("Conv: *x -> a; Relu: a -> y", "*x -> y", relu, "conv_relu"),
-        Fusion("Conv+Sum: *x -> a; Relu: a -> y", "*x -> y", add_relu, "conv_relu"),
-        Fusion(
-            "Conv: *x -> a; Sum: {a other} -> y",
-            "*x other -> y",
-            add,
-            "conv_sum",
-            conditions={"other": Condition.OVERWRITTEN},
-        ),
-    )
+    found = [Fusion("Conv: *x -> a; Relu: a -> y", "*x -> y", relu, "conv_relu")]
+    for total in ("Sum", "Add"):
+        operators = f"Conv: *x -> a; {total}: {{a other}} -> y"
+        overwritten = {"other": Condition.OVERWRITTEN}
+        found += [
+            Fusion(f"Conv+{total}: *x -> a; Relu: a -> y", "*x -> y", partial(add, relu=True), "conv_relu"),
+            Fusion(operators, "*x other -> y", add, "conv_sum", conditions=overwritten),
+        ]
+    return tuple(found)
 
 
 def with_fixed_ranks(table: dict[str, Entry]) -> dict[str, Entry]:

@@ -18,6 +18,7 @@ __all__ = [
     "ANY_SHAPE",
     "ELEMENTWISE",
     "UPDATES",
+    "WITH_SUMS",
     "UpdateChain",
     "is_elementwise",
     "keeps_zeros",
@@ -55,6 +56,20 @@ ELEMENTWISE = frozenset(
     """.split()
 )
 """Operators whose plain kernels are traced. One that cannot be, for its arguments or inputs, has another kernel."""
+
+WITH_SUMS = frozenset(
+    """
+    BatchMoments C10LayerNorm_DontUseThisOpYet CosineSimilarityGradient DotProduct DotProductWithPadding
+    ElementwiseLinearGradient GFtrl InstanceNorm InstanceNormGradient L1Distance Lars LayerNorm LayerNormGradient
+    LearningRateAdaption LpNorm Moments Normalize NormalizeGradient NormalizeL1 PReluGradient Perplexity RMSNorm
+    RMSNormGradient ReduceBackMean ReduceBackSum ReduceFrontMean ReduceFrontSum ReduceFrontWeightedSum ReduceL1 ReduceL2
+    ReduceMean ReduceSum ReduceTailSum SigmoidCrossEntropyLoss
+    SigmoidCrossEntropyWithLogits SmoothL1Loss SquaredL2Distance Storm SumElements SumReduceLike SumSqrElements
+    TileGradient UpsampleNearestGradient
+    WeightedSigmoidCrossEntropyWithLogits Wngrad
+    """.split()
+)
+"""Operators whose plain kernels have sums over axes, and are traced."""
 
 _MOST_FORMS = 4096
 """Forms of updates that are remembered."""

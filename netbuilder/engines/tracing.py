@@ -2,7 +2,7 @@
 
 A plain kernel is called once with symbols in place of arrays, and what it does to them is recorded: so one CUDA kernel
 does what the array module would do in one kernel for each function, and each formula exists once. A kernel that does
-more than elementwise functions and sums over axes (a maximum, a decision that depends on elements) cannot be traced.
+more than elementwise functions and reductions over axes (a decision that depends on elements) cannot be traced.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = [
     "Symbol",
     "Tracer",
     "Uniform",
+    "View",
     "numpy_function",
     "reshaped_extents",
 ]
@@ -54,12 +55,16 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """The sums of a value of a shape over some of its axes, which are computed before what reads them."""
+    """The sums of a value of a shape over some of its axes, which are computed before what reads them.
+
+    With another ``function`` than add, they are its maxima or minima.
+    """
 
     value: Expression
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     dtype: np.dtype[Any]
+    function: str = "add"
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,19 @@ class Stacked:
     dtype: np.dtype[Any]
 
 
-Expression = Load | Constant | HostNumber | Uniform | Step | Stacked
+@dataclass(frozen=True, eq=False)
+class View:
+    """A value of a shape, in another shape in which it cannot be expressed; only outputs are such values."""
+
+    value: Expression
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> Any:
+        return self.value.dtype
+
+
+Expression = Load | Constant | HostNumber | Uniform | Step | Stacked | View
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +303,8 @@ def numpy_function(name: str) -> Callable[..., Any]:
     """Return the function of arrays that a step of a program names: NumPy's, or one that NumPy has not."""
     own = {"erf": math.erf, "erfc": math.erfc}.get(name)
     if own is None:
-        return getattr(np, name)  # type: ignore[no-any-return]
+        found: Callable[..., Any] = getattr(np, name)
+        return found
     return lambda x: np.vectorize(own, otypes=[np.asarray(x).dtype])(x)
 
 
@@ -326,7 +344,12 @@ class Symbol:
             wanted = tuple(self.size // max(known, 1) if extent == -1 else extent for extent in wanted)
         if math.prod(wanted) != self.size:
             raise NotTraced("a reshape to another number of elements")
-        return Symbol(_reshaped(self.expression, self.shape, wanted, {}), wanted)
+        try:
+            return Symbol(_reshaped(self.expression, self.shape, wanted, {}), wanted)
+        except NotTraced:
+            if isinstance(self.expression, Step):
+                return Symbol(View(self.expression, self.shape), wanted)
+            raise
 
     def ravel(self) -> Symbol:
         return self.reshape(-1)
@@ -340,15 +363,24 @@ class Symbol:
     def sum(self, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Symbol:
         if dtype is not None:
             return self.astype(dtype).sum(axis, keepdims=keepdims)
-        if self.dtype not in (np.float32, np.float64) or not self.size:
-            raise NotTraced(f"a sum of {self.size} elements of {self.dtype}")
+        return self._reduced("add", axis, keepdims=keepdims)
+
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Symbol:
+        return self._reduced("maximum", axis, keepdims=keepdims)
+
+    def min(self, axis: Any = None, *, keepdims: bool = False) -> Symbol:
+        return self._reduced("minimum", axis, keepdims=keepdims)
+
+    def _reduced(self, function: str, axis: Any, *, keepdims: bool) -> Symbol:
+        if self.dtype not in (np.float32, np.float64) or not self.size or isinstance(self.expression, View):
+            raise NotTraced(f"{function} of {self.size} elements of {self.dtype}")
         given = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         axes = tuple(sorted(a % self.ndim for a in given))
         ones = tuple(1 if a in axes else extent for a, extent in enumerate(self.shape))
         shape = ones if keepdims else tuple(extent for a, extent in enumerate(self.shape) if a not in axes)
         if math.prod(shape) == self.size:
             return self.reshape(shape)
-        return Symbol(Load(Sum(self.expression, self.shape, axes, self.dtype), shape, self.dtype), shape)
+        return Symbol(Load(Sum(self.expression, self.shape, axes, self.dtype, function), shape, self.dtype), shape)
 
     def mean(self, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Symbol:
         total = self.sum(axis, dtype, keepdims=keepdims)
@@ -466,6 +498,8 @@ def _reshaped(value: Expression, old: tuple[int, ...], new: tuple[int, ...], don
         found = replace(value, shape=() if math.prod(value.shape) == 1 else reshaped_extents(value.shape, old, new))
     elif isinstance(value, Stacked):
         raise NotTraced("a reshape of values that were stacked")
+    elif isinstance(value, View):
+        found = _reshaped(value.value, value.shape, new, {})
     else:
         operands = tuple(_reshaped(operand, old, new, done) for operand in value.operands)
         found = Step(value.function, operands, value.compute, value.dtype)
@@ -542,6 +576,9 @@ def _cast(value: Symbol, dtype: np.dtype[Any]) -> Symbol:
         return Symbol(value.expression, value.shape)
     if isinstance(value.expression, Constant):
         return Symbol(Constant(np.asarray(value.expression.value).astype(dtype).item(), dtype), value.shape)
+    if isinstance(value.expression, View):
+        inner = value.expression
+        return Symbol(View(_cast(Symbol(inner.value, inner.shape), dtype).expression, inner.shape), value.shape)
     if isinstance(value.expression, Stacked):
         parts = tuple(_cast(Symbol(part, value.shape[:-1]), dtype).expression for part in value.expression.values)
         return Symbol(Stacked(parts, dtype), value.shape)
@@ -564,8 +601,8 @@ def _apply(name: str, operands: Sequence[Any], dtype: Any = None) -> Symbol:
     if compute.char not in _KINDS or (name in _FLOATS_ONLY and compute.kind != "f"):
         raise NotTraced(f"{name} of {compute}")
     symbols = [_as_symbol(operand) for operand in operands]
-    if any(isinstance(symbol.expression, Stacked) for symbol in symbols):
-        raise NotTraced("a function of values that were stacked")
+    if any(isinstance(symbol.expression, (Stacked, View)) for symbol in symbols):
+        raise NotTraced("a function of values that were stacked, or reshaped")
     shape = np.broadcast_shapes(*(symbol.shape for symbol in symbols))
     return Symbol(Step(name, tuple(symbol.expression for symbol in symbols), compute, result), shape)
 
@@ -573,6 +610,8 @@ def _apply(name: str, operands: Sequence[Any], dtype: Any = None) -> Symbol:
 def _where(condition: Any, x: Any, y: Any) -> Symbol:
     dtype = np.where(np.ones(1, bool), _sample(x), _sample(y)).dtype
     symbols = [_cast(_as_symbol(condition), np.dtype(bool)), _as_symbol(x), _as_symbol(y)]
+    if any(isinstance(symbol.expression, View) for symbol in symbols):
+        raise NotTraced("a choice between values that were reshaped")
     shape = np.broadcast_shapes(*(symbol.shape for symbol in symbols))
     return Symbol(Step("where", tuple(symbol.expression for symbol in symbols), dtype, dtype), shape)
 
@@ -761,7 +800,7 @@ class Tracer:
         """
         shapes = {symbol.shape[:-1] if isinstance(symbol.expression, Stacked) else symbol.shape for symbol in outputs}
         shape = shapes.pop()
-        if shapes or any(symbol.dtype is None for symbol in outputs):
+        if shapes or any(symbol.dtype is None or isinstance(symbol.expression, View) for symbol in outputs):
             raise NotTraced("outputs of several shapes")
         if any(isinstance(number, Uniform) and number.shape != shape for number in self.numbers):
             raise NotTraced("random numbers that are broadcast")

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
-from netbuilder.ops.core.half import one_float_type
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Softmax", "SoftmaxGradient", "bind_row_softmax"]
+__all__ = ["Softmax", "SoftmaxGradient"]
 
 
 def _matrix_shape(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
@@ -49,47 +45,6 @@ def softmax(op: Softmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     e = ctx.xp.exp(rows - rows.max(axis=1, keepdims=True))  # the shift keeps exp from overflowing
     e /= e.sum(axis=1, keepdims=True)
     return (e.reshape(x.shape),)
-
-
-def bind_row_softmax(rows: Any, sums: Any, p: Any, maxima: Any = None) -> Callable[[], None]:
-    """Return a call that computes the softmax of a matrix's rows.
-
-    Args:
-        rows: the matrix; may be ``p``.
-        sums: one number per row; receives the sums of exp(rows - maxima).
-        p: receives the result.
-        maxima: one number per row, as a column; receives the rows' maxima.
-    """
-    factors = np.empty((len(rows), 1), rows.dtype)
-    maxima = np.empty_like(factors) if maxima is None else maxima
-    maxima_flat, ones, one = maxima[:, 0], np.ones(rows.shape[1], rows.dtype), rows.dtype.type(1)
-    sums_column = sums.reshape(-1, 1)
-    # Looked up once: in small nets looking up the attributes takes longer than the calls.
-    maximum: Any = np.maximum.reduce
-    subtract, exp, dot, divide, multiply = np.subtract, np.exp, np.dot, np.divide, np.multiply
-
-    def call() -> None:
-        maximum(rows, 1, None, maxima_flat)
-        subtract(rows, maxima, p)
-        exp(p, p)
-        dot(p, ones, sums)
-        divide(one, sums_column, factors)
-        multiply(p, factors, p)
-
-    return call
-
-
-@prepare(Softmax, device=CPU)
-def _prepare_softmax(op: Softmax, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    if not one_float_type(x):
-        return None
-    shape = _matrix_shape(x.shape, op.axis)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        p = outputs[0].reshape(shape)
-        return bind_row_softmax(inputs[0].reshape(shape), np.empty(shape[0], x.dtype), p)
-
-    return Prepared([x.plain], [x.plain], bind, inplace=((0, 0),), name="numpy")
 
 
 @register

@@ -176,7 +176,7 @@ class BatchMatMul(Operator):
         made = []
         for name, blob, (factors, turned) in (("A", a, factors_a), ("B", b, factors_b)):
             result = g.d_input(name)
-            arguments = {key: 1 for key, value in turned.items() if value}
+            arguments: dict[str, Any] = {key: 1 for key, value in turned.items() if value}
             if not self.broadcast:
                 made.append(make_op("BatchMatMul", factors, [result], **arguments))
                 continue

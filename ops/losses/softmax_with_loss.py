@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.activations.softmax import bind_row_softmax
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
@@ -143,6 +142,33 @@ def softmax_with_loss_gradient(
     return (narrow(slopes.reshape(x.shape), x),)
 
 
+def _bind_row_softmax(rows: Any, sums: Any, p: Any, maxima: Any) -> Callable[[], None]:
+    """Return a call that computes the softmax of a matrix's rows.
+
+    Args:
+        rows: the matrix; may be ``p``.
+        sums: one number per row; receives the sums of exp(rows - maxima).
+        p: receives the result.
+        maxima: one number per row, as a column; receives the rows' maxima.
+    """
+    factors = np.empty((len(rows), 1), rows.dtype)
+    maxima_flat, ones, one = maxima[:, 0], np.ones(rows.shape[1], rows.dtype), rows.dtype.type(1)
+    sums_column = sums.reshape(-1, 1)
+    # Looked up once: in small nets looking up the attributes takes longer than the calls.
+    maximum: Any = np.maximum.reduce
+    subtract, exp, dot, divide, multiply = np.subtract, np.exp, np.dot, np.divide, np.multiply
+
+    def call() -> None:
+        maximum(rows, 1, None, maxima_flat)
+        subtract(rows, maxima, p)
+        exp(p, p)
+        dot(p, ones, sums)
+        divide(one, sums_column, factors)
+        multiply(p, factors, p)
+
+    return call
+
+
 @prepare(SoftmaxWithLoss, device=CPU)
 def _prepare_softmax_with_loss(
     op: SoftmaxWithLoss, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *weight: TensorSpec
@@ -155,7 +181,7 @@ def _prepare_softmax_with_loss(
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
         p, loss, positions = outputs[0].reshape(shape), outputs[1], Positions(op, ctx.run, inputs[1], classes)
         maxima, sums, gathered = np.empty((rows, 1), x.dtype), np.empty(rows, x.dtype), np.empty(rows, x.dtype)
-        softmax = bind_row_softmax(inputs[0].reshape(shape), sums, p, maxima)
+        softmax = _bind_row_softmax(inputs[0].reshape(shape), sums, p, maxima)
         flat, largest, factor = inputs[0].reshape(-1), maxima[:, 0], x.dtype.type(op.scale / rows)
         log, subtract, add_up, multiply = np.log, np.subtract, np.add.reduce, np.multiply
 

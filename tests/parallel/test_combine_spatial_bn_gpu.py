@@ -71,6 +71,7 @@ def train(kind, count, sizes=(12, 12, 12), *, order="NCHW", engines=None, withou
     return held, model, workspace
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("order", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("options", [{}, {"use_nccl": True}], ids=["through the host", "nccl"])
 def test_two_gpus_equal_one_replica_on_the_cpu(two_gpus, options, order):

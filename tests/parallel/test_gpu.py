@@ -68,6 +68,7 @@ def normalized(model, loss_scale):
 NETS = {"mlp": (mlp, (24, 6)), "convnet": (convnet, (8, 3, 8, 8)), "normalized": (normalized, (8, 3, 8, 8))}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", NETS)
 def test_two_gpus_equal_two_replicas_on_the_cpu(two_gpus, name, optimizer):
@@ -75,6 +76,7 @@ def test_two_gpus_equal_two_replicas_on_the_cpu(two_gpus, name, optimizer):
     check_equality(2, forward, optimizer, shape)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("net_type", ["simple", "dag", "async_scheduling"])
 @pytest.mark.parametrize("name", NETS)
 def test_four_gpus_equal_four_replicas_on_the_cpu(four_gpus, name, net_type):

@@ -62,6 +62,7 @@ def crossings(net):
     return Counter((there, here) for _, _, there, here in moved)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("name", TASKS)
@@ -81,6 +82,7 @@ def test_a_step_moves_each_value_once(name, count, net_type):
     assert bool(want) == (count > 1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [n for n in golden_data.nets() if n.startswith("gpu_structure_convnet")])
 def test_stored_nets_touch_arrays_of_their_own_gpu_alone(name):
     golden = golden_data.net(name)

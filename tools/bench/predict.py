@@ -56,10 +56,25 @@ _TURN = 0.3  # seconds that the turn of a model takes, about
 class Work(Protocol):
     """What is measured: a model in test mode, from arrays to arrays."""
 
-    batch: int
-    threads: int
-    warmup: int
-    callers: int
+    @property
+    def batch(self) -> int:
+        """Inputs per run."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Threads of each side, for each run."""
+        ...
+
+    @property
+    def warmup(self) -> int:
+        """Runs before the first turn."""
+        ...
+
+    @property
+    def callers(self) -> int:
+        """Threads that run one predictor at the same time; 0: the worker's own thread alone."""
+        ...
 
     @property
     def name(self) -> str:

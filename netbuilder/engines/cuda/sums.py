@@ -22,7 +22,7 @@ from netbuilder.engines.cuda.layout import as_read, elements_of, in_order, order
 from netbuilder.engines.cuda.steps import one_call
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.traced import kernel_title, trace_inputs, trace_operator
-from netbuilder.engines.tracing import Load, NotTraced, Program, Stacked, Sum, Symbol, Tracer, reshaped_extents
+from netbuilder.engines.tracing import Load, NotTraced, Program, Stacked, Sum, Symbol, Tracer, View, reshaped_extents
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec
@@ -156,6 +156,8 @@ class _Value:
 
     @staticmethod
     def of(symbol: Symbol) -> _Value:
+        if isinstance(symbol.expression, View):
+            raise NotTraced("a reshape of what was broadcast")
         shape = symbol.shape[:-1] if isinstance(symbol.expression, Stacked) else symbol.shape
         return _Value(symbol.expression, shape, symbol.dtype)
 
@@ -208,8 +210,8 @@ class Sums:
         for level, sums in enumerate(self.levels):
             if total in sums:
                 return level
-        if _extents_of(total) != self.extents:
-            raise NotTraced("sums over several axes")
+        if _extents_of(total) != self.extents or total.function != "add":
+            raise NotTraced("sums over several axes, or a maximum")
         level = max((self._level(each) + 1 for each in _summed(total).program().sums()), default=0)
         if level == len(self.levels):
             self.levels.append([])

@@ -25,25 +25,11 @@ from netbuilder.engines.cuda.rows import ROWS
 from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 from netbuilder.engines.cuda.sums import with_sums
 from netbuilder.engines.fusion import Fusion
-from netbuilder.engines.traced import ELEMENTWISE
+from netbuilder.engines.traced import ELEMENTWISE, WITH_SUMS
 from netbuilder.ops.core.contexts import Prepared
 
-__all__ = ["DENSE", "FUSIONS", "JOINT_UPDATES", "KERNELS", "ROW_UPDATES", "WITH_SUMS"]
+__all__ = ["DENSE", "FUSIONS", "JOINT_UPDATES", "KERNELS", "ROW_UPDATES"]
 
-
-WITH_SUMS = frozenset(
-    """
-    BatchMoments C10LayerNorm_DontUseThisOpYet CosineSimilarityGradient DotProduct DotProductWithPadding
-    ElementwiseLinearGradient GFtrl InstanceNorm InstanceNormGradient L1Distance Lars LayerNorm LayerNormGradient
-    LearningRateAdaption LpNorm Moments Normalize NormalizeGradient NormalizeL1 PReluGradient Perplexity RMSNorm
-    RMSNormGradient ReduceBackMean ReduceBackSum ReduceFrontMean ReduceFrontSum ReduceFrontWeightedSum ReduceL1 ReduceL2
-    ReduceMean ReduceSum ReduceTailSum SigmoidCrossEntropyLoss
-    SigmoidCrossEntropyWithLogits SmoothL1Loss SquaredL2Distance Storm SumElements SumReduceLike SumSqrElements
-    TileGradient UpsampleNearestGradient
-    WeightedSigmoidCrossEntropyWithLogits Wngrad
-    """.split()
-)
-"""Operators whose plain kernels have sums over axes, and are traced."""
 
 ROW_UPDATES = frozenset(
     """

@@ -14,7 +14,7 @@ from netbuilder.engines.traced import keeps_zeros
 from netbuilder.engines.tracing import Constant, Expression, Load, Program, Step, Uniform
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["Arranged", "arranged"]
+__all__ = ["Arranged", "arranged", "merged"]
 
 _FLOAT, _BITS = np.dtype(np.float32), np.dtype(np.uint16)
 _Loops = Sequence[tuple[int, int]]
@@ -118,7 +118,7 @@ def _own(load: Load, program: Program) -> set[int]:
     return {start + a for a, extent in enumerate(load.shape) if extent != 1}
 
 
-def _merged(loops: _Loops) -> list[tuple[int, int]]:
+def merged(loops: _Loops) -> list[tuple[int, int]]:
     """Return loops without those of extent 1, neighbors over one axis as one."""
     found: list[tuple[int, int]] = []
     for axis, extent in loops:
@@ -137,19 +137,19 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _serve_as_stored(load: Load, spec: TensorSpec, program: Program, loops: _Loops, expected: list[TensorSpec]) -> bool:
     """Whether an input that is broadcast can be read as it is, or in plain order; if so, ``expected`` gets its spec."""
     own, start = _own(load, program), len(program.shape) - len(load.shape)
-    wanted = _merged([(axis, n) for axis, n in loops if axis in own])
+    wanted = merged([(axis, n) for axis, n in loops if axis in own])
     if spec.layout is not None and not spec.rounds and _without_ones(spec.shape) == _without_ones(load.shape):
         stored, first = spec.layout.loops(spec.shape), len(program.shape) - spec.ndim
-        if stored is not None and _merged([(first + axis, n) for axis, n in stored]) == wanted:
+        if stored is not None and merged([(first + axis, n) for axis, n in stored]) == wanted:
             expected[load.input] = spec
             return True
-    return _merged([(start + axis, n) for axis, n in enumerate(load.shape)]) == wanted
+    return merged([(start + axis, n) for axis, n in enumerate(load.shape)]) == wanted
 
 
 def _longer(load: Load, program: Program, loops: _Loops) -> tuple[int, ...] | None:
     """Return the extents of a copy, with axes as long as in memory; None if the elements come in another order."""
     start, own = len(program.shape) - len(load.shape), _own(load, program)
-    wanted = _merged([(axis, n) for axis, n in loops if axis in own])
+    wanted = merged([(axis, n) for axis, n in loops if axis in own])
     axes = [axis for axis, _ in wanted]
     if axes != sorted(set(axes)):
         return None

@@ -24,7 +24,7 @@ from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, registe
 from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
 
-__all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "generate"]
+__all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "Function", "converted", "generate"]
 
 FROM_BFLOAT16, TO_BFLOAT16 = "from bfloat16", "to bfloat16"
 """Functions between float32 and the bits of bfloat16, as uint16."""
@@ -79,7 +79,7 @@ def generate(program: Program, *, halves: Callable[[], bool]) -> Code:
     dtypes = [*program.dtypes, *(load.dtype for load in program.loads()), *(step.compute for step in program.steps())]
     if any(dtype.char == "e" for dtype in dtypes) and not halves():
         raise NotTraced("float16 on a CPU without instructions for it")
-    return _Function(program).code()
+    return Function(program).code()
 
 
 def _axes(program: Program, loads: Sequence[Load]) -> list[tuple[int, tuple[bool, ...], int]]:
@@ -116,7 +116,7 @@ def _part(moved: tuple[int, int, int], shape: tuple[int, ...], axis: int) -> int
     return 0 if before < moved[0] else 1 if before < moved[0] * moved[1] else 2
 
 
-class _Function:
+class Function:
     """Writes the function of a program."""
 
     def __init__(self, program: Program) -> None:
@@ -304,9 +304,9 @@ class _Function:
         if isinstance(expression, HostNumber):
             return self._number(expression, dtype)
         if isinstance(expression, Uniform):
-            return _converted(self._body, self._uniform(expression), expression.dtype, dtype)
+            return converted(self._body, self._uniform(expression), expression.dtype, dtype)
         value = self._of_load[expression] if isinstance(expression, Load) else self._found[id(expression)]
-        return _converted(self._body, value, expression.dtype, dtype)
+        return converted(self._body, value, expression.dtype, dtype)
 
     def _constant(self, value: Any, dtype: np.dtype[Any]) -> str:
         with np.errstate(all="ignore"):
@@ -332,7 +332,7 @@ class _Function:
             place = next(k for k, other in enumerate(self._program.numbers) if other is number)
             kind = register_type(stored)
             wide = e.splat(self._argument(self._first_number + place, kind), kind)
-            self._of_number[key] = _converted(e, wide, stored, dtype)
+            self._of_number[key] = converted(e, wide, stored, dtype)
         return self._of_number[key]
 
     def _uniform(self, numbers: Uniform) -> str:
@@ -367,7 +367,7 @@ class _Function:
         if step.function == TO_BFLOAT16:
             return _bfloat16(e, self._value(step.operands[0], step.compute))
         if step.function in _LOGICAL or step.function == "logical_not":
-            operands = [_converted(e, self._value(x, step.compute), step.compute, _BOOL) for x in step.operands]
+            operands = [converted(e, self._value(x, step.compute), step.compute, _BOOL) for x in step.operands]
             if step.function == "logical_not":
                 return e.binary("xor", operands[0], e.constant(1, "i1"), "i1")
             first, second = operands
@@ -376,7 +376,7 @@ class _Function:
         if found is None:
             found = self._applied(step.function, step.compute, [self._value(x, step.compute) for x in step.operands])
         if step.compute != step.dtype:
-            return found if step.dtype.kind == "b" else _converted(e, found, step.compute, step.dtype)
+            return found if step.dtype.kind == "b" else converted(e, found, step.compute, step.dtype)
         return _rounded_half(e, found) if step.dtype.char == "e" and step.function not in _EXACT else found
 
     def _power(self, step: Step) -> str | None:
@@ -491,6 +491,25 @@ class _Function:
         return e.compare("oeq" if name == "isinf" else "olt", size, e.constant(math.inf, kind), kind)
 
 
+def _as_integer(e: Emitter, value: str, kind: str, target: np.dtype[Any]) -> str:
+    """Return floats as integers: rounded toward zero, the least integer for what is out of range, as x86's.
+
+    Short integers are the last bits of those of 32 bits, as NumPy's.
+
+    Raises:
+        NotTraced: to long integers without sign, for which NumPy's results have no such rule.
+    """
+    if target.kind == "u" and target.itemsize > 2:
+        raise NotTraced(f"floats as {target}")
+    wide = f"i{max(32, 8 * target.itemsize)}"
+    least = -(2 ** (int(wide[1:]) - 1))
+    above = e.compare("oge", value, e.constant(least, kind), kind)
+    fits = e.binary("and", above, e.compare("olt", value, e.constant(-least, kind), kind), "i1")
+    whole = e.convert("fptosi", e.select(fits, value, e.constant(0, kind), kind), kind, wide)
+    found = e.select(fits, whole, e.constant(least, wide), wide)
+    return found if target.itemsize > 2 else e.convert("trunc", found, wide, register_type(target))
+
+
 def _signed(word: int) -> int:
     word &= (1 << 64) - 1
     return word - (1 << 64) if word >> 63 else word
@@ -523,7 +542,7 @@ def _rounded_half(e: Emitter, value: str) -> str:
     return e.convert("fpext", e.convert("fptrunc", value, "float", "half"), "half", "float")
 
 
-def _converted(e: Emitter, value: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:
+def converted(e: Emitter, value: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:
     """Return values of another type.
 
     Raises:
@@ -534,8 +553,10 @@ def _converted(e: Emitter, value: str, source: np.dtype[Any], target: np.dtype[A
         return value
     if target.kind == "b":
         return e.compare("une" if source.kind == "f" else "ne", value, e.constant(0, a), a)
+    if source.kind == "f" and target.kind in "iu":
+        return _as_integer(e, value, a, target)
     if source.kind == "f":
-        if target.kind != "f" or (source.char == "d" and target.char == "e"):
+        if source.char == "d" and target.char == "e":
             raise NotTraced(f"{source} as {target}")
         if a != b:
             value = e.convert("fpext" if b == "double" else "fptrunc", value, a, b)

@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.engines.joined_updates import JoinedUpdates
 from netbuilder.engines.llvm.arranged import Arranged, arranged
+from netbuilder.engines.llvm.reducing import reducing
 from netbuilder.engines.llvm.rows import Rows, Work, made
 from netbuilder.engines.traced import (
     is_elementwise,
@@ -23,7 +24,7 @@ __all__ = ["elementwise", "is_chainable", "join_elementwise"]
 
 
 def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    """Prepare an elementwise operator: its plain kernel, traced."""
+    """Prepare an elementwise operator, or one that sums where operands are broadcast: its plain kernel, traced."""
     if any(spec is None for spec in specs):
         return None
     plain = [spec.plain for spec in specs]
@@ -33,7 +34,7 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
         program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
         return _prepared(ctx, kernel_title(op.type), program, specs, outs)
     except NotTraced:
-        return None
+        return reducing(op, ctx, *specs)
 
 
 _chainable: dict[tuple[Any, ...], bool] = {}

@@ -31,9 +31,18 @@ class LlvmEngine(Engine):
         return "it needs llvmlite; pip install llvmlite"
 
     def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
+        from netbuilder.engines.llvm.attention import attention, attention_gradient
+        from netbuilder.engines.llvm.copies import COPIES
         from netbuilder.engines.llvm.elementwise import elementwise
+        from netbuilder.engines.llvm.reducing import REDUCING, reducing
 
-        return dict.fromkeys(ELEMENTWISE, elementwise)
+        return {
+            **dict.fromkeys(REDUCING, reducing),
+            **dict.fromkeys(ELEMENTWISE, elementwise),
+            **COPIES,
+            "Attention": attention,
+            "AttentionGradient": attention_gradient,
+        }
 
     def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
         return update_form(op, specs, is_gpu=False)

@@ -27,7 +27,7 @@ from netbuilder.engines.llvm import object_file
 
 __all__ = ["address_of", "available", "compiled_here", "function_at", "has_halves"]
 
-_FORM = "1"
+_FORM = "2"
 """Changes with how IR is compiled, so that files of other versions are not used."""
 
 _NAME = "kernel"
@@ -73,10 +73,13 @@ class _Compiler:
         machine = self._machine()
         builder = self.llvm.create_pass_builder(machine, self.llvm.create_pipeline_tuning_options(speed_level=2))
         passes = self.llvm.create_new_function_pass_manager()  # few: the loops are written with vectors already
+        passes.add_sroa_pass()
         passes.add_instruction_combine_pass()
         passes.add_new_gvn_pass()
         passes.add_dead_code_elimination_pass()
-        passes.run(module.get_function(_NAME), builder)
+        for function in module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
         return bytes(machine.emit_object(module))
 
     def load(self, code: bytes) -> tuple[int, Any]:

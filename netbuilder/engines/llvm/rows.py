@@ -20,9 +20,9 @@ from netbuilder.engines.llvm.emitter import LANES
 from netbuilder.engines.tracing import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
 
-__all__ = ["Rows", "Work", "made"]
+__all__ = ["MANY", "Rows", "Work", "made"]
 
-_MANY = """
+MANY = """
 define void @kernel(ptr %arguments) {
 entry:
   %counted = getelementptr i64, ptr %arguments, i64 1
@@ -73,6 +73,7 @@ class Work:
         numbers: which of the call's numbers are those of the program.
         size: elements of the outputs.
         extents: of the axes, see ``Code``.
+        units: into how many equal parts it can be divided; None: they follow from the extents.
     """
 
     code: Code
@@ -81,6 +82,14 @@ class Work:
     numbers: Sequence[int]
     size: int
     extents: Sequence[int]
+    units: int | None = None
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Into how many parts of equal size it can be divided, and of how many each share should be a multiple."""
+        if self.units is not None:
+            return self.units, 1
+        return (self.size, LANES) if len(self.extents) == 1 else (math.prod(self.extents[:-1]), 1)
 
     @property
     def cost(self) -> int:
@@ -104,7 +113,7 @@ class Rows:
         texts = {id(work.code): work.code.text for work in works}
         of_code = {key: machine.address_of(text) for key, text in texts.items()}
         addresses = [of_code[id(work.code)] for work in works]
-        many = machine.address_of(_MANY)
+        many = machine.address_of(MANY)
         if many is None or None in addresses:
             raise NotTraced("there is no llvmlite")
         self._addresses, self._many = addresses, many
@@ -162,9 +171,8 @@ class Rows:
         share = self._cost / self.threads
         done = 0.0
         for number, work in enumerate(self._works):
-            count = work.size if len(work.extents) == 1 else math.prod(work.extents[:-1])
+            count, grain = work.parts
             each = work.cost / count
-            grain = LANES if len(work.extents) == 1 else 1
             begin = 0
             while begin < count:
                 thread = min(self.threads - 1, int(done // share))

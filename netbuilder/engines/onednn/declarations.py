@@ -77,14 +77,11 @@ inner_product_backward_weights(engine_t, md_t src, md_t dweights, md_t dbias, md
 matmul(engine_t, md_t src, md_t weights, md_t bias, md_t dst, ATTR)
 batch_normalization_forward(engine_t, int prop, md_t src, md_t dst, float epsilon, unsigned flags, ATTR)
 batch_normalization_backward(engine_t, int prop, md_t dsrc, md_t ddst, md_t src, float epsilon, unsigned flags, HINT)
-layer_normalization_forward(engine_t, int prop, md_t src, md_t dst, md_t stats, NORM, ATTR)
-layer_normalization_backward(engine_t, int prop, md_t dsrc, md_t ddst, md_t src, md_t stats, NORM, HINT)
 pooling_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, POOLING, ATTR)
 pooling_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, POOLING, HINT)
 eltwise_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, float alpha, float beta, ATTR)
 eltwise_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, md_t data, float alpha, float beta, HINT)
 softmax_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, int axis, ATTR)
-softmax_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, md_t dst, int axis, HINT)
 lrn_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, LRN, ATTR)
 lrn_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, md_t src, LRN, HINT)
 """
@@ -94,7 +91,6 @@ _ABBREVIATIONS = {
     "POOLING": "const dim_t *strides, const dim_t *kernel, GAPS",
     "GAPS": "const dim_t *dilates, const dim_t *pad_l, const dim_t *pad_r",
     "LRN": "dim_t size, float alpha, float beta, float k",
-    "NORM": "float epsilon, unsigned flags",
     "HINT": "pd_t forward, primitive_attr_t",
     "ATTR": "primitive_attr_t",
 }

@@ -374,33 +374,56 @@ def _result(ctx: PlanContext, code: int) -> int:
 
 
 def batch_matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
-    """Prepare BatchMatMul of two stacks with the same number of matrices (no broadcasting)."""
-    if not _serves(a, b) or a.ndim != b.ndim or not 3 <= a.ndim <= 5 or a.shape[:-2] != b.shape[:-2]:
+    """Prepare BatchMatMul; a vector is a matrix of one row or column, and what is broadcast is not copied."""
+    if not _serves(a, b):
         return None
-    lead = a.shape[:-2]
-    batch = 1
-    for extent in lead:
-        batch *= extent
-
-    def stack(shape: tuple[int, ...], transposed: bool) -> View:
-        rows, columns = shape[-2:]
-        if transposed:
-            return View((batch, columns, rows), (rows * columns, 1, columns))
-        return row_major((batch, rows, columns))
-
-    left, right = stack(a.shape, bool(op.trans_a)), stack(b.shape, bool(op.trans_b))
-    rows, inner, columns = left.dims[1], left.dims[2], right.dims[2]
-    threads = 1 if batch * rows * inner * columns < SMALL else ctx.threads
-    result = row_major((batch, rows, columns))
+    left, right, result = _stacks(_matrix_shape(a, op.trans_a, row=True), _matrix_shape(b, op.trans_b, row=False))
+    multiplications = result.size * left.dims[-1]
+    threads = 1 if multiplications < SMALL else ctx.threads
 
     def make(code: int) -> Made:
         y_desc = plain_in(result, _result(ctx, code))
         return (product(plain_in(left, code), plain_in(right, code), None, y_desc, threads=threads),)
 
-    found = _in_best_type(ctx, batch * rows * inner * columns, make)
-    if found is None:
+    found = _in_best_type(ctx, multiplications, make)
+    if found is None or found[1][0].slow:
         return None
     code, (made,) = found
-    y = TensorSpec((*lead, rows, columns), a.dtype)
     step = Step(made, {c.SRC: In(0), c.WEIGHTS: In(1), c.DST: Out(0)})
+    (y,) = op.infer(a.plain, b.plain)
     return prepared([_as(a, code), _as(b, code)], [_as(y, _result(ctx, code))], [step])
+
+
+def _matrix_shape(spec: TensorSpec, transposed: bool, *, row: bool) -> tuple[tuple[int, ...], bool]:
+    """Return the shape of a stack of matrices as it is stored, and whether each is transposed."""
+    if spec.ndim > 1:
+        return spec.shape, bool(transposed)
+    return ((1, *spec.shape) if row else (*spec.shape, 1)), False
+
+
+def _stacks(a: tuple[tuple[int, ...], bool], b: tuple[tuple[int, ...], bool]) -> tuple[View, View, View]:
+    """Return the views of both factors and of their product, with as few dimensions as there can be."""
+    (left, trans_a), (right, trans_b) = a, b
+    ndim = max(len(left), len(right)) - 2
+    leads = [((1,) * (ndim - len(shape) + 2) + shape)[:ndim] for shape in (left, right)]
+    if not trans_a and math.prod(leads[1]) == 1:  # one matrix for all: the rows of the stack are those of one matrix
+        left, leads = (math.prod(leads[0]) * left[-2], left[-1]), [(), ()]
+    joined: list[tuple[int, bool, bool]] = []  # extent, and which factor has it
+    for n, m in zip(*leads):
+        extent, own = max(n, m), (n != 1, m != 1)
+        if extent == 1:
+            continue
+        if joined and joined[-1][1:] == own:
+            joined[-1] = (joined[-1][0] * extent, *own)
+        else:
+            joined.append((extent, *own))
+    rows, columns = left[-1 if trans_a else -2], right[-2 if trans_b else -1]
+    views = []
+    for factor, (shape, transposed) in enumerate(((left, trans_a), (right, trans_b))):
+        dims = [extent if own[factor] else 1 for extent, *own in joined]
+        stored = row_major((*dims, *shape[-2:]))
+        if transposed:
+            turned = (*dims, shape[-1], shape[-2]), (*stored.strides[:-2], 1, shape[-1])
+            stored = View(*turned)
+        views.append(stored)
+    return views[0], views[1], row_major((*(extent for extent, *_ in joined), rows, columns))

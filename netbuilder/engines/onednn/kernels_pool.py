@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,11 @@ from netbuilder.engines.onednn.primitive import (
 from netbuilder.engines.onednn.products import product
 from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.conv_geometry import Geometry
-from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.core.registry import CPU, plain_kernel
+from netbuilder.ops.core.operator import TensorSpec, decode
+from netbuilder.ops.core.registry import CPU, find, plain_kernel
+from netbuilder.proto.arguments import make_op
 
-__all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]
+__all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient", "mean_of_images"]
 
 _WORKSPACE = "onednn max pool"
 _INFINITY = 0x7F80  # the bits of +inf in bfloat16; those of NaN are larger
@@ -243,6 +244,20 @@ def average_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         return None
     x_spec, y_spec = pool.specs
     return prepared([x_spec], [y_spec], [Step(pool.primitive, {c.SRC: In(0), c.DST: Out(0)})])
+
+
+def mean_of_images(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare ReduceMean over all axes of the images, in one of the library's layouts, as an AveragePool."""
+    if x.layout is None or x.layout.view != image_view(x.shape) or x.ndim < 3:
+        return None
+    if tuple(op.reduced_axes(x.shape)) != tuple(range(2, x.ndim)):
+        return None
+    pool = decode(find("AveragePool"), make_op("AveragePool", ["X"], ["Y"], global_pooling=1))
+    made = average_pool(pool, ctx, x)
+    if made is None or op.keepdims:
+        return made
+    (y,) = made.outputs
+    return None if y is None or y.layout is not None else replace(made, outputs=op.infer(x.plain))
 
 
 def average_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:

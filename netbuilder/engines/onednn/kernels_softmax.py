@@ -1,4 +1,4 @@
-"""Softmax and SoftmaxWithLoss on oneDNN, in plain order; results are float32, also of bfloat16 inputs."""
+"""SoftmaxWithLoss on oneDNN, in plain order; results are float32, also of bfloat16 inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.labels import Positions
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["softmax", "softmax_gradient", "softmax_with_loss", "softmax_with_loss_gradient"]
+__all__ = ["softmax_with_loss", "softmax_with_loss_gradient"]
 
 _WORTH_OVERWRITING = (
     1 << 16
@@ -35,14 +35,6 @@ _RARE = np.float32(1e-30)  # smaller probabilities lose digits in float32
 @cached
 def _softmax(source: Desc, data: Desc, algorithm: int) -> Primitive:
     return compile_primitive("softmax_forward", c.FORWARD_TRAINING, algorithm, source.handle, data.handle, 1)
-
-
-@cached
-def _softmax_backward(data: Desc) -> Primitive:
-    forward = compile_primitive("softmax_forward", c.FORWARD_TRAINING, c.SOFTMAX_ACCURATE, data.handle, data.handle, 1)
-    return compile_primitive(
-        "softmax_backward", c.SOFTMAX_ACCURATE, data.handle, data.handle, data.handle, 1, hint=forward
-    )
 
 
 def _serves(*specs: TensorSpec) -> bool:
@@ -68,50 +60,9 @@ def _forward(ctx: PlanContext, x: TensorSpec, axis: int, algorithm: int) -> tupl
     return None
 
 
-def softmax(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    """Prepare Softmax: X -> Y."""
-    found = _forward(ctx, x, op.axis, c.SOFTMAX_ACCURATE) if _serves(x) else None
-    if found is None:
-        return None
-    needed, made = found
-    step = Step(made, {c.SRC: In(0), c.DST: Out(0)}, threads_after(ctx, x.size))
-    steps = [step, _undefined_rows(_matrix(x, op.axis).dims)]
-    return prepared([needed], [x.plain], steps, inplace=[(0, 0)] if needed.layout is None else ())
-
-
-def _undefined_rows(dims: tuple[int, ...]) -> Any:
-    """Return the step that writes NaN into rows with NaN or infinity, for which oneDNN's result is 0.
-
-    Only rows whose first probability is not positive, which are few, are checked further.
-    """
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        p = outputs[0].reshape(dims)
-        first, least, greatest = p[:, 0], np.minimum.reduce, np.maximum.reduce
-
-        def call() -> None:
-            if not least(first) > 0 and not least(greatest(p, 1)) > 0:
-                _mark_undefined(p, np.flatnonzero(~(first > 0)))
-
-        return call
-
-    return bind
-
-
 def _mark_undefined(p: Any, rows: Any) -> None:
     """Write NaN into those of ``rows`` that have no positive probability."""
     p[rows[~(p[rows].max(axis=1) > 0)]] = np.nan
-
-
-def softmax_gradient(op: Any, ctx: PlanContext, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
-    """Prepare SoftmaxGradient: Y, dY -> dX."""
-    if not _serves(y, dy):
-        return None
-    made = _softmax_backward(_matrix(y, op.axis), threads=team_size(ctx, y.size))
-    if made is None:
-        return None
-    step = Step(made, {c.DST: In(0), c.DIFF_DST: In(1), c.DIFF_SRC: Out(0)}, threads_after(ctx, y.size))
-    return prepared([y.plain, dy.plain], [y.plain], [step], inplace=[(1, 0)])
 
 
 def _labels_serve(op: Any, label: TensorSpec) -> bool:
@@ -209,7 +160,7 @@ def _scores_of(x: Any, rows: Any, positions: Any) -> tuple[Any, Any]:
 def _logarithms(selected: Any, rows: Any, chosen: Any, largest: Any, p: Any) -> None:
     """Replace probabilities by their logarithms; very small ones, which float32 rounds, are computed from X.
 
-    Rows without probabilities (see ``_undefined_rows``) become NaN.
+    Rows with NaN or infinity, for which oneDNN's probabilities are 0, become NaN.
 
     Args:
         selected: the labels' probabilities.

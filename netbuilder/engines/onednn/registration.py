@@ -40,7 +40,6 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.engines.onednn import kernels_conv as conv
     from netbuilder.engines.onednn import kernels_dense as dense
     from netbuilder.engines.onednn import kernels_join as join
-    from netbuilder.engines.onednn import kernels_layer_norm as layer_norm
     from netbuilder.engines.onednn import kernels_lrn as lrn
     from netbuilder.engines.onednn import kernels_norm as norm
     from netbuilder.engines.onednn import kernels_parts as parts
@@ -72,12 +71,8 @@ def kernel_table() -> dict[str, Any]:
         "FCGradient": dense.fc_gradient,
         "FCTransposed": dense.fc,
         "FCTransposedGradient": dense.fc_gradient,
-        "GroupNorm": layer_norm.group_norm,
-        "InstanceNorm": layer_norm.group_norm,
         "LRN": lrn.lrn,
         "LRNGradient": lrn.lrn_gradient,
-        "LayerNorm": layer_norm.layer_norm,
-        "LayerNormGradient": layer_norm.layer_norm_gradient,
         "LengthsMean": segments.segment_sums,
         "LengthsSum": segments.segment_sums,
         "LengthsWeightedSum": segments.segment_sums,
@@ -85,8 +80,7 @@ def kernel_table() -> dict[str, Any]:
         "MatMul": dense.matmul,
         "MaxPool": pool.max_pool,
         "MaxPoolGradient": pool.max_pool_gradient,
-        "Softmax": softmax.softmax,
-        "SoftmaxGradient": softmax.softmax_gradient,
+        "ReduceMean": pool.mean_of_images,
         "SoftmaxWithLoss": softmax.softmax_with_loss,
         "SoftmaxWithLossGradient": softmax.softmax_with_loss_gradient,
         "SparseLengthsIndicesInGradientWeightedSumGradient": segments.weighted_rows,

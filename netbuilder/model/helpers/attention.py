@@ -418,7 +418,7 @@ def transformer_block(
         inner = getattr(model.net, op_type)(inner, blob_out + "_active", **arguments)
         return fc(model, inner, blob_out + "_fc2", wide, dim, weight_init=last, axis=2)
 
-    x: Blob = blob_in
+    x: Any = blob_in
     for number, (name, layers) in enumerate((("_attended", attend), ("", connect)), 1):
         normalize = partial(
             _NORMS[norm], model, blob_out=f"{blob_out}_norm{number}", dim_in=dim, axis=2, epsilon=epsilon
@@ -430,4 +430,5 @@ def transformer_block(
             x = model.net.Add([x, made], blob_out + name)
         else:
             x = normalize(blob_in=model.net.Add([x, made], f"{blob_out}_sum{number}"))
-    return x
+    result: BlobReference = x
+    return result

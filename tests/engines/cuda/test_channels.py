@@ -127,6 +127,7 @@ def case_of(shape, stored):
     return Case(SHAPES[shape], stored)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.gpu
 @ALL
 def test_sums(shape, stored):

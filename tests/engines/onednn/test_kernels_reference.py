@@ -336,11 +336,6 @@ def test_sum_of_four(block):
     check(make_op("Sum", list(arrays), ["y"]), arrays, block, gradient=False, blocked=tuple("abcd"))
 
 
-@pytest.mark.parametrize("axis", [1, 2])
-def test_softmax(axis):
-    check(make_op("Softmax", ["x"], ["y"], axis=axis), {"x": random(5, 3, 4, high=20)})
-
-
 @pytest.mark.parametrize("label_type", [np.int32, np.int64])
 def test_softmax_with_loss(label_type):
     x, label = random(6, 5, high=30), np.array([0, 4, 2, 2, 1, 3], label_type)
@@ -414,7 +409,7 @@ def test_copies_and_weighted_sums_of_blocked_values(inplace):
     check(make_op("WeightedSum", list(arrays), ["y"]), arrays, B16, gradient=False, inplace=inplace)
 
 
-@pytest.mark.parametrize("op_type", ["Conv", "FC", "SpatialBN", "Softmax", "MaxPool"])
+@pytest.mark.parametrize("op_type", ["Conv", "FC", "SpatialBN", "MaxPool"])
 def test_other_types_are_left_to_the_array_kernels(op_type):
     shapes = {
         "Conv": [(1, 2, 4, 4), (3, 2, 3, 3)], "FC": [(2, 3), (4, 3), (4,)],

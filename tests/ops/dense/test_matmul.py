@@ -103,3 +103,23 @@ def test_vectors_are_rows_and_columns(a, b, shape):
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(extents).astype(np.float32) for extents in (a, b)]
     check_forward(BatchMatMul(), inputs, [np.matmul(*(x.astype(np.float64) for x in inputs)).reshape(shape)])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shape"),
+    [
+        ((2, 3, 4, 5), (1, 3, 5, 2), (2, 3, 4, 2)),
+        ((2, 1, 1, 4, 5), (3, 1, 5, 2), (2, 3, 1, 4, 2)),
+        ((6, 4, 5), (5, 2), (6, 4, 2)),
+        ((4, 5), (6, 5, 2), (6, 4, 2)),
+    ],
+)
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_stacks_that_are_broadcast_are_not_copied(a, b, shape, trans_a, trans_b):
+    rng = np.random.default_rng(0)
+    left, right = (rng.standard_normal(extents).astype(np.float32) for extents in (a, b))
+    stored = [np.ascontiguousarray(x.swapaxes(-1, -2)) if t else x for x, t in ((left, trans_a), (right, trans_b))]
+    exact = np.matmul(left.astype(np.float64), right.astype(np.float64))
+    assert exact.shape == shape
+    check_forward(BatchMatMul(trans_a=trans_a, trans_b=trans_b, broadcast=True), stored, [exact])

@@ -43,6 +43,7 @@ def counted_steps(machine, workspace, net):
     return found, plan
 
 
+@pytest.mark.slow
 @pytest.mark.emulated
 def test_a_step_of_resnet50(monkeypatch):
     """At most 450 calls, no allocation, one read; when it is captured, one launch of a graph.

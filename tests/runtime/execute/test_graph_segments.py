@@ -87,6 +87,7 @@ def trained(task, count, *, without=(), net_type="dag", use_nccl=False, threads=
     return values, plan.captured()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.emulated
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("name, count", [("mlp", 1), ("mlp", 4), ("convnet", 2)])

@@ -89,6 +89,16 @@ CASES = {
     "Sum without Relu": ([relu("x", "r"), conv("r", "c"), total("c", "r", "s"), make_op("Exp", ["s"], ["e"])], "e",
                          ["Relu", "Conv", "Sum+Exp"]),  # the Conv reads what it would overwrite
     "Sum of two Convs": ([conv("x", "c"), conv("a", "d"), total("c", "d", "s")], "s", ["Conv", "Conv+Sum"]),
+    "Add of two Convs": (
+        [conv("x", "c"), conv("a", "d"), make_op("Add", ["c", "d"], ["s"]), relu("s", "t")],
+        "t",
+        ["Conv", "Conv+Add+Relu"],
+    ),
+    "Add that is broadcast": (
+        [conv("x", "c"), make_op("ReduceMean", ["x"], ["m"], axes=[2, 3]), make_op("Add", ["c", "m"], ["s"])],
+        "s",
+        ["Conv", "ReduceMean", "Add"],
+    ),
     "Sum in place of the Conv": ([conv("x", "c"), conv("a", "d"), total("d", "c", "d")], "d", ["Conv", "Conv+Sum"]),
     "Sum in place of the other": ([conv("x", "c"), conv("a", "d"), total("c", "d", "c")], "c", ["Conv", "Conv+Sum"]),
     "addend read later": (

@@ -1,0 +1,103 @@
+"""Loops, variables, and loads and stores of whole vectors and of parts of them, in the code of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, vector
+
+__all__ = ["Loops"]
+
+_SUFFIXES = {"float": "f32", "double": "f64", "half": "f16", **{f"i{n}": f"i{n}" for n in (8, 16, 32, 64)}}
+
+
+class Loops:
+    """Base of what writes a function: first the entry, with arguments and variables, then the body.
+
+    Variables are in memory; LLVM finds registers for them.
+    """
+
+    _entry: Emitter
+    _body: Emitter
+    _labels = 0
+
+    def _label(self) -> int:
+        self._labels += 1
+        return self._labels
+
+    def _variable(self, kind: str, start: str) -> str:
+        """Return the place of a new variable, which has the value ``start`` from here on."""
+        n = self._label()
+        align = 64 if kind.startswith("<") else 8
+        self._entry.lines.append(f"  %kept{n} = alloca {kind}, align {align}")
+        self._set(f"%kept{n}", kind, start)
+        return f"%kept{n}"
+
+    def _set(self, place: str, kind: str, value: str) -> None:
+        self._body.add(f"store {kind} {value}, ptr {place}, align {64 if kind.startswith('<') else 8}")
+
+    def _get(self, place: str, kind: str) -> str:
+        return self._body.let(f"load {kind}, ptr {place}, align {64 if kind.startswith('<') else 8}")
+
+    @contextmanager
+    def _for(self, start: str, end: str, step: int | str) -> Iterator[str]:
+        """Write a loop, whose body is written inside the context."""
+        b, n = self._body, self._label()
+        at = self._variable("i64", start)
+        b.add(f"br label %test{n}")
+        b.add(f"test{n}:")
+        value = self._get(at, "i64")
+        b.add(f"br i1 {b.let(f'icmp slt i64 {value}, {end}')}, label %inside{n}, label %after{n}")
+        b.add(f"inside{n}:")
+        yield value
+        self._set(at, "i64", b.let(f"add i64 {value}, {step}"))
+        b.add(f"br label %test{n}")
+        b.add(f"after{n}:")
+
+    def _lanes(self, left: str) -> str:
+        """Return which lanes have one of the elements that are left."""
+        b = self._body
+        numbers = f"<{', '.join(f'i32 {k}' for k in range(LANES))}>"
+        most = b.let(f"call i64 @llvm.smin.i64(i64 {left}, i64 {LANES})")
+        b.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
+        return b.compare("sgt", b.splat(b.let(f"trunc i64 {most} to i32"), "i32"), numbers, "i32")
+
+    def _moved(self, pointer: str, dtype: np.dtype[Any], offset: str | int) -> str:
+        """Return the address that is some elements further."""
+        return self._body.let(f"getelementptr {memory_type(dtype)}, ptr {pointer}, i64 {offset}")
+
+    def _vector(self, place: str, dtype: np.dtype[Any], mask: str = "") -> str:
+        """Return the elements in memory that the lanes of ``mask`` have, and 0 in the other lanes; "": all."""
+        b, kind = self._body, memory_type(dtype)
+        whole, align = vector(kind), dtype.itemsize
+        if not mask:
+            return b.let(f"load {whole}, ptr {place}, align {align}")
+        name = f"llvm.masked.load.v{LANES}{_SUFFIXES[kind]}.p0"
+        b.declared.add(f"declare {whole} @{name}(ptr, i32, {vector('i1')}, {whole})")
+        given = f"ptr {place}, i32 {align}, {vector('i1')} {mask}, {whole} zeroinitializer"
+        return b.let(f"call {whole} @{name}({given})")
+
+    def _write(self, value: str, dtype: np.dtype[Any], place: str, mask: str = "") -> None:
+        """Store the elements of the lanes of ``mask``; "": all."""
+        b, kind = self._body, memory_type(dtype)
+        whole, align = vector(kind), dtype.itemsize
+        if not mask:
+            b.add(f"store {whole} {value}, ptr {place}, align {align}")
+            return
+        name = f"llvm.masked.store.v{LANES}{_SUFFIXES[kind]}.p0"
+        b.declared.add(f"declare void @{name}({whole}, ptr, i32, {vector('i1')})")
+        b.add(f"call void @{name}({whole} {value}, ptr {place}, i32 {align}, {vector('i1')} {mask})")
+
+    def _of_lanes(self, combined: Callable[[str, str], str], x: str, kind: str = "float") -> str:
+        """Return a reduction over the lanes, in each lane."""
+        half = LANES // 2
+        while half:
+            order = ", ".join(f"i32 {(k + half) % LANES}" for k in range(LANES))
+            turned = f"shufflevector {vector(kind)} {x}, {vector(kind)} poison, <{LANES} x i32> <{order}>"
+            x = combined(x, self._body.let(turned))
+            half //= 2
+        return x

@@ -89,6 +89,7 @@ __all__ = [
     "spatial_bn",
     "spatial_gn",
     "squeeze_excite",
+    "stochastic_depth",
     "sub",
     "sum",
     "tanh",
@@ -276,6 +277,7 @@ sparse_lengths_sum_4bit_rowwise_sparse = register(quantization.sparse_lengths_su
 spatial_bn = register(normalization.spatial_bn)
 spatial_gn = register(normalization.spatial_gn)
 squeeze_excite = register(_conv.squeeze_excite)
+stochastic_depth = register(_dropout.stochastic_depth)
 sub = register(algebra.sub)
 sum = register(algebra.sum)
 tanh = register(nonlinearity.tanh)

@@ -66,6 +66,7 @@ HELPERS = {
                    "RunningMeanInitializer": None, "order": "NCHW", "is_test": 0, "epsilon": 1e-5, "momentum": 0.9},
     "spatial_gn": {**_ONE, "dim_in": 4, "init_scale": 1.0, "ScaleInitializer": None, "order": "NCHW", "group": 2},
     "squeeze_excite": {**_ONE, "dim": 4, "squeezed": 2, "activation": "Relu", "gate": "Sigmoid", "weight_init": None},
+    "stochastic_depth": {**_ONE, "ratio": 0.1, "ndim": 2, "is_test": False},
     "sub": _TWO,
     "sum": _TWO,
     "tanh": _ONE,

@@ -15,6 +15,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.parallel import Parallelize_CPU
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 from netbuilder.zoo import bert, convnext, densenet, dlrm, efficientnet, gpt2, mobilenet, regnet, swin, unet, vit
 from zoo_cases import CLASSES, SMALL, digest, fill, run
@@ -187,3 +188,21 @@ def test_shapes_are_known_before_a_run():
             k: v.astype("f") if v.dtype.kind == "f" else v for k, v in case.draw(np.random.default_rng(0), 2).items()
         }
         assert infer_shapes([model.param_init_net, model.net], inputs).shapes[case.scores][:2] in ((2, CLASSES), (2, 1))
+
+
+@pytest.mark.parametrize(
+    "create, size, options, skipping",
+    [
+        (efficientnet.create_efficientnet, "b0", {}, 9),
+        (convnext.create_convnext, "tiny", {}, 17),
+        (swin.create_swin, "tiny", {}, 22),
+        (swin.create_swin, SMALL["swin"].size, {"image_size": 16}, 0),
+        (swin.create_swin, SMALL["swin"].size, {"image_size": 16, "stochastic_depth": 0.5}, 4),
+    ],
+)
+def test_samples_skip_blocks_in_training(create, size, options, skipping):
+    model, _ = built(create, 3, 10, size, **options)
+    ratios = [arguments(op)["ratio"] for op in operators(model, "Dropout") if op.output[0].endswith("survived_kept")]
+    assert len(ratios) == skipping and ratios == sorted(ratios)
+    model, _ = built(create, 3, 10, size, is_test=True, **options)
+    assert not operators(model, "Dropout")

@@ -178,6 +178,7 @@ def read_onnx(
     """
     onnx = onnx_library()
     import netbuilder.exchange.onnx.reading_choices
+    import netbuilder.exchange.onnx.reading_einsum
     import netbuilder.exchange.onnx.reading_resize
     import netbuilder.exchange.onnx.reading_rules
     import netbuilder.exchange.onnx.reading_sequences
@@ -464,7 +465,7 @@ class Reader:
         if node.op_type in ("Shape", "Size"):
             return self._extents_as_constant(node)
         reads = names_read(node)
-        if holds_graphs(node) or not all(name in self.constants for name in reads):
+        if holds_graphs(node) or node.op_type in SEQUENCES or not all(name in self.constants for name in reads):
             return False
         return self._trained.isdisjoint(reads) and is_cheap(node, [self.constants[name] for name in reads])
 

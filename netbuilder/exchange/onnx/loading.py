@@ -216,7 +216,7 @@ def _fields(file: io.BufferedReader, at: int, end: int) -> Iterator[tuple[int, i
             raise _NotProtobuf(f"it is no message of protobuf: byte {start} begins a field of the wire type {wire}")
         at = offset + length
         if at > end:
-            raise ParseError(
+            raise _NotProtobuf(
                 f"it is cut off: the field at byte {start} has {length:,} bytes, of which {end - offset:,} are left"
             )
         yield key >> 3, start, offset, length

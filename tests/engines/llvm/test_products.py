@@ -1,4 +1,4 @@
-"""Products with constant matrices, which are stored in panels: numbers, threads, changed weights, where others serve."""
+"""Products with constant matrices, in panels: numbers, threads, changed weights, where others serve."""
 
 import numpy as np
 import pytest

@@ -184,7 +184,7 @@ def read_onnx(
     import netbuilder.exchange.onnx.reading_sequences
     import netbuilder.exchange.onnx.reading_windows  # noqa: F401  (they register themselves)
 
-    options = {"reference": reference, "training": training, "most_folded": most_folded}
+    options: dict[str, Any] = {"reference": reference, "training": training, "most_folded": most_folded}
     if isinstance(model, (str, os.PathLike)):
         read = _read_file(onnx, model, shapes or {}, options)
     else:
@@ -506,7 +506,7 @@ class Reader:
     def _inline(self, nodes: Iterable[Any], renamed: dict[str, str], initializers: Iterable[Any]) -> None:
         """Translate nodes of a graph inside the model; outputs of the graph are renamed."""
         self.constants |= {each.name: self._array(each) for each in initializers}
-        made = set()
+        made = set[str]()
         for node in nodes:
             copy = type(node)()
             copy.CopyFrom(node)
@@ -620,9 +620,10 @@ class Reader:
         outputs = [name for name in node.output if name]
         if node.op_type in ("Shape", "Size"):
             found, extents = self.attributes(node), self.extents(node.input[0])
-            made = [np.array(extents[slice(found.get("start", 0), found.get("end"))], np.int64)]
+            wanted: Any = extents[slice(found.get("start", 0), found.get("end"))]
             if node.op_type == "Size":
-                made = [np.array(math.prod(extents), np.int64)]
+                wanted = math.prod(extents)  # type: ignore[arg-type]  # all are known
+            made: list[Array] | None = [np.array(wanted, np.int64)]
         else:
             self._work_left -= sum(self.constants[name].size for name in names_read(node)) + 1024
             if self._work_left < 0:

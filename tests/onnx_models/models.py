@@ -228,7 +228,7 @@ def _text(name: str, more: dict[str, Any]) -> Built:
             setattr(config, token, 0)
     made = getattr(transformers, f"{name}Model")(config)
     words = torch.randint(5, 1000, (1, 16))
-    if hasattr(config, "decoder_start_token_id") and getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False):
         return _tensors(made, names=("input_ids", "decoder_input_ids")), (words, words[:, :8])
     if name in ("FNet", "XLNet", "Funnel", "Bloom"):
         return _tensors(made, names=("input_ids",)), (words,)

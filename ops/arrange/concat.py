@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import integer_list
 from netbuilder.ops.core.image_order import channel_axis, check_order
 from netbuilder.ops.core.operator import Exchange, InBatch, Operator, TensorSpec, require, spec_of
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
 
@@ -222,55 +221,3 @@ kernel(Concat)(_concat)
 kernel(DepthConcat)(_concat)
 kernel(Split)(_split)
 kernel(DepthSplit)(_split)
-
-
-_NUMERIC = "fiub"
-
-
-@prepare(Concat, device=CPU, priority=-1)
-def _prepare_concat(op: Concat, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    """Prepare Concat on the CPU, which copies each part once, without a temporary."""
-    if op.adds_axis or specs[0].dtype.kind not in _NUMERIC:
-        return None
-    inputs = [spec.plain for spec in specs]
-    outputs = op.infer(*inputs)[: op.n_out]
-    axis = op.axis_in(inputs[0].ndim, inputs[0].shape)
-    extents = np.array([spec.shape[axis] for spec in inputs], np.int32)
-
-    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        parts, whole = list(ins), outs[0]
-        if len(outs) == 1:
-            return lambda: np.concatenate(parts, axis, whole)
-        info = outs[1]
-
-        def call() -> None:
-            np.concatenate(parts, axis, whole)
-            np.copyto(info, extents)
-
-        return call
-
-    return Prepared(inputs, outputs, bind, name="numpy")
-
-
-@prepare(Split, device=CPU, priority=-1)
-def _prepare_split(op: Split, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Prepared | None:
-    """Prepare Split on the CPU, which copies each part once, without a temporary."""
-    if op.adds_axis or x.dtype.kind not in _NUMERIC:
-        return None
-    outputs = op.infer(x.plain, *extents)
-    axis = op.axis_in(x.ndim, x.shape)
-
-    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        pairs, start = [], 0
-        for out in outs:
-            stop = start + out.shape[axis]
-            pairs.append((out, ins[0][(slice(None),) * axis + (slice(start, stop),)]))
-            start = stop
-
-        def call() -> None:
-            for out, part in pairs:
-                np.copyto(out, part)
-
-        return call
-
-    return Prepared([x.plain, *(None for _ in extents)], outputs, bind, name="numpy")

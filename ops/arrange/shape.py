@@ -259,18 +259,6 @@ def transpose(op: Transpose, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (ctx.xp.ascontiguousarray(x.transpose(op.order(x.ndim))).reshape([x.shape[i] for i in op.order(x.ndim)]),)
 
 
-@prepare(Transpose, device=CPU)
-def _prepare_transpose(op: Transpose, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    if x.dtype == STRING:
-        return None
-    order = op.order(x.ndim)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return partial(np.copyto, outputs[0], inputs[0].transpose(order))
-
-    return Prepared((x.plain,), op.infer(x.plain), bind, name="numpy.copyto")
-
-
 @operator_class(frozen=True)
 class _Measure(Operator, abc.ABC):
     signature = "X -> Y"

@@ -32,12 +32,14 @@ class LlvmEngine(Engine):
 
     def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
         from netbuilder.engines.llvm.attention import attention, attention_gradient
+        from netbuilder.engines.llvm.copies import COPIES
         from netbuilder.engines.llvm.elementwise import elementwise
         from netbuilder.engines.llvm.reducing import REDUCING, reducing
 
         return {
             **dict.fromkeys(REDUCING, reducing),
             **dict.fromkeys(ELEMENTWISE, elementwise),
+            **COPIES,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
         }

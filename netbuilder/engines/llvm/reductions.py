@@ -443,9 +443,10 @@ class _Reducing(Function, Loops):
             kind = kinds[total]
             found = [self._get(self._totals[total, w], vector(kind)) for w in range(self._width)]
             if self._along:
+                combine = self._combining(total.function, kind)
                 while len(found) > 1:
-                    found = [self._combined(total.function, *found[k : k + 2], kind) for k in range(0, len(found), 2)]
-                found = [self._of_lanes(self._combining(total.function, kind), found[0], kind)]
+                    found = [combine(found[k], found[k + 1]) for k in range(0, len(found), 2)]
+                found = [self._of_lanes(combine, found[0], kind)]
             for w, value in enumerate(found):
                 if kind != register_type(total.dtype):
                     value = b.convert("fptrunc", value, kind, "float")

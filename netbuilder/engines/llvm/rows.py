@@ -20,9 +20,9 @@ from netbuilder.engines.llvm.emitter import LANES
 from netbuilder.engines.tracing import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
 
-__all__ = ["Rows", "Work", "made"]
+__all__ = ["MANY", "Rows", "Work", "made"]
 
-_MANY = """
+MANY = """
 define void @kernel(ptr %arguments) {
 entry:
   %counted = getelementptr i64, ptr %arguments, i64 1
@@ -113,7 +113,7 @@ class Rows:
         texts = {id(work.code): work.code.text for work in works}
         of_code = {key: machine.address_of(text) for key, text in texts.items()}
         addresses = [of_code[id(work.code)] for work in works]
-        many = machine.address_of(_MANY)
+        many = machine.address_of(MANY)
         if many is None or None in addresses:
             raise NotTraced("there is no llvmlite")
         self._addresses, self._many = addresses, many

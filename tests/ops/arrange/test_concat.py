@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from checks import interpret, run_plain
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.ops.arrange.concat import Concat, DepthConcat, DepthSplit, Split, _prepare_concat, _prepare_split
-from netbuilder.ops.core.operator import spec_of
+from netbuilder.ops.arrange.concat import Concat, DepthConcat, DepthSplit, Split
 from netbuilder.proto import ArgumentError, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace
@@ -165,37 +164,3 @@ def test_int32_and_int64_give_int64():
         workspace.run_operator_once(make_op("Concat", ["a", "b"], ["y", "info"], axis=0))
         assert workspace.fetch("y").dtype == np.int64
         assert workspace.fetch("y").tolist() == [1, -2, 2**40]
-
-
-BUFFER_TYPES = [np.float32, np.float64, np.int32, np.int64, np.bool_, np.uint8]
-
-
-@pytest.mark.parametrize("dtype", BUFFER_TYPES)
-@pytest.mark.parametrize("axis", [0, 1, -1])
-def test_prepared_kernels_agree_with_the_plain_ones(dtype, axis):
-    rng = np.random.default_rng(0)
-    parts = []
-    for n in (1, 3, 0, 2):
-        shape = [2, 3, 4]
-        shape[axis] = n
-        parts.append(rng.integers(0, 2, shape).astype(dtype))
-    join = Concat(axis=axis).with_arity(len(parts), 2)
-    whole, info = run_plain(join, parts)
-    bound = _prepare_concat(join, None, *map(spec_of, parts))
-    made = [np.empty_like(whole), np.empty_like(info)]
-    bound.bind(parts, made, None)()
-    np.testing.assert_array_equal(made[0], whole)
-    assert made[1].tolist() == info.tolist() == [1, 3, 0, 2]
-    cut = Split(axis=axis, split=(1, 3, 0, 2)).with_arity(1, 4)
-    outs = [np.empty_like(part) for part in parts]
-    _prepare_split(cut, None, spec_of(whole)).bind([whole], outs, None)()
-    for out, part in zip(outs, parts):
-        np.testing.assert_array_equal(out, part)
-
-
-def test_what_is_left_to_the_plain_kernels():
-    x = np.zeros((2, 3), np.float32)
-    assert _prepare_concat(Concat(axis=0, add_axis=True).with_arity(1, 2), None, spec_of(x)) is None
-    assert _prepare_split(Split(axis=0, add_axis=True).with_arity(1, 2), None, spec_of(x)) is None
-    strings = np.array([b"a"], object)
-    assert _prepare_concat(Concat(axis=0).with_arity(1, 2), None, spec_of(strings)) is None

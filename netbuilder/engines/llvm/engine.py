@@ -35,6 +35,7 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.copies import COPIES
         from netbuilder.engines.llvm.elementwise import elementwise
         from netbuilder.engines.llvm.reducing import REDUCING, reducing
+        from netbuilder.engines.llvm.top_k import top_k
 
         def either(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
             """Prepare an elementwise operator, or a gradient that is summed over axes that were broadcast."""
@@ -46,6 +47,7 @@ class LlvmEngine(Engine):
             **COPIES,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
+            "TopK": top_k,
         }
 
     def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import numpy as np
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
+from netbuilder.engines.llvm.rows import call_of_threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -153,13 +152,9 @@ def top_k(op: Any, ctx: PlanContext, x: TensorSpec, *k: TensorSpec) -> Prepared 
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         buffers = [inputs[0], *outputs[:2], outputs[2] if positions else outputs[1]]
-        calls: list[Call] = []
-        for thread in range(threads):
-            bounds = [rows * part // threads for part in (thread, thread + 1)]
-            words = np.array([address, *(each.ctypes.data for each in buffers), n, op.k, *bounds], np.int64)
-            argument: Any = ctypes.c_void_p(words.ctypes.data)
-            argument.kept = (words, buffers)
-            calls.append(partial(machine.function_at(address, brief=x.size < _BRIEF), argument))
-        return calls[0] if threads == 1 else ctx.together(calls)
+        rows_of = [[rows * part // threads for part in (thread, thread + 1)] for thread in range(threads)]
+        fixed = [address, *(each.ctypes.data for each in buffers), n, op.k]
+        words = [np.array([*fixed, *bounds], np.int64) for bounds in rows_of]
+        return call_of_threads(ctx, words, buffers, brief=x.size < _BRIEF)
 
     return Prepared([x.plain], list(op.infer(x.plain)), bind, name="llvm top_k")

@@ -11,6 +11,7 @@ import pytest
 
 from command_parsers import parser_of
 from house import ROOT, files, library_modules
+from netbuilder import zoo
 from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew
 from netbuilder.ops.core.registry import operator_types
@@ -31,6 +32,7 @@ from netbuilder.tools import (
     simulate,
 )
 from netbuilder.tools.training import options
+from netbuilder.tools.training.nets import NETS
 
 
 def listed(section: str) -> list[str]:
@@ -69,6 +71,17 @@ def test_readme_links_every_page():
         assert f"](docs/{page.name})" in readme, page.name
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", readme):
         assert (ROOT / link).exists(), link
+
+
+def test_the_page_of_nets_names_every_helper_builder_and_family():
+    page = (ROOT / "docs" / "nets.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w.-]+)`", page))
+    assert [name for name in dir(brew) if brew.has_helper(name) and name not in named] == []
+    builders = {name for name in zoo.__all__ if name.startswith("create_")}
+    assert builders - named == {"create_resnet50", "create_resnet_32x32"}  # as Caffe2 names them
+    rows = re.findall(r"^\| .* \| `create_.*? \| (.*) \|$", page, re.M)
+    names = {name for row in rows for name in re.findall(r"`([\w.-]+)`", row)}
+    assert names <= set(NETS) and len(names) > 40
 
 
 def anchors(page: Path) -> set[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.graph.blob import BlobReference
 from netbuilder.model.helpers.attention import KeyValueCache
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.proto import ArgumentError, ShapeError
@@ -21,7 +22,7 @@ class Generator:
     """Continues sequences of tokens by a causal language model whose parameters are in a workspace.
 
     Args:
-        workspace: has the parameters.
+        workspace: has the parameters; of a data-parallel model, ``build`` opens the name scope of a replica.
         build: called as ``build(model, tokens, cache)`` with a model that initializes no parameters, the blob of the
             tokens, (N, T) int32, and a cache for ``brew.attention`` and ``brew.positions``; returns the blob of the
             scores, (N, T, number of tokens).
@@ -46,7 +47,7 @@ class Generator:
         self.workspace = workspace
         self.cache = KeyValueCache(batch, length)
         model = ModelHelper("generate", init_params=False)
-        self.scores = build(model, "tokens", self.cache)
+        self.scores = build(model, BlobReference("tokens"), self.cache)
         self.net = model.net
         self._start()
         workspace.create_net(model.net)
@@ -60,10 +61,10 @@ class Generator:
         numbers = np.arange(first, first + tokens.shape[1], dtype=np.int32)
         feed = self.workspace.feed
         feed("tokens", tokens.astype(np.int32))
-        feed(self.cache.positions, numbers)
-        feed(self.cache.mask, np.arange(self.cache.length) <= numbers[:, None])
+        feed(str(self.cache.positions), numbers)
+        feed(str(self.cache.mask), np.arange(self.cache.length) <= numbers[:, None])
         self.workspace.run_net(self.net.Name())
-        scores: Array = self.workspace.fetch(self.scores)[:, -1].astype(np.float64)
+        scores: Array = self.workspace.fetch(str(self.scores))[:, -1].astype(np.float64)
         return scores
 
     def __call__(

@@ -10,12 +10,13 @@ from netbuilder.graph.block_updates import BlockNets
 from netbuilder.graph.gradients import Callback
 from netbuilder.graph.net import Net
 from netbuilder.graph.operators import IsOperator
+from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model.helpers.inputs import db_input
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.parameters import ModelParameters
-from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
+from netbuilder.proto import BlobError, GradientError, NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.proto.call_checks import checked
-from netbuilder.proto.suggestions import suggests_arguments
+from netbuilder.proto.suggestions import did_you_mean, suggests_arguments
 
 __all__ = ["DEFAULT_ARG_SCOPE", "ModelHelper"]
 
@@ -130,6 +131,37 @@ class ModelHelper(ModelParameters):
     def InitProto(self) -> NetDef:
         """Return the init net's message itself, not a copy."""
         return self.param_init_net.Proto()
+
+    def shape(
+        self, blob: str | BlobReference, inputs: Mapping[str | BlobReference, Any] | None = None
+    ) -> tuple[int, ...]:
+        """Return the shape of a blob of the main net, as far as it has been built.
+
+        Args:
+            blob: its name, which is not given the current name scope, or a reference.
+            inputs: the shapes of the net's inputs, or arrays that have them (as for ``infer_shapes``).
+
+        Raises:
+            BlobError: the net has no such blob.
+            ShapeError: the shape depends on an input that is not given, or on values; or shapes contradict each other.
+
+        >>> from netbuilder.model import brew
+        >>> model = ModelHelper("example_shape")
+        >>> pooled = brew.max_pool(model, brew.conv(model, "data", "conv", 3, 8, 3, pad=1), "pool", kernel=2, stride=2)
+        >>> model.shape(pooled, {"data": (16, 3, 32, 32)})
+        (16, 8, 16, 16)
+        """
+        name = str(blob)
+        known = {param: info.shape for param, info in self._infos.items() if info.shape is not None}
+        found = infer_shapes([self.param_init_net, self.net], {**known, **(inputs or {})})
+        if name in found.shapes:
+            return found.shapes[name]
+        if name not in found.unknown:
+            every = [*found.shapes, *found.unknown]
+            raise BlobError(f"model {self.name!r}: has no blob {name!r}{did_you_mean(name, every)}")
+        missing = [str(given) for given in self.net.external_inputs if str(given) in found.unknown]
+        why = f"give those of {missing}, as inputs={{name: shape}}" if missing else "it depends on values"
+        raise ShapeError(f"model {self.name!r}: the shape of blob {name!r} is not known; {why}")
 
     # Devices
 

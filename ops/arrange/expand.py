@@ -22,17 +22,25 @@ __all__ = ["Expand", "ExpandGradient"]
 @register
 @operator_class(frozen=True)
 class Expand(Operator):
-    """Y = X broadcast with ``shape``, as by NumPy; 1 or -1 in ``shape`` keeps the extent of X."""
+    """Y = X broadcast with ``shape``, as by NumPy; 1 or -1 in ``shape`` keeps the extent of X.
 
-    signature = "X (...): any, shape (N): int32|int64 -> Y (...): as X"
-    dynamic = True
+    The shape is an argument, or the second input.
+    """
+
+    signature = "X (...): any, shape? (N): int32|int64 -> Y (...): as X"
+    copy_arguments = False
+    shape: tuple[int, ...] = ()
     in_batch = InBatch.SAME_ROWS
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 1 else "here"
 
-    def static_for(self, x: TensorSpec, shape: TensorSpec) -> bool:
-        return shape.known is not None
+    def with_arity(self, n_in: int, n_out: int) -> Any:
+        object.__setattr__(self, "dynamic", n_in > 1)
+        return super().with_arity(n_in, n_out)
+
+    def static_for(self, x: TensorSpec, shape: TensorSpec | None = None) -> bool:
+        return shape is None or shape.known is not None
 
     def target(self, x: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of Y.
@@ -49,7 +57,9 @@ class Expand(Operator):
             text = f"extents of X {tuple(x)} and shape {tuple(shape)}, aligned at the last axis, must be equal or 1"
             raise ShapeError(f"Expand: {text}") from None
 
-    def infer(self, x: TensorSpec, shape: TensorSpec) -> tuple[TensorSpec, ...]:
+    def infer(self, x: TensorSpec, shape: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        if shape is None:
+            return (x.with_shape(self.target(x.shape, self.shape)),)
         require(
             shape.ndim == 1 and shape.dtype.kind == "i",
             self,
@@ -86,8 +96,8 @@ class ExpandGradient(Operator):
 
 
 @kernel(Expand)
-def expand(op: Expand, ctx: RunContext, x: Any, shape: Any) -> tuple[Any, ...]:
-    target = op.target(x.shape, integer_list(op, ctx, shape, "shape"))
+def expand(op: Expand, ctx: RunContext, x: Any, shape: Any = None) -> tuple[Any, ...]:
+    target = op.target(x.shape, op.shape if shape is None else integer_list(op, ctx, shape, "shape"))
     check_extents("Expand: Y", target, x.dtype)
     return (ctx.xp.broadcast_to(x, target).copy(),)
 

@@ -20,12 +20,14 @@ __all__ = ["Slice", "SliceGradient"]
 class _Box(Operator):
     """Base: the slice from ``starts`` to before ``ends`` along the first axes, with all of the other axes.
 
-    A negative bound n stands for extent + 1 + n, as in Caffe2: an end of -1 is the end of the axis.
+    A negative bound n stands for extent + 1 + n, as in Caffe2: an end of -1 is the end of the axis. With ``steps``, one
+    for each axis, bounds are those of Python's slices.
     """
 
     fixed_inputs: ClassVar[int] = 1  # the number of inputs without starts and ends
     starts: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         object.__setattr__(self, "dynamic", n_in > self.fixed_inputs)
@@ -38,6 +40,11 @@ class _Box(Operator):
             raise ArgumentError(
                 f"{self.type}: starts and ends must be lists of the same length, 1 or more, got {self.starts}, "
                 f"{self.ends}"
+            )
+        if 0 in self.steps or (self.n_in == self.fixed_inputs and len(self.steps) not in (0, len(self.starts))):
+            raise ArgumentError(
+                f"{self.type}: steps must be one number other than 0 for each of the starts {self.starts}, got "
+                f"{self.steps}"
             )
 
     def box(self, shape: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> tuple[slice, ...]:
@@ -52,6 +59,11 @@ class _Box(Operator):
             f"starts {list(starts)} and ends {list(ends)} must have one bound each for all or the first axes of X "
             f"{tuple(shape)}",
         )
+        if self.steps:
+            require(
+                len(self.steps) == len(starts), self, f"steps {self.steps} must be as many as starts {list(starts)}"
+            )
+            return tuple(_exact(slice(*bounds), n) for *bounds, n in zip(starts, ends, self.steps, shape))
         slices = []
         for extent, start, end in zip(shape, starts, ends):
             first = min(start + extent + 1 if start < 0 else start, extent)
@@ -72,12 +84,26 @@ class _Box(Operator):
         return starts, ends
 
 
+def _exact(part: slice, extent: int) -> slice:
+    """Return a slice that selects the same of an axis, with bounds that are not negative, or None."""
+    places = range(*part.indices(extent))
+    if not places:
+        return slice(0, 0)
+    return slice(places.start, None if places.stop < 0 else places.stop, places.step)
+
+
+def _selected(box: Sequence[slice], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a slice of a tensor."""
+    return (*(len(range(*part.indices(n))) for part, n in zip(box, shape)), *shape[len(box) :])
+
+
 @register
 @operator_class(frozen=True)
 class Slice(_Box):
     """Y = X from ``starts`` to before ``ends``, which may be given as the second and third input.
 
-    An end of -1 means the end of the axis, -2 omits the last element; bounds beyond the end are clipped to it.
+    An end of -1 means the end of the axis, -2 omits the last element; bounds beyond the end are clipped to it. With
+    ``steps``, one for each axis, it is X[starts[0]:ends[0]:steps[0], ...] as in Python: -1 is the last element.
     """
 
     signature = "X (*S): any, starts? (D): int32|int64, ends? (D): as starts -> Y (*T): as X"
@@ -86,10 +112,14 @@ class Slice(_Box):
         return "host" if index > 0 else "here"
 
     def infer(self, x: TensorSpec, *bounds: TensorSpec) -> tuple[TensorSpec, ...]:
-        if bounds:
+        starts, ends = [bound.known for bound in bounds] or (self.starts, self.ends)
+        if starts is None or ends is None:
             raise ShapeError("Slice: with starts and ends as inputs the shape is known only when the net runs")
-        box = self.box(x.shape, self.starts, self.ends)
-        return (x.with_shape([b.stop - b.start for b in box] + list(x.shape[len(box) :])),)
+        box = self.box(x.shape, starts, ends)
+        return (x.with_shape(_selected(box, x.shape)),)
+
+    def static_for(self, x: TensorSpec, *bounds: TensorSpec) -> bool:
+        return all(bound.known is not None for bound in bounds)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input(i) for i in range(len(g.op.input))]
@@ -119,8 +149,7 @@ class SliceGradient(_Box):
 
     def infer(self, x: TensorSpec, *rest: TensorSpec) -> tuple[TensorSpec, ...]:
         if len(rest) == 1:
-            shape = tuple(b.stop - b.start for b in self.box(x.shape, self.starts, self.ends))
-            shape += x.shape[len(shape) :]
+            shape = _selected(self.box(x.shape, self.starts, self.ends), x.shape)
             require(rest[0].shape == shape, self, f"dY must have shape {shape}, got {rest[0].shape}")
         return (x.plain,)
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import ArgumentError, ShapeError
 
-__all__ = ["MOST_AXES", "Broadcasting", "placed_shape", "start_axis", "sum_to"]
+__all__ = ["MOST_AXES", "Broadcasting", "broadcast_shape", "placed_shape", "start_axis", "sum_to"]
 
 Shape = tuple[int, ...]
 MOST_AXES = 32  # that NumPy broadcasts
@@ -105,6 +105,21 @@ class Broadcasting(Operator):
     def aligned(self, a: Any, b: Any) -> tuple[Any, Any]:
         """Return the operands in shapes that broadcast by NumPy's rule."""
         return a, b.reshape(self.view(a.shape, b.shape))
+
+
+def broadcast_shape(op: Operator, **shapes: Shape) -> Shape:
+    """Return the shape that the shapes of an operator's inputs, by name, have when broadcast by NumPy's rule.
+
+    Raises:
+        ShapeError: they cannot be, or have too many axes.
+    """
+    ndim = max(map(len, shapes.values()))
+    require(ndim <= MOST_AXES, op, f"inputs must have at most {MOST_AXES} axes, got {ndim}")
+    try:
+        return tuple(np.broadcast_shapes(*shapes.values()))
+    except ValueError:
+        text = " and ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ShapeError(f"{op.type}: {text} do not broadcast") from None
 
 
 def sum_axes(shape: Shape, view: Shape) -> Shape:

@@ -39,9 +39,9 @@ class Range(_FromNumbers):
     """
 
     signature = """
-        first (1): float32|float64|int32|int64
-        second? (1): as first
-        step? (1): as first
+        first {1}: float32|float64|int32|int64
+        second? {1}: as first
+        step? {1}: as first
         -> Y (N): as first
     """
 

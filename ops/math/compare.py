@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from netbuilder.ops.core.broadcasting import Broadcasting
-from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.broadcasting import Broadcasting, broadcast_shape, sum_to
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import make_op
 
-__all__ = ["EQ", "GE", "GT", "LE", "LT", "NE", "And", "Conditional", "Not", "Or", "Where", "Xor"]
+__all__ = ["EQ", "GE", "GT", "LE", "LT", "NE", "And", "Conditional", "Not", "Or", "Where", "WhereGradient", "Xor"]
 
 _BOOL = np.dtype(np.bool_)
 
@@ -135,25 +137,61 @@ def logical_not(op: Not, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (ctx.xp.logical_not(x),)
 
 
+@operator_class(frozen=True)
+class _Choice(Operator):
+    broadcast_on_rows: bool = False
+
+    def mask_shape(self, c: tuple[int, ...], x: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of C in which it is broadcast by NumPy's rule."""
+        if not self.broadcast_on_rows:
+            return c
+        require(len(c) == 1 and c == x[:1], self, f"C must have one element for each row of X {x}, got shape {c}")
+        return c + (1,) * (len(x) - 1)
+
+
 @register
 @operator_class(frozen=True)
-class Where(Operator):
-    """Y = X where C is true, else Z; with ``broadcast_on_rows`` C has one element per row. No gradient."""
+class Where(_Choice):
+    """Y = X where C is true, else Z, broadcast as by NumPy; with ``broadcast_on_rows`` C has one element per row."""
 
     signature = """
-        C (N) if broadcast_on_rows else (*S): bool
-        X (N, *R) if broadcast_on_rows else (*S): any
-        Z: as X
-        -> Y: as X
+        C (...): bool
+        X (...): any
+        Z (...): as X
+        -> Y (...): as X
     """
-    broadcast_on_rows: bool = False
+
+    def infer(self, c: TensorSpec, x: TensorSpec, z: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_specs(c, x, z)
+        return (x.with_shape(broadcast_shape(self, C=self.mask_shape(c.shape, x.shape), X=x.shape, Z=z.shape)),)
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        inputs = [g.input("C"), g.input("X"), g.input("Z"), g.d_output("Y")]
+        return [make_op("WhereGradient", inputs, [g.d_input("X"), g.d_input("Z")])]
 
 
 @kernel(Where)
 def where(op: Where, ctx: RunContext, c: Any, x: Any, z: Any) -> tuple[Any, ...]:
-    if op.broadcast_on_rows:
-        c = c.reshape(c.shape + (1,) * (x.ndim - 1))
-    return (ctx.xp.where(c, x, z),)
+    return (ctx.xp.where(c.reshape(op.mask_shape(c.shape, x.shape)), x, z),)
+
+
+@register
+@operator_class(frozen=True)
+class WhereGradient(_Choice):
+    """dX = dY where C is true, else 0, and dZ the reverse, each summed over axes along which it was broadcast."""
+
+    signature = "C, X, Z, dY -> dX, dZ"
+    gradient_of = Where
+
+    def input_location(self, index: int) -> Literal["here", "host", "any"]:
+        return "any" if index in (1, 2) else "here"  # only their shapes are used
+
+
+@kernel(WhereGradient)
+def where_gradient(op: WhereGradient, ctx: RunContext, c: Any, x: Any, z: Any, dy: Any) -> tuple[Any, ...]:
+    c, nothing = c.reshape(op.mask_shape(c.shape, x.shape)), dy.dtype.type(0)
+    dx, dz = ctx.xp.where(c, dy, nothing), ctx.xp.where(c, nothing, dy)
+    return sum_to(dx, x.shape, x.shape), sum_to(dz, z.shape, z.shape)
 
 
 @register

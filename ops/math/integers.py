@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.broadcasting import Broadcasting
+from netbuilder.ops.core.broadcasting import Broadcasting, broadcast_shape
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -19,18 +19,28 @@ __all__ = ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"]
 @register
 @operator_class(frozen=True)
 class Mod(Operator):
-    """Y = the remainder of X / ``divisor``, with the sign of X or, with ``sign_follow_divisor``, of the divisor."""
+    """Y = the remainder of X / ``divisor``, with the sign of X or, with ``sign_follow_divisor``, of the divisor.
 
-    signature = "X (*S): int8|int16|int32|int64 -> Y: as X"
-    inplace = ((0, 0),)
+    The divisor is an argument, or the second input, which is broadcast with X as by NumPy. Only the second may be
+    floating-point. No gradient.
+    """
+
+    signature = "X (...): float|int, D? (...): as X -> Y (...): as X"
     divisor: int = 0
     sign_follow_divisor: bool = False
 
     def check(self) -> None:
-        if self.divisor == 0:
-            raise ArgumentError("Mod: the argument divisor must be given, and must not be 0")
+        if self.n_in < 2 and self.divisor == 0:
+            raise ArgumentError("Mod: the argument divisor, or a second input, must be given, and must not be 0")
 
-    def check_inputs(self, x: TensorSpec) -> None:
+    def infer(self, x: TensorSpec, d: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
+        if d is None:
+            self._check_divisor(x)
+            return (x.plain,)
+        return (x.with_shape(broadcast_shape(self, X=x.shape, D=d.shape)),)
+
+    def _check_divisor(self, x: TensorSpec) -> None:
+        require(x.dtype.kind == "i", self, f"X must hold signed integers, got {x.dtype}; give the divisor as an input")
         least, most = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
         require(
             least <= self.divisor <= most,
@@ -40,10 +50,15 @@ class Mod(Operator):
 
 
 @kernel(Mod)
-def mod(op: Mod, ctx: RunContext, x: Any) -> tuple[Any, ...]:
-    if abs(op.divisor) == 1:  # the smallest integer divided by -1 overflows
+def mod(op: Mod, ctx: RunContext, x: Any, d: Any = None) -> tuple[Any, ...]:
+    if x.dtype.kind == "f" and d is not None:
+        with np.errstate(all="ignore"):
+            return ((ctx.xp.remainder if op.sign_follow_divisor else ctx.xp.fmod)(x, d),)
+    if d is None and abs(op.divisor) == 1:  # the smallest integer divided by -1 overflows
         return (ctx.xp.zeros_like(x),)
-    divisor = x.dtype.type(op.divisor)
+    if d is not None and bool((d == 0).any()):
+        raise ZeroDivisionError("Mod: the integers of D must not be 0; cast to float, or keep 0 out of D")
+    divisor = x.dtype.type(op.divisor) if d is None else d
     rest = ctx.xp.remainder(x, divisor)
     if op.sign_follow_divisor:
         return (rest,)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.ops.core.broadcasting import broadcast_shape, sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -19,13 +20,17 @@ __all__ = ["ArgMax", "ArgMin", "Max", "MaxGradient", "Min", "MinGradient"]
 
 @operator_class(frozen=True)
 class _Extremum(Operator):
-    """Base: the extremum of several tensors, element by element."""
+    """Base: the extremum of several tensors, element by element, broadcast as by NumPy."""
 
     signature = """
-        X+ (*S): one float, all of the same shape
-        -> Y (*S): as X
+        X+ (...): one float|int
+        -> Y (...): as X
     """
     inplace = ((0, 0),)
+
+    def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
+        self.check_specs(*xs)
+        return (xs[0].with_shape(broadcast_shape(self, **{f"X{i}": x.shape for i, x in enumerate(xs)})),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         count = range(len(g.op.input))
@@ -33,14 +38,19 @@ class _Extremum(Operator):
         return [make_op(self.type + "Gradient", inputs, [g.d_input(i) for i in count])]
 
     def flops(self, *x: TensorSpec) -> int:
-        return (len(x) - 1) * x[0].size
+        return (len(x) - 1) * self.infer(*x)[0].size
 
 
 @operator_class(frozen=True)
 class _ExtremumGradient(Operator):
-    """dXi = dY where Xi = Y, else 0; where inputs tie, each gets the whole dY."""
+    """dXi = dY where Xi = Y, else 0, summed over axes along which Xi was broadcast; in a tie each gets the whole dY."""
 
     signature = "Y, dY, X+ -> dX+"
+
+    def check_inputs(self, y: TensorSpec, dy: TensorSpec, *xs: TensorSpec) -> None:
+        shape = broadcast_shape(self, **{f"X{i}": x.shape for i, x in enumerate(xs)})
+        fits = y.shape == dy.shape == shape
+        require(fits, self, f"Y and dY must have the shape of the result, {shape}, got {y.shape} and {dy.shape}")
 
 
 @register
@@ -78,7 +88,7 @@ def min_(op: Min, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 
 
 def _extremum_gradient(op: _ExtremumGradient, ctx: RunContext, y: Any, dy: Any, *xs: Any) -> tuple[Any, ...]:
-    return tuple(dy * (x == y) for x in xs)
+    return tuple(sum_to(dy * (x == y), x.shape, x.shape) for x in xs)
 
 
 kernel(MaxGradient)(_extremum_gradient)

@@ -24,7 +24,7 @@ class Pow(Broadcasting):
     """Y = X to the power of ``exponent``, or of the second input, which is broadcast as in Add."""
 
     signature = """
-        X (*S): float
+        X (*S): float|int
         E? (...): as X, broadcast as in Add
         -> Y (...): as X
     """
@@ -38,7 +38,11 @@ class Pow(Broadcasting):
             raise ArgumentError("Pow: give the argument exponent, or a second input")
 
     def infer(self, x: TensorSpec, e: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
-        require(x.dtype.kind == "f", self, f"X must hold floating-point numbers, got {x.dtype}")
+        require(
+            x.dtype.kind == "f" or x.dtype.kind in "iu" and e is not None,
+            self,
+            f"X must hold floating-point numbers, or integers with a second input, got {x.dtype}",
+        )
         return (x.plain if e is None else x.with_shape(self.joined(x, e)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -79,11 +83,21 @@ class Pow(Broadcasting):
 @kernel(Pow)
 def power(op: Pow, ctx: RunContext, x: Any, e: Any = None) -> tuple[Any, ...]:
     with np.errstate(all="ignore"):
+        if e is not None and x.dtype.kind in "iu":
+            return (_integer_power(ctx, *op.aligned(x, e)),)
         if e is not None:
             return (ctx.xp.power(*op.aligned(x, e)),)
         if op.exponent == 2.0:
             return (x * x,)
         return (ctx.xp.power(x, x.dtype.type(op.exponent)),)
+
+
+def _integer_power(ctx: RunContext, x: Any, e: Any) -> Any:
+    """Return the powers of integers; with a negative exponent truncated toward zero, as by C's pow and a cast."""
+    if e.dtype.kind == "u" or not bool((e < 0).any()):
+        return ctx.xp.power(x, e)
+    below = ctx.xp.where(e < 0, ctx.xp.where(ctx.xp.abs(x) == 1, x ** (e & 1), 0), 0)
+    return ctx.xp.where(e < 0, below, ctx.xp.power(x, ctx.xp.maximum(e, 0))).astype(x.dtype)
 
 
 @register

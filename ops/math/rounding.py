@@ -1,4 +1,4 @@
-"""Absolute value, sign, rounding and clipping: Abs, Sign, Floor, Ceil, Clip."""
+"""Absolute value, sign, rounding and clipping: Abs, Sign, Floor, Ceil, Round, Clip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbuilder.ops.math.unary import Unary, UnaryGradient
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["Abs", "AbsGradient", "Ceil", "Clip", "ClipGradient", "Floor", "Sign"]
+__all__ = ["Abs", "AbsGradient", "Ceil", "Clip", "ClipGradient", "Floor", "Round", "Sign"]
 
 Arrays = tuple[Any, ...]
 
@@ -25,6 +25,7 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 class Abs(Unary):
     """Y = the absolute value of X; its gradient at 0 is 0."""
 
+    signature = "X (*S): float|int -> Y (*S): as X"
     inplace = ()
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -82,6 +83,17 @@ class Ceil(Unary):
 @kernel(Ceil)
 def ceil(op: Ceil, ctx: RunContext, x: Any) -> Arrays:
     return (ctx.xp.ceil(x),)
+
+
+@register
+@operator_class(frozen=True)
+class Round(Unary):
+    """Y = the integer nearest to X, of two the even one. No gradient."""
+
+
+@kernel(Round)
+def round_(op: Round, ctx: RunContext, x: Any) -> Arrays:
+    return (ctx.xp.rint(x),)
 
 
 @register

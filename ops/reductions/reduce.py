@@ -21,6 +21,8 @@ __all__ = [
     "OverAxes",
     "ReduceMean",
     "ReduceMeanGradient",
+    "ReduceProd",
+    "ReduceProdGradient",
     "ReduceSum",
     "ReduceSumGradient",
     "Reduction",
@@ -241,6 +243,35 @@ class ReduceSumGradient(ReductionGradient):
 @kernel(ReduceSumGradient)
 def reduce_sum_gradient(op: ReduceSumGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
     return (ctx.xp.broadcast_to(dy.reshape(op.keepdims_shape(x.shape)), x.shape).copy(),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceProd(Reduction):
+    """Y = the product of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
+
+    signature = "X (...): float|int32|int64 -> Y (...): as X"
+
+
+@kernel(ReduceProd)
+def reduce_prod(op: ReduceProd, ctx: RunContext, x: Any) -> tuple[Any, ...]:
+    made = ctx.xp.prod(x, axis=op.reduced_axes(x.shape), dtype=wide_type(x.dtype), keepdims=op.keepdims)
+    return (made.astype(x.dtype),)
+
+
+@register
+@operator_class(frozen=True)
+class ReduceProdGradient(ReductionGradient):
+    """dX = dY times the product of the other elements that were multiplied, also where some are 0."""
+
+
+@kernel(ReduceProdGradient)
+def reduce_prod_gradient(op: ReduceProdGradient, ctx: RunContext, dy: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    over, xp = op.reduced_axes(x.shape), ctx.xp
+    zeros = (x == 0).sum(axis=over, keepdims=True)
+    rest = xp.prod(xp.where(x == 0, x.dtype.type(1), x), axis=over, keepdims=True)  # of those that are not 0
+    others = xp.where(x == 0, xp.where(zeros == 1, rest, 0), xp.where(zeros == 0, rest / xp.where(x == 0, 1, x), 0))
+    return ((dy.reshape(op.keepdims_shape(x.shape)) * others).astype(x.dtype, copy=False),)
 
 
 @register

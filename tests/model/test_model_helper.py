@@ -1,13 +1,14 @@
 """ModelHelper: nets, parameters, gradients, models that share parameters."""
 
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from netbuilder.graph import BlobReference, NameScope, Net
 from netbuilder.model import ExternalInitializer, Initializer, ModelHelper, ParameterTags, brew
-from netbuilder.proto import GradientError, NetError, ShapeError, UsageError
+from netbuilder.proto import BlobError, GradientError, NetError, ShapeError, UsageError
 from netbuilder.runtime import Workspace
 
 
@@ -335,3 +336,50 @@ def test_complete_net_runs_as_the_main_net_does():
     other.ConstructInitTrainNetfromNet(model.GetCompleteNet())
     assert other.net.Proto().type == other.param_init_net.Proto().type == "async_scheduling"
     assert other.net.Proto().external_output == ["y"] and other.param_init_net.Proto().external_output == ["y_w", "y_b"]
+
+
+class TestShapesWhileBuilding:
+    def test_shapes_follow_from_inputs_and_parameters(self):
+        model = ModelHelper("building")
+        x = brew.conv(model, "data", "conv", 3, 8, 3, pad=1)
+        given = {"data": (4, 3, 10, 10)}
+        assert model.shape(x, given) == (4, 8, 10, 10)
+        channels = model.shape("conv", given)[1]
+        brew.spatial_bn(model, x, "normal", channels)
+        assert model.shape("normal", {"data": np.zeros((2, 3, 6, 6), np.float32)}) == (2, 8, 6, 6)
+        assert model.shape("conv_w") == (8, 3, 3, 3)
+
+    def test_a_model_that_shares_parameters_knows_their_shapes(self):
+        model = ModelHelper("trained")
+        brew.fc(model, "data", "fc", 3, 5)
+        other = ModelHelper("tested", param_model=model)
+        brew.fc(other, "data", "fc", 3, 5)
+        assert other.shape("fc", {"data": (2, 3)}) == (2, 5)
+        fixed = ModelHelper("fixed", init_params=False)
+        brew.fc(fixed, "data", "fc", 3, 5)
+        assert fixed.shape("fc", {"data": (2, 3)}) == (2, 5)
+
+    def test_what_is_not_known_is_an_error(self):
+        model = ModelHelper("building")
+        brew.fc(model, "data", "fc", 3, 5)
+        with pytest.raises(ShapeError, match=r"blob 'fc' is not known; give those of \['data'\], as inputs="):
+            model.shape("fc")
+        with pytest.raises(BlobError, match="has no blob 'fcc'; did you mean 'fc'"):
+            model.shape("fcc")
+        with pytest.raises(ShapeError, match="has rows of 4, but W .* takes rows of 3"):
+            model.shape("fc", {"data": (2, 4)})
+        model.net.Unique("numbers", "once")
+        with pytest.raises(ShapeError, match="blob 'once' is not known; it depends on values"):
+            model.shape("once", {"data": (2, 3), "numbers": np.arange(3)})
+
+
+@pytest.mark.parametrize("replica", ["", "cpu_0/"])
+def test_an_input_under_a_scope_of_which_another_one_has_a_value(replica):
+    """``G/z``: the text ``z`` was read in the scope of the generator; the message names both."""
+    model, workspace = ModelHelper("gan"), Workspace()
+    with NameScope(replica.rstrip("/")) if replica else nullcontext(), NameScope("G"):
+        model.net.Relu("z", "y")
+    workspace.feed(f"{replica}z", np.ones((2, 3), np.float32))
+    match = rf"input blob '{replica}G/z' does not exist; .*blob '{replica}z' has a value; .*ScopedBlobReference\('z'\)"
+    with pytest.raises(BlobError, match=match):
+        workspace.run_net_once(model.net)

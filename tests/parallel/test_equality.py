@@ -41,6 +41,20 @@ def test_convnet(optimizer):
         assert distance(trained(range(count), OPTIMIZERS[optimizer], task), one) < FLOAT32, count
 
 
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("shape", [[0, 2, 4], [-1, 8], [0, -1], [0, -1, 2], [-1, 2, 4]], ids=str)
+def test_reshapes_with_an_open_batch(shape):
+    def reshaped(model, loss_scale):
+        x = brew.reshape(model, brew.fc(model, "data", "fc1", 6, 8), "parts", shape=shape)
+        x = brew.reshape(model, x, "rows", shape=[-1, 8])
+        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
+        return [model.Scale(loss, scale=loss_scale)]
+
+    one = trained([0], task=Task(reshaped))
+    for count in COUNTS:
+        assert distance(trained(range(count), task=Task(reshaped)), one) < FLOAT32, count
+
+
 def in_float64(workspace):
     for name in workspace.blobs():
         spec = workspace.spec(name)

@@ -201,8 +201,8 @@ def _box(op: Any, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
 
 
 def slice_(op: Any, ctx: PlanContext, x: TensorSpec, *bounds: TensorSpec) -> Prepared | None:
-    """Prepare Slice whose bounds are arguments."""
-    if bounds or not _serves(x) or not 0 < x.ndim <= MOST_AXES:
+    """Prepare Slice whose bounds are arguments, with steps of 1."""
+    if bounds or op.steps or not _serves(x) or not 0 < x.ndim <= MOST_AXES:
         return None
     (y,) = op.infer(x.plain)
     kernel, strides = transposed_kernel(x.dtype.itemsize, x.ndim), _strides(x.shape)
@@ -242,7 +242,7 @@ extern "C" __global__ void NAME(const {kind}* x, {kind}* y, i64 size, {numbers})
 def slice_gradient(op: Any, ctx: PlanContext, x: TensorSpec, *given: TensorSpec) -> Prepared | None:
     """Prepare the gradient of a Slice whose bounds are arguments: X, dY -> dX. X is not read."""
     dy = given[-1].plain
-    if len(given) > 1 or not _serves(dy) or dy.dtype != x.dtype or not 0 < x.ndim <= MOST_AXES:
+    if len(given) > 1 or op.steps or not _serves(dy) or dy.dtype != x.dtype or not 0 < x.ndim <= MOST_AXES:
         return None
     (dx,) = op.infer(x.plain, dy)
     kernel = padded_kernel(dx.dtype.itemsize, dx.ndim)

@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.proto import OperatorError
 
-__all__ = ["MOST_ELEMENTS", "MOST_WORK", "compute_node", "is_cheap"]
+__all__ = ["MOST_ELEMENTS", "MOST_WORK", "KeptError", "compute_node", "is_cheap"]
 
 Array = np.ndarray[Any, Any]
 
@@ -20,21 +20,27 @@ MOST_WORK = 1 << 30
 """Largest total number of elements that are read to compute them."""
 
 _CHEAP = frozenset({
-    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "BitShift",
-    "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Compress",
-    "Concat", "Constant", "ConstantOfShape", "Cos", "Cosh", "CumSum", "DepthToSpace", "DequantizeLinear", "Div", "Elu",
-    "Equal", "Erf", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu",
-    "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less",
-    "LessOrEqual", "Log", "LogSoftmax", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "OneHot", "Or",
-    "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
-    "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu",
-    "Reshape", "Round", "ScatterElements", "ScatterND", "Selu", "Shape", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
-    "Size", "Slice", "Softmax", "Softplus", "Softsign", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub", "Sum",
-    "Tan", "Tanh", "ThresholdedRelu", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where", "Xor",
+    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "BatchNormalization",
+    "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip",
+    "Compress", "Concat", "Constant", "ConstantOfShape", "Cos", "Cosh", "CumSum", "DepthToSpace", "DequantizeLinear",
+    "Div", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements",
+    "GatherND", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization",
+    "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Mean", "Min", "Mod", "Mul",
+    "Neg", "NonZero", "Not", "OneHot", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal",
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "ScatterElements", "ScatterND", "Selu", "Shape",
+    "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax", "Softplus", "Softsign", "SpaceToDepth",
+    "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "ThresholdedRelu", "Tile", "TopK", "Transpose", "Trilu",
+    "Unique", "Unsqueeze", "Where", "Xor",
 })  # fmt: skip
 """Operators whose time and memory are in proportion to their inputs and outputs, also in ONNX's reference."""
 
 _MOST_OF_OTHERS = 1 << 12  # elements of all inputs together, for operators that are not cheap
+
+
+class KeptError(OperatorError):
+    """A constant is too large to be computed while reading, but not larger than what it is computed from."""
+
 
 _SMALL = 1024  # inputs with up to this many elements are given to shape inference
 _SELECTS = {
@@ -52,7 +58,9 @@ def is_cheap(node: Any, inputs: Sequence[Array]) -> bool:
     return node.op_type in _CHEAP or sum(value.size for value in inputs) <= _MOST_OF_OTHERS
 
 
-def compute_node(onnx: Any, node: Any, opsets: list[Any], constants: Mapping[str, Array], most: int) -> list[Array]:
+def compute_node(
+    onnx: Any, node: Any, opsets: list[Any], constants: Mapping[str, Array], left: int, most: int
+) -> list[Array]:
     """Return the outputs of a node.
 
     Args:
@@ -60,10 +68,11 @@ def compute_node(onnx: Any, node: Any, opsets: list[Any], constants: Mapping[str
         node: its inputs are in ``constants``.
         opsets: the model's ``opset_import``.
         constants: arrays by name.
-        most: largest number of elements of the outputs.
+        left: largest number of elements of the outputs.
+        most: of all constants that are computed while reading and are still needed; for the message.
 
     Raises:
-        OperatorError: the node holds a graph, so it could loop; or its outputs have more elements than ``most``, or an
+        OperatorError: the node holds a graph, so it could loop; or its outputs have more elements than ``left``, or an
             unknown number.
     """
     if any(each.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for each in node.attribute):
@@ -82,13 +91,19 @@ def compute_node(onnx: Any, node: Any, opsets: list[Any], constants: Mapping[str
         claimed = sum(value.size * max(value.ndim, 1) for value in inputs.values())
     if claimed is None:
         raise OperatorError("it is constant, but its size cannot be inferred")
-    if claimed > most:
-        raise OperatorError(
-            f"it makes a constant of {claimed:,} elements, but only {most:,} are left of the {MOST_ELEMENTS:,} that "
-            "folded constants may have"
+    if claimed > left:
+        kind = KeptError if claimed <= sum(value.size for value in inputs.values()) else OperatorError
+        raise kind(
+            f"it makes a constant of {claimed:,} elements, but only {left:,} are left of the {most:,} that folded "
+            "constants may have (most_folded=)"
         )
     from onnx.reference import ReferenceEvaluator
 
+    if node.op_type == "GatherElements":  # ONNX's implementation takes fewer shapes
+        (axis,) = [each.i for each in node.attribute if each.name == "axis"] or [0]
+        x, indices = (constants[name] for name in node.input)
+        cropped = x[tuple(slice(n if i != axis % x.ndim else None) for i, n in enumerate(indices.shape))]
+        return [np.take_along_axis(cropped, indices, axis)]
     with np.errstate(all="ignore"):
         return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, inputs)]
 

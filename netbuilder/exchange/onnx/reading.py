@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.image_preparation import copy_texts
-from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, compute_node, is_cheap
+from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, KeptError, compute_node, is_cheap
+from netbuilder.exchange.onnx.expansion import branch_taken, expanded
 from netbuilder.exchange.onnx.inference import check_external_data, inferred_graph
 from netbuilder.exchange.onnx.library import onnx_library
+from netbuilder.exchange.onnx.loading import load_model, without_constants
 from netbuilder.exchange.onnx.model_inputs import Extent, extents_of, input_dtype, input_extents, with_shapes
 from netbuilder.exchange.onnx.reference import (
     ReferenceNodeWarning,
@@ -21,6 +25,7 @@ from netbuilder.exchange.onnx.reference import (
     names_read,
     reference_arguments,
     supported_dtype,
+    try_node,
 )
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import save_predictor
@@ -37,6 +42,13 @@ Array = np.ndarray[Any, Any]
 ReadRule = Callable[["Reader", Any], None]
 
 _rules: dict[str, ReadRule] = {}
+_MOST_KNOWN = 64  # elements of a constant that inference of shapes is given
+
+SEQUENCES = frozenset({
+    "ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+    "SequenceLength", "SplitToSequence",
+})  # fmt: skip
+"""Operators on sequences of tensors, which are followed while reading."""
 
 
 class UnknownExtentError(OperatorError):
@@ -111,6 +123,8 @@ def read_onnx(
     *,
     reference: bool = True,
     shapes: Mapping[str, Sequence[int | None]] | None = None,
+    training: bool = False,
+    most_folded: int = MOST_ELEMENTS,
 ) -> ReadModel:
     """Read a model.
 
@@ -120,6 +134,9 @@ def read_onnx(
             otherwise such a node is an error.
         shapes: extents of inputs that the model leaves dynamic, by the input's name; None for one that stays so. Some
             nodes, such as the interpolation of images, are operators only if they know their extents.
+        training: read a net to be trained, see ``ReadModel.training_model``: normalization by the batch and dropout
+            as in training, and nothing is folded that depends on a parameter.
+        most_folded: largest number of elements that constants computed while reading have at any time.
 
     Raises:
         NetError: ``shapes`` names no input of the model, or contradicts it.
@@ -131,16 +148,19 @@ def read_onnx(
     Nodes with only constant inputs are folded. Dropout, which does nothing in a predictor, is removed.
     """
     onnx = onnx_library()
+    import netbuilder.exchange.onnx.reading_choices
     import netbuilder.exchange.onnx.reading_resize
     import netbuilder.exchange.onnx.reading_rules
+    import netbuilder.exchange.onnx.reading_sequences
     import netbuilder.exchange.onnx.reading_windows  # noqa: F401  (they register themselves)
 
-    stored = isinstance(model, (str, os.PathLike))
-    if stored:
-        read = _read_file(onnx, model, reference, shapes or {})
+    options = {"reference": reference, "training": training, "most_folded": most_folded}
+    if isinstance(model, (str, os.PathLike)):
+        read = _read_file(onnx, model, shapes or {}, options)
     else:
         check_external_data(model, None)
-        read = Reader(onnx, with_shapes(model, shapes or {}), reference).read()
+        light, constants = without_constants(onnx, model)
+        read = Reader(onnx, with_shapes(light, shapes or {}), constants, **options).read()
     if read.reference_nodes:
         remedy = ""
         if read.dynamic_nodes:
@@ -156,27 +176,14 @@ def read_onnx(
 
 
 def _read_file(
-    onnx: Any, path: str | os.PathLike[str], reference: bool, shapes: Mapping[str, Sequence[int | None]]
+    onnx: Any, path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int | None]], options: Mapping[str, Any]
 ) -> ReadModel:
     with files.naming(path):
         try:
-            return Reader(onnx, with_shapes(_load(onnx, path), shapes), reference).read()
+            model, constants = load_model(onnx, path)
+            return Reader(onnx, with_shapes(model, shapes), constants, **options).read()
         except UnicodeDecodeError as error:
             raise ParseError(f"the model holds text that is not UTF-8: {error}") from None
-
-
-def _load(onnx: Any, path: str | os.PathLike[str]) -> Any:
-    data = files.read_bytes(path)
-    try:
-        model = onnx.load_model_from_string(data)
-        check_external_data(model, os.path.dirname(os.path.abspath(path)))
-        onnx.external_data_helper.load_external_data_for_model(model, os.path.dirname(os.path.abspath(path)))
-        onnx.checker.check_model(model)
-    except ParseError:
-        raise
-    except Exception as error:
-        raise ParseError(f"{os.fspath(path)!r} is not an ONNX model that ONNX's checker accepts: {error}") from error
-    return model
 
 
 class Reader:
@@ -188,21 +195,41 @@ class Reader:
         library: the package onnx.
     """
 
-    def __init__(self, onnx: Any, model: Any, reference: bool = True) -> None:
+    def __init__(
+        self,
+        onnx: Any,
+        model: Any,
+        constants: dict[str, Array],
+        *,
+        reference: bool = True,
+        training: bool = False,
+        most_folded: int = MOST_ELEMENTS,
+    ) -> None:
         self.library, self._graph = onnx, model.graph
         self._model = model
-        self._reference = reference
+        self._reference, self.training = reference, training
         self._reference_nodes: set[str] = set()
         self._dynamic_nodes: set[str] = set()
         self.opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
         self.net = NetDef(name=model.graph.name or "onnx")
         copy_texts(self.net, {each.key: each.value for each in model.metadata_props})
-        self.constants: dict[str, Array] = {each.name: self._array(each) for each in model.graph.initializer}
-        self._elements_left = MOST_ELEMENTS
-        self._work_left = MOST_WORK
+        self.constants = constants
+        self.constants |= {each.name: self._array(each) for each in model.graph.initializer}
+        self._trained = {
+            name for name, value in self.constants.items() if training and value.dtype.kind == "f" and value.ndim
+        }
+        self._most, self._elements_left = most_folded, most_folded
+        self._work_left = max(MOST_WORK, most_folded)
+        self._folded: dict[str, int] = {}
+        self._computed: dict[bytes, Any] = {}
         self.outputs = tuple(output.name for output in model.graph.output)
         self._same: dict[str, str] = {}
+        self.sequences: dict[str, list[str]] = {}
         self._infos = self._inferred()
+        self._found: dict[str, TensorSpec] = {}
+        self._uses = Counter(name for node in self._graph.node for name in names_read(node))
+        self._uses.update(self.outputs)
+        self._in_net: set[str] = set()
         self._fresh = 0
 
     def read(self) -> ReadModel:
@@ -211,6 +238,7 @@ class Reader:
         for node in self._graph.node:
             try:
                 self._node(node)
+                self._release(node)
             except Exception as error:
                 where = f"node {node.name!r} {node.op_type} {list(node.input)} -> {list(node.output)}"
                 where = f"ONNX model {self._graph.name!r}, {where}"
@@ -234,7 +262,9 @@ class Reader:
     def add(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], **arguments: Any) -> str:
         """Add an operator; return its first output."""
         given = {name: value for name, value in arguments.items() if value is not None}
-        self.net.op.append(make_op(op_type, list(map(self.name, inputs)), list(outputs), **given))
+        names = list(map(self.name, inputs))
+        self._in_net.update(names)
+        self.net.op.append(make_op(op_type, names, list(outputs), **given))
         return outputs[0]
 
     def name(self, value: str) -> str:
@@ -279,6 +309,9 @@ class Reader:
         """
         if value in self.constants:
             return tuple(self.constants[value].shape)
+        value = self.name(value) if value not in self._infos and value not in self._found else value
+        if value in self._found:
+            return self._found[value].shape
         info = self._infos.get(value)
         if info is None or not info.type.tensor_type.HasField("shape"):
             raise UnknownExtentError(f"the shape of {value!r} cannot be inferred")
@@ -329,6 +362,10 @@ class Reader:
         """Return the NumPy dtype of a value's elements; None if unknown."""
         if value in self.constants:
             return self.constants[value].dtype
+        value = self.name(value) if value not in self._infos and value not in self._found else value
+        if value in self._found:
+            found = self._found[value].dtype
+            return found if found.kind in "fiub" else np.dtype(object)
         info = self._infos.get(value)
         if info is None or not info.type.tensor_type.elem_type:
             return None
@@ -343,7 +380,11 @@ class Reader:
             return None
         if dtype is None:
             return None
-        return TensorSpec(shape, dtype if value in self.constants or dtype.kind not in "OUS" else STRING)
+        known = None
+        if value in self.constants and dtype.kind in "iu" and self.constants[value].size <= _MOST_KNOWN:
+            known = tuple(self.constants[value].ravel().tolist())
+        kept = value in self.constants or dtype.kind not in "OUS"
+        return TensorSpec(shape, dtype if kept else STRING, known=known)
 
     def attributes(self, node: Any) -> dict[str, Any]:
         """Return the attributes of a node as Python values."""
@@ -353,31 +394,105 @@ class Reader:
     def _node(self, node: Any) -> None:
         if node.domain not in ("", "ai.onnx"):
             raise OperatorError(f"operators of the domain {node.domain!r} are not supported")
-        constant = all(name in self.constants for name in names_read(node)) and not holds_graphs(node)
-        if constant and is_cheap(node, [self.constants[name] for name in names_read(node)]):
-            self._compute(node)
-            for name in set(node.output) & set(self.outputs):
-                self.constants[f"{name}/constant"] = self.constants.pop(name)
-                self.add("Copy", [f"{name}/constant"], [name])
+        if self._is_constant(node):
+            try:
+                self._compute(node)
+                return
+            except KeptError:
+                if node.op_type not in _rules:
+                    raise
+        taken = branch_taken(node, self.constants)
+        if taken is not None:
+            self._inline(taken.node, dict(zip((each.name for each in taken.output), node.output)), taken.initializer)
             return
-        self._check_types(node)
         before = len(self.net.op)
         try:
+            if node.op_type not in SEQUENCES:
+                self._check_types(node)
             self._translate(node)
             self._check_inferred(node, self.net.op[before:])
             self._check_stated(node, self.net.op[before:])
         except OperatorError as error:
-            del self.net.op[before:]
-            for name in node.output:
-                self._same.pop(name, None)
+            self._forget(node, before)
+            if self._expand(node):
+                return
             if not self._reference:
                 raise
             try:
+                self._check_types(node)
                 self._run_by_onnx(node)
             except OperatorError as other:
                 raise OperatorError(f"{error}; {other}") from error
             if isinstance(error, UnknownExtentError):
                 self._dynamic_nodes.add(node.op_type)
+
+    def _is_constant(self, node: Any) -> bool:
+        """Whether a node is computed now."""
+        if node.op_type in ("Shape", "Size"):
+            return self._extents_as_constant(node)
+        reads = names_read(node)
+        if holds_graphs(node) or not all(name in self.constants for name in reads):
+            return False
+        return self._trained.isdisjoint(reads) and is_cheap(node, [self.constants[name] for name in reads])
+
+    def _extents_as_constant(self, node: Any) -> bool:
+        """Whether the shape that a node returns is known; it becomes a constant."""
+        try:
+            extents = self.extents(node.input[0])
+        except UnknownExtentError:
+            return False
+        found = self.attributes(node)
+        if node.op_type == "Shape":
+            extents = extents[slice(found.get("start", 0), found.get("end"))]
+        return all(isinstance(extent, int) for extent in extents)
+
+    def _forget(self, node: Any, before: int) -> None:
+        """Take back what a rule has added for a node."""
+        del self.net.op[before:]
+        for name in node.output:
+            self._same.pop(name, None)
+            self._found.pop(name, None)
+
+    def _expand(self, node: Any) -> bool:
+        """Translate the nodes that ONNX defines a node by, if there are such, and all become operators."""
+        graph = expanded(self.library, node, self._model.opset_import, self.spec)
+        if graph is None:
+            return False
+        before, reference = len(self.net.op), self._reference
+        self._reference = False
+        try:
+            self._inline(graph.node, {}, ())
+        except OperatorError:
+            self._forget(node, before)
+            return False
+        finally:
+            self._reference = reference
+        return True
+
+    def _inline(self, nodes: Iterable[Any], renamed: dict[str, str], initializers: Iterable[Any]) -> None:
+        """Translate nodes of a graph inside the model; outputs of the graph are renamed."""
+        self.constants |= {each.name: self._array(each) for each in initializers}
+        made = set()
+        for node in nodes:
+            copy = type(node)()
+            copy.CopyFrom(node)
+            for i, name in enumerate(copy.output):
+                copy.output[i] = renamed.get(name, name)
+            for i, name in enumerate(copy.input):
+                copy.input[i] = renamed[name] if name in made else name
+            made.update(name for name in node.output if name in renamed)
+            self._node(copy)
+        for name, target in renamed.items():
+            if name not in made:  # a value of the model around it, or a constant
+                self.same(name, target)
+
+    def _release(self, node: Any) -> None:
+        """Forget constants that nothing reads from here on."""
+        for name in names_read(node):
+            self._uses[name] -= 1
+            if self._uses[name] <= 0 and name not in self._in_net and name in self.constants:
+                self._elements_left += self._folded.pop(name, 0)
+                del self.constants[name]
 
     def _translate(self, node: Any) -> None:
         rule = _rules.get(node.op_type)
@@ -415,11 +530,20 @@ class Reader:
             specs.update(zip(op_def.output, made or [None] * len(op_def.output)))
         for name in node.output:
             expected, inferred = self.spec(name), specs.get(self.name(name))
-            if expected is not None and inferred is not None and expected != inferred.plain:
+            if expected is None and inferred is not None and name:
+                self._check_partly(name, inferred)
+                self._found[name] = inferred.plain
+            elif expected is not None and inferred is not None and expected != inferred.plain:
                 raise OperatorError(
                     f"{name!r} would have shape {inferred.shape} and type {inferred.dtype}, where ONNX infers "
                     f"{expected.shape} and {expected.dtype}"
                 )
+
+    def _check_partly(self, name: str, inferred: TensorSpec) -> None:
+        """Raise OperatorError if a spec differs from what ONNX infers in part."""
+        dtype = self.dtype(name)
+        if dtype is not None and dtype.kind in "fiub" and dtype != inferred.dtype:
+            raise OperatorError(f"{name!r} would have elements of type {inferred.dtype}, where ONNX infers {dtype}")
 
     def _check_stated(self, node: Any, ops: Sequence[OperatorDef]) -> None:
         """Compare types and numbers of axes with those that operators state, where dynamic extents prevent inference.
@@ -451,18 +575,52 @@ class Reader:
 
     def _run_by_onnx(self, node: Any) -> None:
         arguments = reference_arguments(node, self._model.opset_import)
+        specs = [self.spec(name) for name in arguments["reads"]]
+        if all(spec is not None for spec in specs) and not holds_graphs(node):
+            try_node(arguments, [self.constants.get(name, spec) for name, spec in zip(arguments["reads"], specs)])
         self.add("ONNXNode", arguments["reads"], [name for name in node.output if name], **arguments)
         self._reference_nodes.add(node.op_type)
 
     def _compute(self, node: Any) -> None:
-        """Fold a node with constant inputs."""
-        self._work_left -= sum(self.constants[name].size for name in names_read(node)) + 1024
-        if self._work_left < 0:
-            raise OperatorError(f"the constants to compute while reading are too many: over {MOST_WORK:,} elements")
-        made = compute_node(self.library, node, list(self._model.opset_import), self.constants, self._elements_left)
-        for name, value in zip((name for name in node.output if name), made):
+        """Fold a node with constant inputs, or one that returns a known shape."""
+        outputs = [name for name in node.output if name]
+        if node.op_type in ("Shape", "Size"):
+            found, extents = self.attributes(node), self.extents(node.input[0])
+            made = [np.array(extents[slice(found.get("start", 0), found.get("end"))], np.int64)]
+            if node.op_type == "Size":
+                made = [np.array(math.prod(extents), np.int64)]
+        else:
+            self._work_left -= sum(self.constants[name].size for name in names_read(node)) + 1024
+            if self._work_left < 0:
+                text = f"the constants to compute while reading are too many: over {MOST_WORK:,} elements"
+                raise OperatorError(text)
+            made = self._computed_before(node)
+            if made is None:
+                opsets, left = list(self._model.opset_import), (self._elements_left, self._most)
+                made = compute_node(self.library, node, opsets, self.constants, *left)
+            else:
+                self._elements_left += sum(value.size for value in made)  # which counts once
+        for name, value in zip(outputs, made):
             self.constants[name] = value
+            self._folded[name] = value.size
             self._elements_left -= value.size
+        for name in set(outputs) & set(self.outputs):
+            self.constants[f"{name}/constant"] = self.constants.pop(name)
+            self.add("Copy", [f"{name}/constant"], [name])
+
+    def _computed_before(self, node: Any) -> list[Array] | None:
+        """Return what the same node of the same constants has computed; None if there is none, or it is forgotten."""
+        key = type(node)()
+        key.CopyFrom(node)
+        key.name, key.doc_string = "", ""
+        del key.output[:]
+        key.ClearField("metadata_props")
+        before = self._computed.setdefault(key.SerializeToString(), node)
+        made = [name for name in before.output if name]
+        if before is node or not all(name in self.constants for name in made):
+            self._computed[key.SerializeToString()] = node
+            return None
+        return [self.constants[name] for name in made]
 
     def _array(self, tensor: Any) -> Array:
         try:

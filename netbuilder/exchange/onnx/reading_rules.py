@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.exchange.onnx.reading_choices import type_number
 from netbuilder.proto import OperatorError, TensorProto
 
 __all__: list[str] = []
-
-_TO_THE_END = 2**31 - 1  # an end of a slice from here on means the end of the axis
 
 _SAME = {
     "Relu": "Relu", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Exp": "Exp", "Log": "Log", "Abs": "Abs", "Sqrt": "Sqrt",
     "Floor": "Floor", "Ceil": "Ceil", "Sin": "Sin", "Cos": "Cos", "Sign": "Sign", "Neg": "Negative", "Not": "Not",
     "Reciprocal": "Reciprocal", "Softplus": "Softplus", "Softsign": "Softsign", "Erf": "Erf", "Add": "Add",
-    "Sub": "Sub", "Mul": "Mul", "Div": "Div", "Pow": "Pow", "And": "And", "Or": "Or", "Xor": "Xor", "Less": "LT",
+    "Sub": "Sub", "Mul": "Mul", "Div": "Div", "And": "And", "Or": "Or", "Xor": "Xor", "Less": "LT",
     "Greater": "GT", "LessOrEqual": "LE", "GreaterOrEqual": "GE", "Equal": "EQ",
     "Tan": "Tan", "Asin": "Asin", "Acos": "Acos", "Atan": "Atan", "Sinh": "Sinh", "Cosh": "Cosh",
+    "Round": "Round", "BitwiseAnd": "BitwiseAnd", "BitwiseOr": "BitwiseOr",
+    "BitwiseXor": "BitwiseXor", "Mish": "Mish",
 }  # fmt: skip
 
 _RECURRENT_OPTIONAL = ("B", "sequence_lens", "initial_h", "initial_c", "P")  # inputs of LSTM, GRU and RNN
@@ -30,13 +31,6 @@ def _same(r: Reader, node: Any) -> None:
     r.add(_SAME[node.op_type], node.input, node.output)
 
 
-@reads("Where")
-def _where(r: Reader, node: Any) -> None:
-    if not r.same_extents(node.input):
-        raise OperatorError("Where is supported only if condition and branches have the same known shape")
-    r.add("Where", node.input, node.output)
-
-
 @reads("Identity")
 def _identity(r: Reader, node: Any) -> None:
     r.same(node.input[0], node.output[0])
@@ -44,31 +38,58 @@ def _identity(r: Reader, node: Any) -> None:
 
 @reads("Dropout")
 def _dropout(r: Reader, node: Any) -> None:
+    if r.training:
+        ratio = r.attributes(node).get("ratio", 0.5)
+        if len(node.input) > 1 and node.input[1]:
+            ratio = float(r.elements(node.input[1], "ratio").item())
+        mask = node.output[1] if len(node.output) > 1 and node.output[1] else r.between(node.output[0])
+        r.add("Dropout", node.input[:1], [node.output[0], mask], ratio=ratio, is_test=0)
+        return
     if len(node.input) > 2 and node.input[2] and r.elements(node.input[2], "training_mode").any():
-        raise OperatorError("Dropout in training mode is not supported")
+        raise OperatorError("Dropout in training mode is not supported; give training=True")
     r.same(node.input[0], node.output[0])
     if len(node.output) > 1 and node.output[1]:
         r.add("ConstantFill", node.input[:1], node.output[1:2], value=True, dtype=TensorProto.BOOL)
 
 
-@reads("Sum", "Max", "Min", "Mean")
+@reads("Max", "Min")
+def _extremum(r: Reader, node: Any) -> None:
+    if len(node.input) == 1:
+        r.same(node.input[0], node.output[0])
+        return
+    r.add(node.op_type, node.input, node.output)
+
+
+@reads("Sum", "Mean")
 def _many(r: Reader, node: Any) -> None:
     if any((dtype := r.dtype(name)) is None or dtype.kind != "f" for name in node.input):
         raise OperatorError("its operands must hold floating-point numbers")
     if len(node.input) == 1:
         r.same(node.input[0], node.output[0])
         return
-    same = r.same_extents(node.input)
-    if not same and node.op_type == "Sum":
-        total = node.input[0]
-        for index, name in enumerate(node.input[1:], 2):
-            made = node.output[0] if index == len(node.input) else r.between(node.output[0])
-            total = r.add("Add", [total, name], [made])
+    if r.same_extents(node.input):
+        r.add(node.op_type, node.input, node.output)
         return
-    if not same:
-        shapes = sorted({r.shape(name) for name in node.input})
-        raise OperatorError(f"its operands must have the same shape, got {shapes}")
-    r.add(node.op_type, node.input, node.output)
+    total, hint = node.input[0], node.output[0]
+    for index, name in enumerate(node.input[1:], 2):
+        last = index == len(node.input) and node.op_type == "Sum"
+        total = r.add("Add", [total, name], [hint if last else r.between(hint)])
+    if node.op_type == "Mean":
+        r.add("Scale", [total], node.output, scale=1 / len(node.input))
+
+
+@reads("Pow")
+def _pow(r: Reader, node: Any) -> None:
+    """A power with a fixed exponent where it is one number, which costs less."""
+    x, e = node.input
+    dtype = r.dtype(x)
+    if e in r.constants and r.constants[e].size == 1 and dtype is not None and dtype.kind == "f":
+        if r.constants[e].ndim <= r.rank(x):
+            r.add("Pow", [x], node.output, exponent=float(r.constants[e].item()))
+            return
+    if dtype is not None and r.dtype(e) != dtype:
+        e = r.add("Cast", [e], [r.between(node.output[0])], to=type_number(dtype))
+    r.add("Pow", [x, e], node.output)
 
 
 @reads("LeakyRelu")
@@ -110,14 +131,19 @@ def _prelu(r: Reader, node: Any) -> None:
 
 @reads("Clip")
 def _clip(r: Reader, node: Any) -> None:
-    found = r.attributes(node)
-    bounds = {
-        name: float(r.elements(node.input[i], name).item())
-        if len(node.input) > i and node.input[i]
-        else found.get(name)
-        for i, name in ((1, "min"), (2, "max"))
-    }
-    r.add("Clip", node.input[:1], node.output, **bounds)
+    found, dtype = r.attributes(node), r.dtype(node.input[0])
+    given = {name: node.input[i] for i, name in ((1, "min"), (2, "max")) if len(node.input) > i and node.input[i]}
+    if dtype is not None and dtype.kind == "f" and all(name in r.constants for name in given.values()):
+        bounds = {name: float(r.constants[value].item()) for name, value in given.items()}
+        if bounds.get("min", -np.inf) <= bounds.get("max", np.inf):
+            r.add("Clip", node.input[:1], node.output, **{"min": found.get("min"), "max": found.get("max")} | bounds)
+            return
+    value = node.input[0]  # of integers, or with bounds that are computed
+    for i, (name, bound) in enumerate(given.items(), 1):
+        made = node.output[0] if i == len(given) else r.between(node.output[0])
+        value = r.add("Max" if name == "min" else "Min", [value, bound], [made])
+    if not given:
+        r.same(value, node.output[0])
 
 
 @reads("GlobalAveragePool", "GlobalMaxPool")
@@ -128,9 +154,22 @@ def _global_pool(r: Reader, node: Any) -> None:
 @reads("BatchNormalization")
 def _batch_norm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
+    if r.training:
+        _batch_norm_in_training(r, node, found)
+        return
     if found.get("training_mode", 0) or len([name for name in node.output if name]) > 1 and r.opset >= 14:
-        raise OperatorError("BatchNormalization in training mode is not supported")
+        raise OperatorError("BatchNormalization in training mode is not supported; give training=True")
     r.add("SpatialBN", node.input, node.output[:1], is_test=1, epsilon=found.get("epsilon", 1e-5), order="NCHW")
+
+
+def _batch_norm_in_training(r: Reader, node: Any, found: dict[str, Any]) -> None:
+    """Normalize by the batch, and update the running averages in place."""
+    mean, variance = node.input[3:5]
+    for name in (mean, variance):
+        r.elements(name, "running averages")
+    saved = [r.between(node.output[0]) for _ in range(2)]
+    r.add("SpatialBN", node.input, [node.output[0], mean, variance, *saved], is_test=0,
+          epsilon=found.get("epsilon", 1e-5), momentum=found.get("momentum", 0.9), order="NCHW")  # fmt: skip
 
 
 @reads("InstanceNormalization")
@@ -148,8 +187,10 @@ def _lrn(r: Reader, node: Any) -> None:
 @reads("Gemm")
 def _gemm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
-    if found.get("alpha", 1.0) != 1 or found.get("beta", 1.0) != 1:
-        raise OperatorError(f"alpha and beta must be 1, got {found.get('alpha', 1.0)} and {found.get('beta', 1.0)}")
+    alpha, beta = found.get("alpha", 1.0), found.get("beta", 1.0)
+    if alpha != 1 or beta != 1:
+        _scaled_gemm(r, node, found, alpha, beta)
+        return
     trans_a, trans_b = found.get("transA", 0), found.get("transB", 0)
     bias = node.input[2] if len(node.input) > 2 and node.input[2] else None
     if bias is not None and not trans_a and r.rank(bias) == 1 and _one_per_column(r, node, trans_b):
@@ -159,6 +200,18 @@ def _gemm(r: Reader, node: Any) -> None:
     r.add("MatMul", node.input[:2], [product], trans_a=trans_a, trans_b=trans_b)
     if bias is not None:
         r.add("Add", [product, bias], node.output)
+
+
+def _scaled_gemm(r: Reader, node: Any, found: dict[str, Any], alpha: float, beta: float) -> None:
+    """alpha * A * B + beta * C."""
+    hint, has_bias = node.output[0], len(node.input) > 2 and node.input[2]
+    product = r.add(
+        "MatMul", node.input[:2], [r.between(hint)], trans_a=found.get("transA"), trans_b=found.get("transB")
+    )
+    scaled = r.add("Scale", [product], [r.between(hint) if has_bias else hint], scale=alpha)
+    if has_bias:
+        bias = r.add("Scale", [node.input[2]], [r.between(hint)], scale=beta)
+        r.add("Add", [scaled, bias], [hint])
 
 
 def _one_per_column(r: Reader, node: Any, trans_b: int) -> bool:
@@ -260,44 +313,6 @@ def _transpose(r: Reader, node: Any) -> None:
     r.add("Transpose", node.input, node.output, axes=r.attributes(node).get("perm"))
 
 
-@reads("Pad")
-def _pad(r: Reader, node: Any) -> None:
-    found = r.attributes(node)
-    pads = found.get("pads") or [int(n) for n in r.elements(node.input[1], "pads")]
-    value = found.get("value", 0.0)
-    if len(node.input) > 2 and node.input[2]:
-        value = float(r.elements(node.input[2], "the value").item())
-    n = len(pads) // 2
-    if n != 4 or any(pads[i] for i in (0, 1, n, n + 1)) or min(pads) < 0 or any(node.input[3:]):
-        raise OperatorError(
-            f"only padding of height and width of images (N, C, H, W) is supported, got pads {list(pads)}"
-        )
-    top, left, bottom, right = pads[2], pads[3], pads[6], pads[7]
-    r.add("PadImage", node.input[:1], node.output, mode=found.get("mode", "constant"), value=value,
-          pad_t=top, pad_l=left, pad_b=bottom, pad_r=right)  # fmt: skip
-
-
-@reads("Slice")
-def _slice(r: Reader, node: Any) -> None:
-    found = r.attributes(node)
-
-    def numbers(i: int, name: str) -> list[int] | None:
-        if len(node.input) > i and node.input[i]:
-            return [int(n) for n in r.elements(node.input[i], name)]
-        return list(found[name]) if name in found else None
-
-    ndim = r.rank(node.input[0])
-    starts, ends, axes, steps = (numbers(i + 1, name) for i, name in enumerate(("starts", "ends", "axes", "steps")))
-    if starts is None or ends is None or any(step != 1 for step in steps or ()):
-        raise OperatorError("only slices with constant bounds and steps of 1 are supported")
-    # An end of -1 excludes the last element in ONNX, and includes it in Caffe2.
-    from_, to = [0] * ndim, [-1] * ndim
-    for axis, start, end in zip(axes if axes is not None else range(len(starts)), starts, ends):
-        from_[axis] = start if start >= 0 else start - 1
-        to[axis] = -1 if end >= _TO_THE_END else end if end >= 0 else end - 1
-    r.add("Slice", node.input[:1], node.output, starts=from_, ends=to)
-
-
 @reads("Tile")
 def _tile(r: Reader, node: Any) -> None:
     repeats = [(axis, int(n)) for axis, n in enumerate(r.elements(node.input[1], "repeats")) if n != 1] or [(0, 1)]
@@ -331,15 +346,34 @@ def _shape(r: Reader, node: Any) -> None:
 def _layer_norm(r: Reader, node: Any) -> None:
     found = r.attributes(node)
     axis = found.get("axis", -1)
-    if any(node.output[1:]) or len(node.input) < 3 or not node.input[2]:
-        raise OperatorError("only the first output, with scale and bias, is supported")
+    if any(node.output[1:]):
+        raise OperatorError("only the first output is supported")
     axis %= r.rank(node.input[0])
-    normalized = r.extents(node.input[0])[axis:]
-    for name in node.input[1:]:  # ONNX broadcasts these
+    normalized, hint = r.extents(node.input[0])[axis:], node.output[0]
+    scales = []
+    for name in [*node.input[1:], ""][:2]:  # ONNX broadcasts these
+        if not name:
+            name = r.constant(hint, np.zeros(r.shape(node.input[0], axis), r.dtype(node.input[0])))
         if r.rank(name) != len(normalized) or any(a != b for a, b in zip(r.shape(name), normalized) if a == 1):
-            raise OperatorError(f"{name!r} must have the shape of what is normalized, {normalized}")
-    made = [node.output[0], r.between(node.output[0]), r.between(node.output[0])]
-    r.add("LayerNorm", node.input, made, axis=axis, epsilon=found.get("epsilon", 1e-5), elementwise_affine=1)
+            name = r.constant(hint, np.broadcast_to(r.elements(name, "the scale"), r.shape(node.input[0], axis)))
+        scales.append(name)
+    made = [hint, r.between(hint), r.between(hint)]
+    r.add("LayerNorm", [node.input[0], *scales], made, axis=axis, epsilon=found.get("epsilon", 1e-5),
+          elementwise_affine=1)  # fmt: skip
+
+
+@reads("RMSNormalization")
+def _rms_norm(r: Reader, node: Any) -> None:
+    found, hint = r.attributes(node), node.output[0]
+    axis = found.get("axis", -1) % r.rank(node.input[0])
+    axes = list(range(axis, r.rank(node.input[0])))
+    square = r.add("Sqr", node.input[:1], [r.between(hint)])
+    mean = r.add("ReduceMean", [square], [r.between(hint)], axes=axes, keepdims=1)
+    epsilon = r.constant(hint, np.array(found.get("epsilon", 1e-5), r.dtype(node.input[0])))
+    more = r.add("Add", [mean, epsilon], [r.between(hint)])
+    factor = r.add("Rsqrt", [more], [r.between(hint)])
+    normalized = r.add("Mul", [node.input[0], factor], [r.between(hint)])
+    r.add("Mul", [normalized, node.input[1]], node.output)
 
 
 @reads("GroupNormalization")
@@ -364,17 +398,62 @@ def _hard_swish(r: Reader, node: Any) -> None:
     r.add("Mul", [node.input[0], gate], node.output)
 
 
-@reads("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
+@reads("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceProd", "ReduceSumSquare",
+       "ReduceLogSum", "ReduceLogSumExp")  # fmt: skip
 def _reduce(r: Reader, node: Any) -> None:
-    found = r.attributes(node)
-    ndim = r.rank(node.input[0])
+    found, x, hint = r.attributes(node), node.input[0], node.output[0]
+    ndim = r.rank(x)
     axes = found.get("axes")
     if len(node.input) > 1 and node.input[1]:
         axes = [int(n) for n in r.elements(node.input[1], "axes")]
+    if not axes and found.get("noop_with_empty_axes", 0) and node.op_type in ("ReduceSum", "ReduceMean", "ReduceMax"):
+        r.same(x, hint)
+        return
     if not axes and found.get("noop_with_empty_axes", 0):
         raise OperatorError("noop_with_empty_axes is not supported")
-    dims = [n % ndim for n in axes] if axes else list(range(ndim))
-    r.add(node.op_type, node.input[:1], node.output, axes=dims, keepdims=found.get("keepdims", 1))
+    keep = {"axes": [n % ndim for n in axes] if axes else list(range(ndim)), "keepdims": found.get("keepdims", 1)}
+    if ndim == 0 and node.op_type in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"):
+        r.same(x, hint)
+    elif node.op_type == "ReduceSumSquare":
+        r.add("ReduceSum", [r.add("Sqr", [x], [r.between(hint)])], [hint], **keep)
+    elif node.op_type == "ReduceLogSum":
+        r.add("Log", [r.add("ReduceSum", [x], [r.between(hint)], **keep)], [hint])
+    elif node.op_type == "ReduceLogSumExp":
+        _log_sum_exp(r, x, hint, keep)
+    else:
+        r.add(node.op_type, [x], [hint], **keep)
+
+
+def _log_sum_exp(r: Reader, x: str, y: str, keep: dict[str, Any]) -> None:
+    """Read log(sum(exp(x))), computed of what remains when the maximum is taken away."""
+    kept = {**keep, "keepdims": 1}
+    most = r.add("ReduceMax", [x], [r.between(y)], **kept)
+    rest = r.add("Exp", [r.add("Sub", [x, most], [r.between(y)])], [r.between(y)])
+    log = r.add("Log", [r.add("ReduceSum", [rest], [r.between(y)], **kept)], [r.between(y)])
+    if keep["keepdims"]:
+        r.add("Add", [log, most], [y])
+        return
+    total = r.add("Add", [log, most], [r.between(y)])
+    r.add("Squeeze", [total], [y], dims=sorted(keep["axes"]))
+
+
+@reads("LogSoftmax")
+def _log_softmax(r: Reader, node: Any) -> None:
+    ndim = r.rank(node.input[0])
+    axis = r.attributes(node).get("axis", 1 if r.opset < 13 else -1) % ndim
+    if r.opset < 13 and any(extent != 1 for extent in r.extents(node.input[0])[axis + 1 :]):
+        raise OperatorError("before opset 13, only axes without others after them are supported")
+    r.add("LogSoftmax", node.input, node.output, axis=axis)
+
+
+@reads("Swish")
+def _swish(r: Reader, node: Any) -> None:
+    alpha, x, hint = r.attributes(node).get("alpha", 1.0), node.input[0], node.output[0]
+    if alpha == 1:
+        r.add("Swish", [x], [hint])
+        return
+    gate = r.add("Sigmoid", [r.add("Scale", [x], [r.between(hint)], scale=alpha)], [r.between(hint)])
+    r.add("Mul", [x, gate], [hint])
 
 
 @reads("ArgMax", "ArgMin")
@@ -387,14 +466,11 @@ def _arg(r: Reader, node: Any) -> None:
 
 @reads("Cast")
 def _cast(r: Reader, node: Any) -> None:
-    from netbuilder.data.tensor_records import NUMPY_TYPES
-    from netbuilder.exchange.onnx.library import onnx_library
-
-    requested = np.dtype(onnx_library().helper.tensor_dtype_to_np_dtype(r.attributes(node)["to"]))
-    number = next((number for number, dtype in NUMPY_TYPES.items() if dtype == requested), None)
-    if number is None:
-        raise OperatorError(f"a cast to {requested} is not supported")
-    r.add("Cast", node.input, node.output, to=number)
+    requested = np.dtype(r.library.helper.tensor_dtype_to_np_dtype(r.attributes(node)["to"]))
+    if r.dtype(node.input[0]) == requested:
+        r.same(node.input[0], node.output[0])
+        return
+    r.add("Cast", node.input, node.output, to=type_number(requested))
 
 
 @reads("LSTM", "GRU", "RNN")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.control.onnx_node import reference_node
+from netbuilder.ops.control.onnx_node import ONNXNode, onnx_node, reference_node
+from netbuilder.ops.core.operator import STRING
 from netbuilder.proto import OperatorError
 
-__all__ = ["ReferenceNodeWarning", "holds_graphs", "names_read", "reference_arguments", "supported_dtype"]
+__all__ = ["ReferenceNodeWarning", "holds_graphs", "names_read", "reference_arguments", "supported_dtype", "try_node"]
 
 _RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"
 })  # fmt: skip
 _DTYPES = frozenset(map(np.dtype, "? i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 O".split()))
+
+
+_MOST_TRIED = 1 << 20  # elements of the inputs of a node that is run once when it is read
 
 
 class ReferenceNodeWarning(UserWarning):
@@ -50,6 +55,50 @@ def reference_arguments(node: Any, opsets: Any) -> dict[str, Any]:
     }
     reference_node(**arguments)  # raises an error if onnx does not implement it
     return arguments
+
+
+def try_node(arguments: Mapping[str, Any], inputs: Sequence[Any]) -> None:
+    """Run a node once on an example, so that one that onnx cannot run is refused when a model is read.
+
+    Args:
+        arguments: those of the operator ``ONNXNode``.
+        inputs: the constants, and the specs of values that are computed, whose elements are made up.
+
+    Raises:
+        OperatorError: onnx cannot run it.
+    """
+    sizes = [math.prod(each.shape) for each in inputs]
+    if sum(sizes) > _MOST_TRIED:
+        return
+    given = [each if isinstance(each, np.ndarray) else _example(each) for each in inputs]
+    free = any(not isinstance(each, np.ndarray) and each.dtype.kind not in "fb" for each in inputs)
+    op = ONNXNode(**arguments).with_arity(len(inputs), 1)
+    try:
+        onnx_node(op, _Host(), *given)
+    except Exception as error:
+        cause = error.__cause__ or error
+        if not free or isinstance(cause, (NotImplementedError, TypeError, AttributeError)):
+            raise OperatorError(f"onnx cannot run the node: {error}") from error
+
+
+class _Host:
+    """What ``onnx_node`` needs of a context."""
+
+    def host(self, value: Any) -> Any:
+        return value
+
+
+def _example(spec: Any) -> Any:
+    """Return elements for a value that is computed: whole numbers are 1, which is a valid index and extent."""
+    if spec.dtype == STRING:
+        return np.full(spec.shape, b"", STRING)
+    if spec.dtype.kind != "f":
+        return np.ones(spec.shape, spec.dtype)
+    return (
+        np.linspace(0.1, 0.9, max(math.prod(spec.shape), 1))
+        .astype(spec.dtype)[: math.prod(spec.shape)]
+        .reshape(spec.shape)
+    )
 
 
 def _trains(node: Any) -> bool:

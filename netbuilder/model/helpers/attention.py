@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from netbuilder.graph.blob import BlobReference
-from netbuilder.graph.scope import CurrentNameScope
+from netbuilder.graph.blob import BlobReference, ScopedName
 from netbuilder.model.helpers.dropout import dropout as add_dropout
 from netbuilder.model.helpers.engine import own_arguments
 from netbuilder.model.helpers.extents import check_extents
@@ -56,13 +55,13 @@ class KeyValueCache:
 
     batch: int
     length: int
-    positions: str = "cache_positions"
-    mask: str = "cache_mask"
+    positions: BlobReference = BlobReference("cache_positions")
+    mask: BlobReference = BlobReference("cache_mask")
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def extend(self, model: ModelHelper, name: str, rows: BlobReference, heads: int, width: int) -> BlobReference:
+    def extend(self, model: ModelHelper, name: Blob, rows: BlobReference, heads: int, width: int) -> BlobReference:
         """Store the rows of a run's positions, (batch, heads, T, width); return those of all positions."""
-        blob = BlobReference(CurrentNameScope() + name, model.net)
+        blob = BlobReference(ScopedName(name), model.net)
         self.shapes[str(blob)] = (self.batch, heads, self.length, width)
         stored: BlobReference = model.net.ScatterAssign([blob, self.positions, rows], blob, axis=2)
         return stored
@@ -261,7 +260,7 @@ def attention(
         q, k = (model.net.RotaryEmbedding([part, *rotary, *where], part + "_rotated") for part in (q, k))
     if cache is not None:
         k, v = (
-            cache.extend(model, f"{blob_out}_{what}", part, groups, width)
+            cache.extend(model, blob_out + f"_{what}", part, groups, width)
             for what, part in (("keys", k), ("values", v))
         )
         mask, causal = cache.mask, False

@@ -366,7 +366,7 @@ class _Row:
 
 @dataclass(slots=True, eq=False)
 class _Storage:
-    """Values in one buffer."""
+    """Values in one buffer: of one spec, or plain ones with as many elements of one type."""
 
     spec: TensorSpec
     values: list[Value]
@@ -384,8 +384,12 @@ class _Storage:
         return self.spec.dtype != STRING
 
     def bind(self, buffer: Array) -> None:
+        views = {self.spec.shape: buffer}
         for value in self.values:
-            value.buffer = buffer
+            shape = _spec(value).shape
+            if shape not in views:
+                views[shape] = buffer.reshape(shape)
+            value.buffer = views[shape]
 
     def place(self, plan: MemoryPlan, buffer: Array, step: Step) -> None:
         layout = self.spec.layout
@@ -400,6 +404,11 @@ class _Storage:
 def _spec(value: Value) -> TensorSpec:
     assert value.spec is not None
     return value.spec
+
+
+def _alike(a: TensorSpec, b: TensorSpec) -> bool:
+    """Whether values of two specs can have one buffer: the specs are equal but for the shape of plain values."""
+    return a == b or (a.layout is None and b.layout is None and (a.size, a.dtype) == (b.size, b.dtype))
 
 
 def _storage(values: Iterable[Value]) -> dict[Value, _Storage]:
@@ -448,7 +457,7 @@ def _overwrite(
             first, then = lives[before], lives[after]
             if first.end != index or then.start != index or first.place != then.place:
                 continue
-            if before.spec != after.spec or before.values[0].location != after.values[0].location:
+            if not _alike(before.spec, after.spec) or before.values[0].location != after.values[0].location:
                 continue
             before.values += after.values
             first.end = then.end

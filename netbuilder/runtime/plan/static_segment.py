@@ -45,6 +45,14 @@ def missing(name: str, net: Runner) -> BlobError:
     elif not hidden:
         scope = name.removesuffix(plain)  # blobs of other replicas have similar names, but are not meant
         known = [o for o in [*_made_before(name, net), *filled] if o.removesuffix(strip_prefix(o)) in ("", scope)]
+        parts = plain.split("/")
+        outside = [scope + "/".join(parts[i:]) for i in range(1, len(parts))]
+        if not updated and (found := [other for other in outside if other in known]):
+            why += (
+                f" (blob {found[0]!r} has a value; in a NameScope a name gets the scope's: to read that blob, pass "
+                f"ScopedBlobReference({strip_prefix(found[0])!r}), which is made outside of it)"
+            )
+            return BlobError(f"input blob {name!r} {why}")
         near = similar(plain, map(strip_prefix, known))  # without the scope, which would make all names similar
         if updated or _is_read_beside_another(name, net):
             why += " (for a parameter: run the init net, model.param_init_net)"

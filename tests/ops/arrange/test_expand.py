@@ -35,6 +35,13 @@ class TestExpand(OperatorSuite):
         return [x + np.zeros(asked)]
 
 
+def test_the_shape_as_an_argument():
+    x = np.arange(3, dtype=np.float32).reshape(3, 1)
+    (y,) = run_plain(Expand(shape=(2, 1, 2)), [x])
+    assert np.array_equal(y, np.broadcast_to(x, (2, 3, 2)))
+    assert Expand(shape=(2, 1, 2)).infer(f32(3, 1))[0].shape == (2, 3, 2)
+
+
 class TestExpandGradient(OperatorSuite):
     operator = ExpandGradient
     no_gradient = "a gradient operator"

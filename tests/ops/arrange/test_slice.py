@@ -65,6 +65,27 @@ class TestSlice(OperatorSuite):
         return [x[cut(x.shape, *bounds(op, given))]]
 
 
+class TestSliceWithSteps(OperatorSuite):
+    operator = Slice
+    refusals = (
+        refusal(Slice(starts=(0,), ends=(2,), steps=(0,)), [f32(3)], "one number other than 0", ArgumentError),
+        refusal(Slice(starts=(0,), ends=(2,), steps=(1, 1)), [f32(3)], "for each of the starts", ArgumentError),
+    )
+
+    def draw(self, data):
+        axes = range(data.draw(st.integers(1, 2)))
+        starts, ends = (tuple(data.draw(st.integers(-7, 7)) for _ in axes) for _ in range(2))
+        steps = tuple(data.draw(st.sampled_from([-3, -1, 1, 2])) for _ in axes)
+        x = data.draw(floats(5, 3, 2))
+        if data.draw(st.booleans()):
+            return Slice(steps=steps), [x, np.int64(starts), np.int64(ends)]
+        return Slice(starts=starts, ends=ends, steps=steps), [x]
+
+    def reference(self, op, x, *given):
+        starts, ends = bounds(op, given)
+        return [x[tuple(slice(*each) for each in zip(starts, ends, op.steps))]]
+
+
 class TestSliceGradient(OperatorSuite):
     operator = SliceGradient
     no_gradient = "a gradient operator"

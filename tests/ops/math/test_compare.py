@@ -5,7 +5,7 @@ import operator
 import numpy as np
 from hypothesis import strategies as st
 
-from netbuilder.ops.math.compare import EQ, GE, GT, LE, LT, NE, And, Conditional, Not, Or, Where, Xor
+from netbuilder.ops.math.compare import EQ, GE, GT, LE, LT, NE, And, Conditional, Not, Or, Where, WhereGradient, Xor
 from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, i32, refusal
 
@@ -122,23 +122,46 @@ class TestNot(OperatorSuite):
 
 class TestWhere(OperatorSuite):
     operator = Where
-    no_gradient = "it has none"
+    wrt = (1, 2)
     refusals = (
         refusal(Where(), [i32(2), f32(2), f32(2)], "C must have elements of type bool, got int32"),
         refusal(Where(), [bools(2), f32(2), i32(2)], "Z must have the type of X, float32, got int32"),
-        refusal(Where(), [bools(2), f32(2, 3), f32(2, 3)], r"X must have shape \(2,\) = \(\*S\)"),
-        refusal(Where(broadcast_on_rows=True), [bools(2, 3), f32(2, 3), f32(2, 3)], r"C must have shape \(N,\)"),
+        refusal(Where(), [bools(2), f32(2, 3), f32(2, 3)], r"C \(2,\) and X \(2, 3\) and Z \(2, 3\) do not broadcast"),
+        refusal(
+            Where(broadcast_on_rows=True),
+            [bools(2, 3), f32(2, 3), f32(2, 3)],
+            "C must have one element for each row of X",
+        ),
     )
 
     def draw(self, data):
         rows = data.draw(st.booleans())
         dtype = data.draw(st.sampled_from([np.float32, np.int32]))
-        c = integers(data, (3,) if rows else (3, 2), np.bool_)
-        return Where(broadcast_on_rows=rows), [c, integers(data, (3, 2), dtype), integers(data, (3, 2), dtype)]
+        shapes = [(3, 2), (3, 1), (2,), ()]
+        c = integers(data, (3,) if rows else data.draw(st.sampled_from(shapes)), np.bool_)
+        x, z = (integers(data, (3, 2) if rows else data.draw(st.sampled_from(shapes)), dtype) for _ in range(2))
+        return Where(broadcast_on_rows=rows), [c, x, z]
+
+    def draw_gradient(self, data):
+        op, (c, x, z) = self.draw(data)
+        return op, [c, x.astype(np.float32), z.astype(np.float32)]
 
     def reference(self, op, c, x, z):
         c = np.repeat(c[:, None], 2, axis=1) if op.broadcast_on_rows else c
         return [c * x + ~c * z]
+
+
+class TestWhereGradient(OperatorSuite):
+    operator = WhereGradient
+    no_gradient = "a gradient operator"
+    refusals = (refusal(WhereGradient(), [bools(2), f32(2), f32(2), f32(3)], "dY must have"),)
+
+    def draw(self, data):
+        c, dy = integers(data, (3, 2), np.bool_), integers(data, (3, 2), np.float32)
+        return WhereGradient(), [c, np.ones((2,), np.float32), np.ones((3, 1), np.float32), dy]
+
+    def reference(self, op, c, x, z, dy):
+        return [(c * dy).sum(axis=0), (~c * dy).sum(axis=1, keepdims=True)]
 
 
 class TestConditional(OperatorSuite):

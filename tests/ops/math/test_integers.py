@@ -3,8 +3,10 @@
 import operator as python
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
+from checks import run_plain
 from netbuilder.ops.math.integers import BitwiseAnd, BitwiseOr, BitwiseXor, Mod
 from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, i32, i64, refusal
@@ -17,8 +19,9 @@ class TestMod(OperatorSuite):
     operator = Mod
     no_gradient = "it has none"
     refusals = (
-        refusal(Mod(), [i32(2)], "divisor must be given, and must not be 0", ArgumentError),
-        refusal(Mod(divisor=2), [f32(2)], "X must have elements of type int8, int16, int32 or int64, got float32"),
+        refusal(Mod(), [i32(2)], "or a second input, must be given, and must not be 0", ArgumentError),
+        refusal(Mod(divisor=2), [f32(2)], "X must hold signed integers, got float32"),
+        refusal(Mod(), [i32(2), i32(3)], r"X \(2,\) and D \(3,\) do not broadcast"),
         refusal(Mod(divisor=2**31), [i32(2)], "the divisor of int32 numbers must lie in .*, got 2147483648"),
     )
 
@@ -37,6 +40,18 @@ class TestMod(OperatorSuite):
 def truncated(value, divisor):
     rest = abs(value) % abs(divisor)
     return rest if value >= 0 else -rest
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_remainders_by_an_input(follow):
+    op = Mod(sign_follow_divisor=follow)
+    x, d = np.int64([[7, -7, 8]]), np.int64([[3], [-3]])
+    (y,) = run_plain(op, [x, d])
+    assert y.tolist() == ([[1, 2, 2], [-2, -1, -1]] if follow else [[1, -1, 2], [1, -1, 2]])
+    (y,) = run_plain(op, [np.float32([5.5, -5.5]), np.float32([2, 2])])
+    assert y.tolist() == ([1.5, 0.5] if follow else [1.5, -1.5])
+    with pytest.raises(ZeroDivisionError, match="the integers of D must not be 0"):
+        run_plain(op, [x, np.int64([0])])
 
 
 class _Bitwise(OperatorSuite):

@@ -17,11 +17,13 @@ class _Extremum(OperatorSuite):
 
     def draw(self, data):
         shape = data.draw(st.sampled_from([(), (3,), (2, 2)]))
-        return self.operator(), [data.draw(floats(*shape)) for _ in range(data.draw(st.integers(1, 3)))]
+        other = data.draw(st.sampled_from([shape, shape[-1:], (1,) * len(shape)]))  # is broadcast
+        count = data.draw(st.integers(1, 3))
+        return self.operator(), [data.draw(floats(*(other if i == 1 else shape))) for i in range(count)]
 
     def draw_gradient(self, data):
         far = data.draw(floats(6, 2, low=-3, apart=0.3))  # no two are so near that a step swaps them
-        return self.operator(), [far[:2], far[2:4], far[4:]]
+        return self.operator(), [far[:2], far[2:4], far[4:5]]
 
     def reference(self, op, *xs):
         return [functools.reduce(type(self).function, xs)]
@@ -30,9 +32,9 @@ class _Extremum(OperatorSuite):
 def unlike(cls):
     return (
         refusal(
-            cls(), [f32(2), f32(3), f32(2)], r"X \(all of the same shape\), must have the shape of X|dY must have the"
+            cls(), [f32(2), f32(3), f32(2)], r"X0 \(2,\) and X1 \(3,\) and X2 \(2,\) do not broadcast|Y and dY must have"
         ),
-        refusal(cls(), [i32(2), i32(2), i32(2)], "must have inputs of one floating type"),
+        refusal(cls(), [f32(2), i32(2), f32(2)], "type"),
     )
 
 
@@ -69,6 +71,20 @@ class TestMaxGradient(_ExtremumGradient):
 class TestMinGradient(_ExtremumGradient):
     operator, choose = MinGradient, staticmethod(np.min)
     refusals = unlike(MinGradient)
+
+
+def test_whole_numbers_and_unknowns():
+    (y,) = run_plain(Max(), [np.int64([1, 5]), np.int64([3])])
+    assert y.tolist() == [3, 5] and y.dtype == np.int64
+    (y,) = run_plain(Min(), [np.float32([np.nan, 1]), np.float32([0, np.inf])])
+    assert np.isnan(y[0]) and y[1] == 1
+
+
+def test_the_gradient_of_what_was_broadcast_is_summed():
+    x, z = np.float32([[1, 5], [7, 2]]), np.float32([3, 3])
+    y = np.maximum(x, z)
+    dx, dz = run_plain(MaxGradient().with_arity(4, 2), [y, np.float32([[1, 2], [3, 4]]), x, z])
+    assert dx.tolist() == [[0, 2], [3, 0]] and dz.tolist() == [1, 4]
 
 
 class _Arg(OperatorSuite):

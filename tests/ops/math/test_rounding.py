@@ -1,4 +1,4 @@
-"""Abs, Sign, Floor, Ceil, Clip."""
+"""Abs, Sign, Floor, Ceil, Round, Clip."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from checks import run_plain
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.ops.math.rounding import Abs, AbsGradient, Ceil, Clip, ClipGradient, Floor, Sign
+from netbuilder.ops.math.rounding import Abs, AbsGradient, Ceil, Clip, ClipGradient, Floor, Round, Sign
 from netbuilder.proto import ArgumentError, GradientError
 from netbuilder.proto.arguments import make_op
 from suite import f32, floats, refusal
@@ -15,7 +15,7 @@ from unary_suite import UnaryGradientOperatorSuite, UnaryOperatorSuite, unlike, 
 
 class TestAbs(UnaryOperatorSuite):
     operator, function, avoid = Abs, staticmethod(lambda x: np.where(x < 0, -x, x)), 0.0
-    refusals = wants_floats(Abs)
+    refusals = (refusal(Abs(), [f32(2).with_dtype(bool)], "X must have elements of type"),)
 
 
 class TestSign(UnaryOperatorSuite):
@@ -37,6 +37,17 @@ class TestCeil(UnaryOperatorSuite):
     operator, function = Ceil, staticmethod(lambda x: -(-x // 1))
     no_gradient = "it has none"
     refusals = wants_floats(Ceil)
+
+
+class TestRound(UnaryOperatorSuite):
+    operator, function = Round, staticmethod(lambda x: np.floor(x + 0.5))
+    no_gradient = "it has none"
+    refusals = wants_floats(Round)
+
+
+def test_half_way_numbers_become_even():
+    (y,) = run_plain(Round(), [np.float32([0.5, 1.5, -0.5, -2.5])])
+    assert y.tolist() == [0, 2, 0, -2]
 
 
 class TestClip(UnaryOperatorSuite):

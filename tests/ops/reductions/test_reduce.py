@@ -8,6 +8,8 @@ from checks import run_plain
 from netbuilder.ops.reductions.reduce import (
     ReduceMean,
     ReduceMeanGradient,
+    ReduceProd,
+    ReduceProdGradient,
     ReduceSum,
     ReduceSumGradient,
     SumElements,
@@ -116,6 +118,17 @@ class TestReduceSum(_Reduction):
         return [self.reduced(op, x)[0]]
 
 
+class TestReduceProd(_Reduction):
+    operator = ReduceProd
+    refusals = (refusal(ReduceProd(axes=(2,)), [f32(2, 3)], r"axes must lie in \[-2, 2\)"),)
+
+    def reference(self, op, x):
+        y = x
+        for axis in sorted({axis % 3 for axis in op.axes} or {0, 1, 2}, reverse=True):
+            y = np.multiply.reduce(y, axis=axis)
+        return [y.reshape(self.reduced(op, x)[2]) if op.keepdims else y]
+
+
 class TestReduceMean(_Reduction):
     operator = ReduceMean
     refusals = (
@@ -146,6 +159,24 @@ class TestReduceSumGradient(_ReductionGradient):
 
     def reference(self, op, dy, x, y):
         return [np.zeros(x.shape) + dy.reshape(self.reduced(op, x)[2])]
+
+
+class TestReduceProdGradient(_ReductionGradient):
+    operator = ReduceProdGradient
+    refusals = (refusal(ReduceProdGradient(), [f32(2), f32(2, 3), f32(1, 1)], "the same number of elements"),)
+
+    def draw(self, data):
+        op, (dy, x, y) = super().draw(data)
+        return op, [dy, np.where(x < data.draw(st.sampled_from([-3, -1.5])), np.float32(0), x), y]
+
+    def reference(self, op, dy, x, y):
+        axes = tuple({axis % 3 for axis in op.axes} or {0, 1, 2})
+        dx = np.zeros(x.shape) + dy.reshape(self.reduced(op, x)[2])
+        for place in np.ndindex(x.shape):
+            others = x.copy()
+            others[place] = 1
+            dx[place] *= others[tuple(slice(None) if i in axes else n for i, n in enumerate(place))].prod()
+        return [dx]
 
 
 class TestReduceMeanGradient(_ReductionGradient):

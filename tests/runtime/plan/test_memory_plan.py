@@ -26,8 +26,8 @@ def step(inputs, outputs, lane=0, scratch=0, inplace=()):
     return made
 
 
-def value(name, size=16):
-    return Value(name, 0, TensorSpec((size,), np.dtype(np.float32)))
+def value(name, *shape, dtype=np.float32):
+    return Value(name, 0, TensorSpec(shape or (16,), np.dtype(dtype)))
 
 
 @st.composite
@@ -124,6 +124,23 @@ def test_values_of_which_one_has_memory_of_its_own_or_another_lane():
         steps = [step([], [a]), step([], [b], lane), step([a, b], [])]
         assign([a, b], steps, apart={b} if apart else (), rows=[[b, a]])
         assert as_row([b.buffer, a.buffer]) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "read_later", "shared"),
+    [
+        ((4, 2, 2), np.float32, False, True),
+        ((4, 2, 2), np.float32, True, False),
+        ((4, 2, 2), np.int32, False, False),
+        ((4, 2), np.float32, False, False),
+    ],
+)
+def test_a_value_in_another_shape_overwrites_the_one_it_is_made_from(shape, dtype, read_later, shared):
+    a, b = value("a", 2, 8), value("b", *shape, dtype=dtype)
+    steps = [step([], [a]), step([a], [b], inplace=[(0, 0)]), step([a, b] if read_later else [b], [])]
+    assign([a, b], steps)
+    assert (a.buffer.shape, b.buffer.shape) == ((2, 8), shape)
+    assert np.shares_memory(a.buffer, b.buffer) is shared
 
 
 @settings(max_examples=4 * settings().max_examples, deadline=None)

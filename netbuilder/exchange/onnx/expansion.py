@@ -1,0 +1,85 @@
+"""Nodes in place of one: those of the function that ONNX defines an operator by, or of the branch that If takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from netbuilder.ops.core.operator import TensorSpec
+
+__all__ = ["branch_taken", "expanded", "with_functions_inlined"]
+
+_AS_THEY_ARE = frozenset({"ReduceLogSumExp", "SequenceMap"})
+
+
+def with_functions_inlined(onnx: Any, model: Any) -> Any:
+    """Return a model in which calls of its own functions are replaced by their nodes."""
+    if not len(model.functions):
+        return model
+    from onnx import inliner
+
+    return inliner.inline_local_functions(model)
+
+
+def branch_taken(node: Any, constants: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    """Return the graph that an If with a constant condition runs; None for any other node."""
+    if node.op_type != "If" or node.input[0] not in constants:
+        return None
+    chosen = "then_branch" if constants[node.input[0]].reshape(-1)[0] else "else_branch"
+    return next(each.g for each in node.attribute if each.name == chosen)
+
+
+def expanded(onnx: Any, node: Any, opsets: Iterable[Any], spec: Callable[[str], TensorSpec | None]) -> Any:
+    """Return the graph that ONNX defines a node by; None if there is none, or types of inputs are unknown.
+
+    Inner values have names that no other value has, if the node's outputs have.
+    """
+    versions = {each.domain: each.version for each in opsets}
+    try:
+        schema = onnx.defs.get_schema(node.op_type, versions.get("", 1), "")
+    except Exception:  # unknown to this version of onnx
+        return None
+    if not (schema.has_function or schema.has_context_dependent_function) or node.op_type in _AS_THEY_ARE:
+        return None
+    node = _with_defaults(onnx, node, schema)
+    infos = []
+    for name in dict.fromkeys(name for name in node.input if name):
+        found = spec(name)
+        if found is None or found.dtype.kind not in "fiub":
+            return None
+        kind = onnx.helper.np_dtype_to_tensor_dtype(found.dtype)
+        infos.append(onnx.helper.make_tensor_value_info(name, kind, found.shape))
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    one = onnx.helper.make_graph([node], "one", infos, outputs)
+    model = onnx.helper.make_model(one, opset_imports=list(opsets))
+    try:
+        from onnx import inliner
+
+        made = inliner.inline_selected_functions(model, [("", node.op_type)], inline_schema_functions=True)
+    except Exception:  # a version of onnx without this
+        return None
+    return None if any(each.op_type == node.op_type for each in made.graph.node) else _prefixed(made.graph, node)
+
+
+def _with_defaults(onnx: Any, node: Any, schema: Any) -> Any:
+    """Return a node with all attributes that have a default, which the inliner does not add."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    given = {each.name for each in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
+            copy.attribute.append(attribute.default_value)
+    return copy
+
+
+def _prefixed(graph: Any, node: Any) -> Any:
+    """Give the values inside a graph names that begin with that of the node's first output."""
+    first = next(filter(None, node.output))
+    kept = {"", *node.input, *node.output}
+    for each in graph.node:
+        for names in (each.input, each.output):
+            for i, name in enumerate(names):
+                names[i] = name if name in kept else f"{first}/{name}"
+    return graph

@@ -139,6 +139,10 @@ def noise(size: dcgan.DCGANSize) -> Callable[[np.random.Generator, int], Inputs]
     return draw
 
 
+EFFICIENT = classifier(efficientnet.create_efficientnet, dropout=0.0, stochastic_depth=0.0)
+CONVNEXT = classifier(convnext.create_convnext, stochastic_depth=0.0)
+SWIN = classifier(swin.create_swin, stochastic_depth=0.0)
+
 _V2 = mobilenet.MobileNetV2(0.5, ((1, 16, 1, 1), (2, 24, 2, 2)))
 _EFFICIENT = efficientnet.EfficientNet(0.5, 1.5, 0.0, ((1, 3, 1, 16, 1), (2, 5, 2, 24, 1)))
 _V3 = mobilenet.MobileNetV3(
@@ -150,7 +154,7 @@ _GAN = dcgan.DCGANSize(2, 4, 6)
 SMALL: dict[str, Case] = {
     "mobilenet-v2": Case(classifier(mobilenet.create_mobilenet_v2, dropout=0.0), _V2, images(32), normalizes=True),
     "mobilenet-v3": Case(classifier(mobilenet.create_mobilenet_v3, dropout=0.0), _V3, images(32), normalizes=True),
-    "efficientnet": Case(classifier(efficientnet.create_efficientnet), _EFFICIENT, images(32), normalizes=True),
+    "efficientnet": Case(EFFICIENT, _EFFICIENT, images(32), normalizes=True),
     "regnet-x": Case(
         classifier(regnet.create_regnet), regnet.RegNet(4, 8, 6.0, 2.0, 4, stem=8), images(32), normalizes=True
     ),
@@ -179,15 +183,12 @@ USUAL: dict[str, Case] = {
         f"mobilenet-v3-{size}": Case(classifier(mobilenet.create_mobilenet_v3, dropout=0.0), size, images(64))
         for size in mobilenet.MOBILENET_V3
     },
-    **{
-        f"efficientnet-{size}": Case(classifier(efficientnet.create_efficientnet, dropout=0.0), size, images(64))
-        for size in efficientnet.EFFICIENTNET
-    },
+    **{f"efficientnet-{size}": Case(EFFICIENT, size, images(64)) for size in efficientnet.EFFICIENTNET},
     **{f"regnet-{size}": Case(classifier(regnet.create_regnet), size, images(64)) for size in regnet.REGNET},
     **{f"densenet{size}": Case(classifier(densenet.create_densenet), size, images(64)) for size in densenet.DENSENET},
-    **{f"convnext-{size}": Case(classifier(convnext.create_convnext), size, images(64)) for size in convnext.CONVNEXT},
+    **{f"convnext-{size}": Case(CONVNEXT, size, images(64)) for size in convnext.CONVNEXT},
     **{size: Case(classifier(vit.create_vit, image_size=64), size, images(64)) for size in vit.VIT},
-    **{f"swin-{size}": Case(classifier(swin.create_swin), size, images(224), batch=1) for size in ("tiny",)},
+    **{f"swin-{size}": Case(SWIN, size, images(224), batch=1) for size in ("tiny",)},
     "unet": Case(classifier(unet.create_unet), "usual", pixels(32)),
     "gpt2-small": Case(language_model(16), "small", text(50257, 16), batch=2),
     "bert-base": Case(encoder(16), "base", text(30522, 16, segments=True), batch=2),

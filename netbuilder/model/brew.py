@@ -28,6 +28,7 @@ from netbuilder.model.helpers import (
 from netbuilder.model.helpers import attention as _attention
 from netbuilder.model.helpers import conv as _conv
 from netbuilder.model.helpers import dropout as _dropout
+from netbuilder.model.helpers import einsum as _einsum
 from netbuilder.model.helpers import elementwise_linear as _elementwise_linear
 from netbuilder.model.helpers import embedding as _embedding
 from netbuilder.model.helpers import fc as _fc
@@ -57,6 +58,7 @@ __all__ = [
     "depth_concat",
     "depthwise",
     "dropout",
+    "einsum",
     "elementwise_linear",
     "elu",
     "embedding",
@@ -87,6 +89,7 @@ __all__ = [
     "spatial_bn",
     "spatial_gn",
     "squeeze_excite",
+    "stochastic_depth",
     "sub",
     "sum",
     "tanh",
@@ -244,6 +247,7 @@ depth_concat = register(outputs.depth_concat)
 depthwise = register(_conv.depthwise)
 dropout = register(_dropout.dropout)
 elementwise_linear = register(_elementwise_linear.elementwise_linear)
+einsum = register(_einsum.einsum)
 embedding = register(_embedding.embedding)
 elu = register(nonlinearity.elu)
 fc = register(_fc.fc)
@@ -273,6 +277,7 @@ sparse_lengths_sum_4bit_rowwise_sparse = register(quantization.sparse_lengths_su
 spatial_bn = register(normalization.spatial_bn)
 spatial_gn = register(normalization.spatial_gn)
 squeeze_excite = register(_conv.squeeze_excite)
+stochastic_depth = register(_dropout.stochastic_depth)
 sub = register(algebra.sub)
 sum = register(algebra.sum)
 tanh = register(nonlinearity.tanh)

@@ -61,14 +61,17 @@ def create_efficientnet(
     no_loss: bool = False,
     *,
     dropout: float | None = None,
+    stochastic_depth: float = 0.2,
     bn_epsilon: float = 1e-5,
     bn_momentum: float = 0.9,
 ) -> Any:
-    """Add an EfficientNet, without stochastic depth.
+    """Add an EfficientNet.
 
     Args:
         size: one of ``EFFICIENTNET``, or such a row.
         dropout: dropout probability of the pooled features, in [0, 1); None: that of the size.
+        stochastic_depth: probability that a sample skips the last block in training; that of others grows in proportion
+            to their number.
         The others are those of ``create_mobilenet_v2``.
 
     Returns:
@@ -85,13 +88,14 @@ def create_efficientnet(
     conv = NormalizedConv(model, is_test, bn_epsilon, bn_momentum, "swish")
     dim = divisible(32 * width)
     x = conv(data, "conv1", num_input_channels, dim, 3, stride=2, pad=1)
-    number = 0
+    number, total = 0, sum(math.ceil(blocks * table.depth) for *_, blocks in table.stages)
     for expansion, kernel, stride, channels, blocks in table.stages:
         for block in range(math.ceil(blocks * table.depth)):
             number, made = number + 1, divisible(channels * width)
             x = add_inverted_residual(
                 conv, x, f"block{number}", dim, divisible(dim * expansion), made, kernel=kernel,
                 stride=stride if block == 0 else 1, squeezed=max(1, dim // 4), gates=("Swish", "Sigmoid"),
+                skipped=stochastic_depth * (number - 1) / total,
             )  # fmt: skip
             dim = made
     x = conv(x, "conv_last", dim, 4 * dim, 1)

@@ -115,6 +115,7 @@ def add_inverted_residual(
     stride: int = 1,
     squeezed: int = 0,
     gates: tuple[str, str] = ("Relu", "Sigmoid"),
+    skipped: float = 0.0,
 ) -> BlobReference:
     """Add convolutions 1x1 to ``wide`` channels, depthwise, and 1x1 to ``dim_out``, and the input if shapes are equal.
 
@@ -122,6 +123,7 @@ def add_inverted_residual(
         wide: channels between; if it is ``dim_in``, the first convolution is omitted.
         squeezed: channels of the squeeze of gates; 0: no gates.
         gates: activation and gate of ``brew.squeeze_excite``.
+        skipped: probability that a sample skips the block in training, if shapes are equal.
     """
     x = blob if wide == dim_in else conv(blob, f"{name}_expand", dim_in, wide, 1)
     x = conv(x, f"{name}_depthwise", wide, wide, kernel, stride=stride, pad=kernel // 2, group=wide)
@@ -130,7 +132,10 @@ def add_inverted_residual(
             conv.model, x, f"{name}_gated", wide, squeezed, activation=gates[0], gate=gates[1], weight_init=MSRA
         )
     x = conv(x, f"{name}_project", wide, dim_out, 1, relu=False)
-    return brew.add(conv.model, [x, blob], f"{name}_sum") if stride == 1 and dim_in == dim_out else x
+    if stride != 1 or dim_in != dim_out:
+        return x
+    x = brew.stochastic_depth(conv.model, x, f"{name}_survived", skipped, is_test=bool(conv.is_test))
+    return brew.add(conv.model, [x, blob], f"{name}_sum")
 
 
 def create_mobilenet_v2(

@@ -15,6 +15,7 @@ from netbuilder.zoo.layers import SMALL, Blob, add_head, add_linear, chosen
 
 __all__ = ["SWIN", "Swin", "create_swin"]
 
+_SKIPPED = {"tiny": 0.2, "small": 0.3, "base": 0.5}
 _UNSEEN = -100.0  # added to the scores of pixels that are neighbors only because windows were shifted around the border
 
 
@@ -56,17 +57,19 @@ def create_swin(
     no_loss: bool = False,
     *,
     image_size: int = 224,
+    stochastic_depth: float | None = None,
 ) -> Any:
-    """Add a Swin transformer, without stochastic depth.
+    """Add a Swin transformer.
 
     Args:
         data: images, (N, num_input_channels, image_size, image_size).
         num_labels: number of classes; the scores are ``scores``.
         size: one of ``SWIN``, or such a row.
         label: classes, (N,), int32.
-        is_test: has no effect: the net is the same in training and testing.
+        is_test: no sample skips a block.
         no_loss: return the scores.
         image_size: height and width in pixels; windows must divide the patches of each stage (224 for the usual sizes).
+        stochastic_depth: as for ``create_convnext``.
 
     Returns:
         The scores (N, num_labels) if ``no_loss``, (softmax, loss) if there is a label, otherwise the softmax.
@@ -81,6 +84,8 @@ def create_swin(
     unit = table.patch * table.window << len(table.layers) - 1
     if image_size < 1 or image_size % unit:
         raise ArgumentError(f"create_swin: image_size must be a multiple of {unit} pixels, got {image_size}")
+    skipped = (_SKIPPED[size] if isinstance(size, str) else 0.0) if stochastic_depth is None else stochastic_depth
+    step, number = 0.0 if is_test else skipped / max(1, sum(table.layers) - 1), 0
     dim, side = table.dim, image_size // table.patch
     x = brew.conv(model, data, "patches", num_input_channels, dim, table.patch, weight_init=SMALL, stride=table.patch)
     x = brew.transpose(model, x, "patch_vectors", axes=[0, 2, 3, 1])
@@ -91,7 +96,8 @@ def create_swin(
             dim, side = 2 * dim, side // 2
         for layer in range(layers):
             windows = _Windows(side, table.window, table.window // 2 if layer % 2 and side > table.window else 0)
-            x = _add_block(model, x, f"stage{stage}_{layer + 1}", dim, heads, windows)
+            x = _add_block(model, x, f"stage{stage}_{layer + 1}", dim, heads, windows, step * number)
+            number += 1
     x = brew.layer_norm(model, x, "final_norm", dim, axis=3)
     x = brew.reduce_mean(model, x, "final_avg", axes=[1, 2], keepdims=0)
     return add_head(model, add_linear(model, x, "scores", dim, num_labels), label, no_loss)
@@ -148,15 +154,20 @@ def _constant(model: ModelHelper, name: str, fill: str, values: Any) -> BlobRefe
     )
 
 
-def _add_block(model: ModelHelper, blob: Blob, name: str, dim: int, heads: int, windows: _Windows) -> BlobReference:
+def _add_block(
+    model: ModelHelper, blob: Blob, name: str, dim: int, heads: int, windows: _Windows, skipped: float
+) -> BlobReference:
     x = brew.layer_norm(model, blob, f"{name}_norm1", dim, axis=3)
     x = _rolled(model, x, f"{name}_rolled", -windows.shift)
     x = _add_attention(model, x, f"{name}_attention", dim, heads, windows)
     x = _rolled(model, x, f"{name}_back", windows.shift)
+    x = brew.stochastic_depth(model, x, f"{name}_attention_survived", skipped, is_test=False)
     x = brew.add(model, [blob, x], f"{name}_attended")
     inner = brew.layer_norm(model, x, f"{name}_norm2", dim, axis=3)
     inner = brew.gelu(model, add_linear(model, inner, f"{name}_fc1", dim, 4 * dim, axis=3), f"{name}_active")
-    return brew.add(model, [x, add_linear(model, inner, f"{name}_fc2", 4 * dim, dim, axis=3)], name)
+    inner = add_linear(model, inner, f"{name}_fc2", 4 * dim, dim, axis=3)
+    inner = brew.stochastic_depth(model, inner, f"{name}_survived", skipped, is_test=False)
+    return brew.add(model, [x, inner], name)
 
 
 def _rolled(model: ModelHelper, blob: BlobReference, name: str, by: int) -> BlobReference:

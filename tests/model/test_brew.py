@@ -326,3 +326,20 @@ def test_gates_of_channels(model):
     np.testing.assert_allclose(workspace.fetch("d"), want, rtol=1e-4, atol=1e-5)
     with pytest.raises(ArgumentError, match="squeeze_excite 'z': there is no operator 'Gate'"):
         brew.squeeze_excite(model, "x", "z", 4, 2, gate="Gate")
+
+
+@pytest.mark.parametrize("shape", [(400, 3), (400, 2, 2, 2)])
+def test_stochastic_depth_skips_whole_samples(model, shape):
+    brew.stochastic_depth(model, "x", "y", 0.25, ndim=len(shape), is_test=False)
+    assert (
+        brew.stochastic_depth(model, "x", "z", 0.25, is_test=True)
+        == "x"
+        == brew.stochastic_depth(model, "x", "z", 0.0, is_test=False)
+    )
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    y = run(model, x=x).fetch("y").reshape(400, -1)
+    kept = (y != 0).all(axis=1)
+    assert (kept | (y == 0).all(axis=1)).all() and 0.65 < kept.mean() < 0.85
+    np.testing.assert_allclose(y[kept], x.reshape(400, -1)[kept] / 0.75, rtol=1e-6)
+    with pytest.raises(ArgumentError, match=r"stochastic_depth 'y': ratio must be a number in \[0, 1\), got 1.0"):
+        brew.stochastic_depth(model, "x", "y", 1.0, is_test=False)

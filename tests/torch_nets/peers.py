@@ -18,7 +18,7 @@ from torchvision.models.efficientnet import MBConvConfig
 from torchvision.models.mobilenetv3 import InvertedResidualConfig
 from torchvision.models.regnet import BlockParams
 
-from netbuilder.zoo import convnext, densenet, dlrm, mobilenet, vit
+from netbuilder.zoo import convnext, densenet, dlrm, mobilenet, swin, vit
 from zoo_cases import CLASSES
 
 __all__ = ["PEERS", "Entry", "Peer"]
@@ -140,8 +140,7 @@ def vision_order(named: dict[str, torch.Tensor]) -> Iterator[str]:
 
 
 def shifted(size: Any) -> nn.Module:
-    if isinstance(size, str):
-        return getattr(tv, f"swin_{size[0]}")(num_classes=CLASSES, stochastic_depth_prob=0.0)
+    size = swin.SWIN[size] if isinstance(size, str) else size
     patch, window = [size.patch] * 2, [size.window] * 2
     layers, heads = list(size.layers), list(size.heads)
     options = {"stochastic_depth_prob": 0.0, "num_classes": CLASSES}

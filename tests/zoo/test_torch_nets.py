@@ -15,6 +15,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.parallel import Parallelize_CPU
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 from netbuilder.zoo import bert, convnext, densenet, dlrm, efficientnet, gpt2, mobilenet, regnet, swin, unet, vit
 from zoo_cases import CLASSES, SMALL, digest, fill, run
@@ -72,7 +73,7 @@ def step(name, devices, **options):
     return {blob: workspace.fetch(blob) for blob in names}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", SMALL)
 def test_two_devices_train_as_one(name):
     one, two = step(name, 1), step(name, 2)
@@ -82,7 +83,7 @@ def test_two_devices_train_as_one(name):
         np.testing.assert_allclose(two[blob], value, rtol=1e-4, atol=1e-4 * scale, err_msg=blob)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "dlrm"])
 def test_budgets_change_nothing(name):
     with pytest.raises(NetError, match="is too small") as raised:
@@ -187,3 +188,21 @@ def test_shapes_are_known_before_a_run():
             k: v.astype("f") if v.dtype.kind == "f" else v for k, v in case.draw(np.random.default_rng(0), 2).items()
         }
         assert infer_shapes([model.param_init_net, model.net], inputs).shapes[case.scores][:2] in ((2, CLASSES), (2, 1))
+
+
+@pytest.mark.parametrize(
+    "create, size, options, skipping",
+    [
+        (efficientnet.create_efficientnet, "b0", {}, 9),
+        (convnext.create_convnext, "tiny", {}, 17),
+        (swin.create_swin, "tiny", {}, 22),
+        (swin.create_swin, SMALL["swin"].size, {"image_size": 16}, 0),
+        (swin.create_swin, SMALL["swin"].size, {"image_size": 16, "stochastic_depth": 0.5}, 4),
+    ],
+)
+def test_samples_skip_blocks_in_training(create, size, options, skipping):
+    model, _ = built(create, 3, 10, size, **options)
+    ratios = [arguments(op)["ratio"] for op in operators(model, "Dropout") if op.output[0].endswith("survived_kept")]
+    assert len(ratios) == skipping and ratios == sorted(ratios)
+    model, _ = built(create, 3, 10, size, is_test=True, **options)
+    assert not operators(model, "Dropout")

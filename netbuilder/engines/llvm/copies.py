@@ -84,9 +84,9 @@ class _Code(Loops):
                 piece = b.let(f"udiv i64 {piece}, %squares")
             source, target = self._places(piece, outer - self._kind.inner_loop)
             if self._kind.inner_loop:
-                with self._for("0", f"%n{outer - 1}", 1) as i:
+                with self._for("0", f"%n{outer - 1}", 1) as number:
                     source, target = (
-                        self._moved(place, _BYTE, b.let(f"mul i64 {i}, %{name}{outer - 1}"))
+                        self._moved(place, _BYTE, b.let(f"mul i64 {number}, %{name}{outer - 1}"))
                         for place, name in ((source, "x"), (target, "y"))
                     )
                     getattr(self, f"_{self._kind.how}")(source, target)

@@ -167,7 +167,8 @@ def _read_array(onnx: Any, tensor: Any, field: int, file: BinaryIO, offset: int,
         )
     made: Array = np.empty(dims, dtype.newbyteorder("<"))
     file.seek(offset)
-    if file.readinto(made.reshape(-1).view(np.uint8).data) != length:
+    into: Any = file  # it is buffered
+    if into.readinto(made.reshape(-1).view(np.uint8).data) != length:
         raise ParseError(f"the file ends within the constant {tensor.name!r}")
     return made.astype(dtype, copy=False)
 

@@ -622,18 +622,20 @@ class Reader:
             found, extents = self.attributes(node), self.extents(node.input[0])
             wanted: Any = extents[slice(found.get("start", 0), found.get("end"))]
             if node.op_type == "Size":
-                wanted = math.prod(extents)  # type: ignore[arg-type]  # all are known
-            made: list[Array] | None = [np.array(wanted, np.int64)]
+                all_known: Any = extents
+                wanted = math.prod(all_known)
+            made: list[Array] = [np.array(wanted, np.int64)]
         else:
             self._work_left -= sum(self.constants[name].size for name in names_read(node)) + 1024
             if self._work_left < 0:
                 text = f"the constants to compute while reading are too many: over {MOST_WORK:,} elements"
                 raise OperatorError(text)
-            made = self._computed_before(node)
-            if made is None:
+            before = self._computed_before(node)
+            if before is None:
                 opsets, left = list(self._model.opset_import), (self._elements_left, self._most)
                 made = compute_node(self.library, node, opsets, self.constants, *left)
             else:
+                made = before
                 self._elements_left += sum(value.size for value in made)  # which counts once
         for name, value in zip(outputs, made):
             self.constants[name] = value

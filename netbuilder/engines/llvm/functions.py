@@ -1,8 +1,8 @@
 """Exponentials, logarithms, powers, tanh and erf, within 4 units in the last place.
 
 Each function takes the emitter and vectors of float32, or float64, and returns one. NaN, infinities and denormal
-numbers are served as by C's functions. Logarithms and powers of float32 are computed in float64, which holds what
-cancels; float64 has no power and no erf here.
+numbers are served as by C's functions. Powers of float32, and logarithms to the bases 2 and 10, are computed in
+float64, which holds what cancels; float64 has no power and no erf here.
 """
 
 from __future__ import annotations
@@ -87,6 +87,12 @@ _TAIL = (
 _LOG = (
     1.479819860511658591e-1, 1.531383769920937332e-1, 1.818357216161805012e-1, 2.222219843214978396e-1,
     2.857142874366239149e-1, 3.999999999940941908e-1, 6.666666666666735130e-1,
+)  # fmt: skip
+
+# log(1 + f) = f - f * f / 2 + f * f * f * polynomial(f), for float32. Source: Moshier, Cephes, logf.
+_LOG_SINGLE = (
+    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+    2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
 )  # fmt: skip
 
 _LOG2_TERMS = 9  # of the series of artanh, whose argument is at most 0.172 here
@@ -226,6 +232,28 @@ def _log_of_double(e: Emitter, x: str) -> str:
     return e.fma(k, e.constant(_DOUBLE.high, _D), e.negate(rest, _D), _D)
 
 
+def _log_of_single(e: Emitter, x: str) -> str:
+    """Return the natural logarithm of float32 that is positive and finite."""
+    denormal = e.compare("olt", x, e.constant(2.0**-126))
+    x = e.select(denormal, e.binary("fmul", x, e.constant(2.0**25)), x)
+    bits = e.convert("bitcast", x, "float", "i32")
+    exponent = e.binary(
+        "ashr", e.binary("sub", bits, e.constant(0x3F3504F3, "i32"), "i32"), e.constant(23, "i32"), "i32"
+    )
+    rest = e.binary("sub", bits, e.binary("shl", exponent, e.constant(23, "i32"), "i32"), "i32")
+    k = e.convert("sitofp", exponent, "i32", "float")
+    k = e.select(denormal, e.binary("fsub", k, e.constant(25)), k)
+    f = e.binary("fsub", e.convert("bitcast", rest, "i32", "float"), e.constant(1))
+    square = e.binary("fmul", f, f)
+    y = e.binary("fmul", e.binary("fmul", e.polynomial(f, _LOG_SINGLE), square), f)
+    y = e.fma(square, e.constant(-0.5), e.fma(k, e.constant(_SINGLE.low), y))
+    return e.fma(k, e.constant(_SINGLE.high), e.binary("fadd", f, y))
+
+
+def log(e: Emitter, x: str) -> str:
+    return _with_limits(e, x, _log_of_single(e, x))
+
+
 def _logarithm(factor: float) -> Callable[[Emitter, str], str]:
     """Return the logarithm that is ``factor`` times the binary one."""
 
@@ -256,23 +284,14 @@ def _with_limits(e: Emitter, x: str, y: str, kind: str = "float", zero: float = 
     return e.select(e.compare("olt", x, least, kind), e.constant(math.nan, kind), y, kind)
 
 
-def _log1p(e: Emitter, x: str, log: Callable[[Emitter, str], str]) -> str:
-    """Return log(1 + x) for float64, by the natural logarithm, but for what is not above -1."""
-    whole = e.binary("fadd", x, e.constant(1, _D), _D)
-    lost = e.binary("fsub", x, e.binary("fsub", whole, e.constant(1, _D), _D), _D)
-    return e.binary("fadd", log(e, whole), e.binary("fdiv", lost, whole, _D), _D)
-
-
-def log1p(e: Emitter, x: str) -> str:
-    wide = e.convert("fpext", x, "float", _D)
-    y = _log1p(e, wide, lambda e, u: e.binary("fmul", _log2(e, u), e.constant(math.log(2), _D), _D))
-    y = e.select(e.compare("oeq", x, e.constant(0)), x, e.convert("fptrunc", y, _D, "float"))  # -0 stays
-    return _with_limits(e, x, y, zero=-1)
-
-
-def log1p_of_double(e: Emitter, x: str) -> str:
-    y = e.select(e.compare("oeq", x, e.constant(0, _D), _D), x, _log1p(e, x, _log_of_double), _D)  # -0 stays
-    return _with_limits(e, x, y, _D, -1)
+def log1p(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
+    one = e.constant(1, f.real)
+    whole = e.binary("fadd", x, one, f.real)
+    lost = e.binary("fsub", x, e.binary("fsub", whole, one, f.real), f.real)
+    y = _log_of_single(e, whole) if f is _SINGLE else _log_of_double(e, whole)
+    y = e.binary("fadd", y, e.binary("fdiv", lost, whole, f.real), f.real)
+    y = e.select(e.compare("oeq", x, e.constant(0, f.real), f.real), x, y, f.real)  # -0 stays
+    return _with_limits(e, x, y, f.real, -1)
 
 
 # 2 ** r = the sum of (r * log(2)) ** i / i!, for |r| <= 1/2: to 1e-10.
@@ -316,7 +335,7 @@ FUNCTIONS: Mapping[str, Callable[..., str]] = {
     "erfc": erfc,
     "exp": exp,
     "expm1": expm1,
-    "log": _logarithm(math.log(2)),
+    "log": log,
     "log10": _logarithm(math.log10(2)),
     "log1p": log1p,
     "log2": _logarithm(1.0),
@@ -330,7 +349,7 @@ FUNCTIONS_OF_DOUBLES: Mapping[str, Callable[..., str]] = {
     "expm1": partial(expm1, f=_DOUBLE),
     "log": _logarithm_of_double(1.0),
     "log10": _logarithm_of_double(1 / math.log(10)),
-    "log1p": log1p_of_double,
+    "log1p": partial(log1p, f=_DOUBLE),
     "log2": _logarithm_of_double(1 / math.log(2)),
     "tanh": partial(tanh, f=_DOUBLE),
 }

@@ -15,6 +15,8 @@ from netbuilder.proto.numbers import check_numbers, check_whole_numbers
 
 __all__ = ["Generator"]
 
+_TOKENS = "generated_tokens"
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -47,7 +49,7 @@ class Generator:
         self.workspace = workspace
         self.cache = KeyValueCache(batch, length)
         model = ModelHelper("generate", init_params=False)
-        self.scores = build(model, BlobReference("tokens"), self.cache)
+        self.scores = build(model, BlobReference(_TOKENS), self.cache)
         self.net = model.net
         self._start()
         workspace.create_net(model.net)
@@ -60,7 +62,7 @@ class Generator:
         """Compute the scores after the last of some tokens, (N, T), of which the first has this position."""
         numbers = np.arange(first, first + tokens.shape[1], dtype=np.int32)
         feed = self.workspace.feed
-        feed("tokens", tokens.astype(np.int32))
+        feed(_TOKENS, tokens.astype(np.int32))
         feed(str(self.cache.positions), numbers)
         feed(str(self.cache.mask), np.arange(self.cache.length) <= numbers[:, None])
         self.workspace.run_net(self.net.Name())

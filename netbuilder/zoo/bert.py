@@ -83,7 +83,7 @@ def create_bert(
     """
     table = chosen("create_bert", size, BERT)
     dim, kept = table.dim, 0.0 if is_test else dropout
-    x = brew.embedding(model, data, "tokens", table.tokens, dim, weight_init=SMALL)
+    x = brew.embedding(model, data, "token_rows", table.tokens, dim, weight_init=SMALL)
     x = brew.positions(model, x, "placed", dim, table.length, steps=steps)
     x = brew.add(
         model, [x, brew.embedding(model, segments, "of_segment", table.segments, dim, weight_init=SMALL)], "sum"

@@ -78,7 +78,7 @@ def create_gpt2(
     vectors = model.create_param(
         "token_vectors", [table.tokens, dim], Initializer(SMALL[0], **SMALL[1]), ParameterTags.WEIGHT
     )
-    x = brew.embedding(model, data, "tokens", table=vectors, dense_gradient=1)
+    x = brew.embedding(model, data, "token_rows", table=vectors, dense_gradient=1)
     x = brew.positions(model, x, "placed", dim, table.length, steps=steps, cache=cache)
     x = add_dropout(model, x, "placed_drop", kept, is_test)
     deep = ("GaussianFill", {"std": 0.02 / math.sqrt(2 * table.layers)})

@@ -245,6 +245,8 @@ def test_prompts_that_are_refused(trained, prompt, steps, options, match):
         (lambda m: brew.attention(m, "x", "y", 8, 4, dropout=0.1), "is_test is required with dropout"),
         (lambda m: brew.positions(m, "x", "y", 8, 4, kind="sine"), "must be 'learned' or 'sinusoidal', got 'sine'"),
         (lambda m: brew.positions(m, "x", "y", 7, 4, kind="sinusoidal"), "the width must be even, got 7"),
+        (lambda m: brew.positions(m, "x", "y", 8, 4, steps=5), "steps must be at most length=4, got 5"),
+        (lambda m: brew.positions(m, "x", "y", 8, 4, steps=0), "steps must be a positive integer, got 0"),
         (lambda m: brew.rotary_tables(m, "y", 3, 4), "the width must be even, got 3"),
         (lambda m: brew.rotary_tables(m, "y", 4, 4, base=0.0), "base must be positive, got 0.0"),
         (lambda m: brew.transformer_block(m, "x", "y", 8, 4, activation="glu"), "one of gelu, .* did you mean 'gelu'"),

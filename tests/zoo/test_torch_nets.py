@@ -11,7 +11,7 @@ import pytest
 
 from netbuilder.graph import infer_shapes
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import ModelHelper
+from netbuilder.model import Generator, ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.parallel import Parallelize_CPU
 from netbuilder.proto import ArgumentError, NetError
@@ -206,3 +206,22 @@ def test_samples_skip_blocks_in_training(create, size, options, skipping):
     assert len(ratios) == skipping and ratios == sorted(ratios)
     model, _ = built(create, 3, 10, size, is_test=True, **options)
     assert not operators(model, "Dropout")
+
+
+def test_gpt2_generates_a_token_a_step():
+    """With a cache, what the whole net finds most likely."""
+    case = SMALL["gpt2"]
+    size, steps = case.size, 6
+
+    def build(model, tokens, cache):
+        return gpt2.create_gpt2(model, tokens, size, None, True, True, cache=cache)
+
+    model, workspace = ModelHelper("gpt2"), Workspace(threads=1)
+    scores = gpt2.create_gpt2(model, "data", size, None, True, True, steps=steps)
+    workspace.run_net_once(model.param_init_net)
+    for blob in map(str, model.params):
+        workspace.feed(blob, fill(blob, workspace.fetch(blob).shape).astype(np.float32))
+    found = Generator(workspace, build, length=size.length, batch=2)([[1, 2], [12, 0]], steps - 2)
+    workspace.feed("data", found)
+    workspace.run_net_once(model.net)
+    assert (workspace.fetch(str(scores)).argmax(axis=2)[:, 1:-1] == found[:, 2:]).all()

@@ -16,6 +16,7 @@
 #   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder,
 #                          QUICK=1 compiles a sample
 #   make cudnn-graphs      ask cuDNN, without a GPU, which graphs it has kernels for, and NCCL for an id (installs 3 GB)
+#   make onnx-models       export models of torchvision, timm and transformers, read them, compare with onnxruntime (6 GB)
 #   make venv       only install; EXTRAS=... names the extras, as in setup.py
 #   make clean      remove all that the others made
 
@@ -35,7 +36,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # time limits, so three keep two cores busy. Each process would compile all modules if it could not store them.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test fuzz test-gpu test-emulated test-openmpi caffe2-tests onnx-caffe2-cases caffe2-tests-page operators-page onednn-interface cuda-kernels cudnn-graphs lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu test-emulated test-openmpi caffe2-tests onnx-caffe2-cases caffe2-tests-page operators-page onednn-interface cuda-kernels cudnn-graphs onnx-models lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -152,6 +153,17 @@ $(CUDNN_VENV)/.made: tests/cudnn_requirements.txt
 	$(CUDNN_VENV)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	touch $@
 
+# An environment of its own (6 GB). MODELS is a part of the titles; the exported files stay in .onnx-models.
+ONNX_MODELS_VENV := .onnx-models/venv
+
+onnx-models: $(ONNX_MODELS_VENV)/.made
+	$(TEST_ENV) PYTHONPATH="$(CURDIR)/tests:$(CURDIR)" $(ONNX_MODELS_VENV)/bin/python -m onnx_models .onnx-models/files $(MODELS)
+
+$(ONNX_MODELS_VENV)/.made: tests/onnx_models/requirements.txt
+	$(PYTHON) -m venv $(ONNX_MODELS_VENV)
+	$(ONNX_MODELS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	touch $@
+
 CAFFE2_VENV := .caffe2-tests/venv
 
 caffe2-tests: $(CAFFE2_VENV)/.made
@@ -226,5 +238,5 @@ $(PROTO_VENV)/.made:
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PROTO_VENV) $(EMULATED) $(OPENMPI) .cudnn .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PROTO_VENV) $(EMULATED) $(OPENMPI) .cudnn .onnx-models .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,13 +28,13 @@ _INT64 = np.dtype(np.int64)
 
 
 def _prepare_reshaped(
-    op: Operator, x: TensorSpec, outs: Sequence[TensorSpec], constants: Sequence[Any] = ()
+    op: Operator, x: TensorSpec, outs: Sequence[TensorSpec | None], constants: Sequence[Any] = ()
 ) -> Prepared:
     """Prepare a copy of the input's elements in another shape, and copies of constants into the further outputs."""
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         source, y = inputs[0].reshape(-1), outputs[0].reshape(-1)
-        calls = [partial(np.copyto, out, value) for out, value in zip(outputs[1:], constants)]
+        calls = [partial(np.copyto, out, value) for out, value in zip(outputs[1:], constants) if out is not None]
         if not np.may_share_memory(source, y):
             calls.append(partial(np.copyto, y, source))
         if not calls:
@@ -147,8 +147,9 @@ def reshape(op: Reshape, ctx: RunContext, x: Any, shape: Any = None) -> tuple[An
 def _prepare_reshape(op: Reshape, ctx: PlanContext, x: TensorSpec, *shape: TensorSpec) -> Prepared | None:
     if x.dtype == STRING:
         return None
-    outs = op.infer(x.plain, *shape)
-    return _prepare_reshaped(op, x, outs, [np.array(x.shape, outs[1].dtype)])
+    y, old = op.infer(x.plain, *shape)
+    outs = [y, old if ctx.demand(1) != "never" else None] if op.n_out > 1 else [y]
+    return _prepare_reshaped(op, x, outs, [np.array(x.shape, old.dtype)])
 
 
 @prepare(Reshape, device=GPU)

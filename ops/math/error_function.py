@@ -116,10 +116,10 @@ def erf(xp: Any, x: Array) -> Array:
     """Return the error function, 2 / sqrt(pi) times the integral of exp(-t * t) from 0 to x.
 
     Args:
-        xp: numpy or cupy; where kernels are traced, it has the function.
+        xp: numpy or cupy; where kernels are traced, it has the function for float32.
         x: float32 or float64.
     """
-    if hasattr(xp, "erf"):
+    if x.dtype == "float32" and hasattr(xp, "erf"):
         return xp.erf(x)
     size = xp.abs(x)
     inner = xp.clip(x, -1, 1)
@@ -129,7 +129,7 @@ def erf(xp: Any, x: Array) -> Array:
 
 def normal_cdf(xp: Any, x: Array) -> Array:
     """Return the distribution function of the standard normal at x, float32 or float64; accurate far below 0 too."""
-    if hasattr(xp, "erfc"):
+    if x.dtype == "float32" and hasattr(xp, "erfc"):
         return 0.5 * xp.erfc(x * -math.sqrt(0.5))
     tail = _upper_tail(xp, xp.abs(x) * math.sqrt(0.5))
     tail *= 0.5

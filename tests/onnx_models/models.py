@@ -51,7 +51,8 @@ _TIMM = {
     "darknet53": 64, "mobilenetv3_small_100": 64, "mobilenetv4_conv_small": 64, "mobileone_s0": 64, "fbnetc_100": 64,
     "tinynet_e": 64, "ghostnet_100": 64, "lcnet_050": 64, "repvgg_a0": 64, "rexnet_100": 64, "hardcorenas_a": 64,
     "efficientnet_b0": 64, "tf_efficientnet_b0": 64, "tf_efficientnetv2_b0": 64, "mixnet_s": 64, "spnasnet_100": 64,
-    "convnext_atto": 64, "convnextv2_atto": 64, "convmixer_768_32": 32, "edgenext_xx_small": 64, "inception_next_atto": 64,
+    "convnext_atto": 64, "convnextv2_atto": 64, "convmixer_768_32": 32, "edgenext_xx_small": 64,
+    "inception_next_atto": 64,
     "vit_tiny_patch16_224": 224, "vit_small_patch32_224": 224, "deit_tiny_patch16_224": 224,
     "deit3_small_patch16_224": 224, "beit_base_patch16_224": 224, "eva02_tiny_patch14_224": 224, "cait_xxs24_224": 224,
     "xcit_nano_12_p16_224": 224, "swin_tiny_patch4_window7_224": 224, "swinv2_cr_tiny_224": 224,
@@ -69,44 +70,70 @@ _TIMM = {
     "shvit_s1": 224, "selecsls42": 64, "tresnet_m": 64, "xception41": 96, "legacy_xception": 96, "inception_v4": 96,
     "inception_resnet_v2": 96, "rdnet_tiny": 64, "ese_vovnet19b_dw": 64, "regnetz_b16": 64, "semnasnet_075": 64,
 }  # fmt: skip
-_TEXT = {
-    "Bert": {}, "Albert": {"embedding_size": 128}, "Roberta": {}, "XLMRoberta": {}, "Electra": {"embedding_size": 128},
-    "Deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 64},
-    "DebertaV2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 32},
-    "ModernBert": {"global_attn_every_n_layers": 2, "local_attention": 16, "pad_token_id": 0, "cls_token_id": 1,
-                   "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2},
-    "DistilBert": {"dim": 768, "n_layers": 2, "n_heads": 12}, "MobileBert": {}, "SqueezeBert": {}, "MPNet": {},
-    "Camembert": {}, "Ernie": {}, "ConvBert": {}, "RoFormer": {}, "Funnel": {"block_sizes": [1, 1]}, "FNet": {},
-    "XLNet": {"n_layer": 2, "d_model": 256, "n_head": 4}, "MegatronBert": {"hidden_size": 768, "num_attention_heads": 12},
-    "Splinter": {}, "LayoutLM": {}, "Nystromformer": {"segment_means_seq_len": 16, "num_landmarks": 4}, "YosoX": None,
-    "GPT2": {"n_layer": 2}, "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "hidden_size": 768,
-                                       "num_heads": 12},
-    "GPTNeoX": {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048}, "GPTJ": {"n_layer": 2, "n_embd": 512, "n_head": 8, "rotary_dim": 32},
-    "Bloom": {"n_layer": 2, "hidden_size": 256, "n_head": 4}, "OPT": {"word_embed_proj_dim": 768}, "Falcon": {"hidden_size": 512, "num_attention_heads": 8},
-    "Llama": {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1376},
-    "Mistral": {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1376, "head_dim": 64},
-    "Qwen2": {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1376},
-    "Qwen3": {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1376},
+_GROUPED = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1376}
+_FULL = {**_GROUPED, "num_key_value_heads": 8}
+_GPT_J = {"n_layer": 2, "n_embd": 512, "n_head": 8, "rotary_dim": 32}
+_RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+_TOKENS = {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}
+_BOTH_WAYS = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 512, "encoder_attention_heads": 8,
+              "decoder_attention_heads": 8}  # fmt: skip
+_TEXT: dict[str, dict[str, Any]] = {
+    "Bert": {},
+    "Albert": {"embedding_size": 128},
+    "Roberta": {},
+    "XLMRoberta": {},
+    "Electra": {"embedding_size": 128},
+    "Deberta": {**_RELATIVE, "max_relative_positions": 64},
+    "DebertaV2": {**_RELATIVE, "position_buckets": 32},
+    "ModernBert": {"global_attn_every_n_layers": 2, "local_attention": 16, **_TOKENS},
+    "DistilBert": {"dim": 768, "n_layers": 2, "n_heads": 12},
+    "MobileBert": {},
+    "SqueezeBert": {},
+    "MPNet": {},
+    "Camembert": {},
+    "Ernie": {},
+    "ConvBert": {},
+    "RoFormer": {},
+    "Funnel": {"block_sizes": [1, 1]},
+    "FNet": {},
+    "XLNet": {"n_layer": 2, "d_model": 256, "n_head": 4},
+    "MegatronBert": {"hidden_size": 768, "num_attention_heads": 12},
+    "Splinter": {},
+    "LayoutLM": {},
+    "GPT2": {"n_layer": 2},
+    "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "hidden_size": 768, "num_heads": 12},
+    "GPTNeoX": {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048},
+    "GPTJ": _GPT_J,
+    "CodeGen": _GPT_J,
+    "Bloom": {"n_layer": 2, "hidden_size": 256, "n_head": 4},
+    "OPT": {"word_embed_proj_dim": 768},
+    "Falcon": {"hidden_size": 512, "num_attention_heads": 8},
+    "Llama": {**_GROUPED, "num_key_value_heads": 4},
+    "Mistral": {**_GROUPED, "head_dim": 64},
+    "Qwen2": _GROUPED,
+    "Qwen3": _GROUPED,
     "Phi": {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048},
-    "Phi3": {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1376, "pad_token_id": 0},
-    "Gemma": {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1376, "head_dim": 64},
-    "Gemma2": {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 1376, "head_dim": 64},
-    "StableLm": {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1376},
-    "CodeGen": {"n_layer": 2, "n_embd": 512, "n_head": 8, "rotary_dim": 32}, "Olmo": {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1376},
-    "GraniteX": None, "Cohere": {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1376, "num_key_value_heads": 8},
-    "Starcoder2": {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 2048},
-    "T5": {"num_layers": 2, "num_decoder_layers": 2}, "MT5": {"num_layers": 2, "num_decoder_layers": 2},
-    "Bart": {"encoder_layers": 2, "decoder_layers": 2, "d_model": 512, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "encoder_attention_heads": 8, "decoder_attention_heads": 8},
-    "Pegasus": {"encoder_layers": 2, "decoder_layers": 2, "d_model": 512, "encoder_attention_heads": 8, "decoder_attention_heads": 8},
-    "Marian": {"encoder_layers": 2, "decoder_layers": 2, "d_model": 512, "encoder_attention_heads": 8, "decoder_attention_heads": 8, "pad_token_id": 0, "decoder_start_token_id": 0},
-}  # fmt: skip
+    "Phi3": {**_FULL, "pad_token_id": 0},
+    "Gemma": {**_GROUPED, "head_dim": 64},
+    "Gemma2": {**_GROUPED, "head_dim": 64},
+    "StableLm": _FULL,
+    "Olmo": _FULL,
+    "Cohere": _FULL,
+    "Starcoder2": _GROUPED,
+    "T5": {"num_layers": 2, "num_decoder_layers": 2},
+    "MT5": {"num_layers": 2, "num_decoder_layers": 2},
+    "Bart": {**_BOTH_WAYS, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048},
+    "Pegasus": _BOTH_WAYS,
+    "Marian": {**_BOTH_WAYS, "pad_token_id": 0, "decoder_start_token_id": 0},
+}
+_COUNTS_LAYERS = ("n_layer", "num_layers", "n_layers", "encoder_layers", "block_sizes")
 _BOTH_EXPORTERS = frozenset({
     "resnet18", "densenet121", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "convnext_tiny", "vit_b_32",
     "swin_t", "fcn_resnet50", "deeplabv3_resnet50", "lraspp_mobilenet_v3_large", "r3d_18", "vit_tiny_patch16_224",
     "swin_tiny_patch4_window7_224", "convnextv2_atto", "mobilevit_xxs", "efficientformer_l1", "coatnet_nano_rw_224",
-    "levit_128s", "mixer_s32_224", "dm_nfnet_f0", "eca_nfnet_l0", "xcit_nano_12_p16_224", "pvt_v2_b0", "edgenext_xx_small",
-    "focalnet_tiny_srf", "raft_small", "Bert", "Albert", "Roberta", "Electra", "DistilBert", "GPT2", "Llama", "Qwen2",
-    "OPT", "T5", "Mistral", "Phi", "ModernBert", "Deberta", "MPNet",
+    "levit_128s", "mixer_s32_224", "dm_nfnet_f0", "eca_nfnet_l0", "xcit_nano_12_p16_224", "pvt_v2_b0",
+    "edgenext_xx_small", "focalnet_tiny_srf", "raft_small", "Bert", "Albert", "Roberta", "Electra", "DistilBert",
+    "GPT2", "Llama", "Qwen2", "OPT", "T5", "Mistral", "Phi", "ModernBert", "Deberta", "MPNet",
 })  # fmt: skip
 
 
@@ -120,8 +147,7 @@ def all_cases() -> Iterator[Case]:
     for name, size in _TIMM.items():
         named[f"timm/{name}"] = lambda name=name, size=size: _timm(name, size)
     for name, more in _TEXT.items():
-        if more is not None:
-            named[f"transformers/{name}"] = lambda name=name, more=more: _text(name, more)
+        named[f"transformers/{name}"] = lambda name=name, more=more: _text(name, more)
     named["torchvision/raft_small"] = _raft
     for name, size in _VIDEO.items():
         named[f"torchvision/{name}"] = lambda name=name, size=size: _video(name, size)
@@ -202,7 +228,7 @@ def _text(name: str, more: dict[str, Any]) -> Built:
             setattr(config, token, 0)
     made = getattr(transformers, f"{name}Model")(config)
     words = torch.randint(5, 1000, (1, 16))
-    if hasattr(config, "decoder_start_token_id") and getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False):
         return _tensors(made, names=("input_ids", "decoder_input_ids")), (words, words[:, :8])
     if name in ("FNet", "XLNet", "Funnel", "Bloom"):
         return _tensors(made, names=("input_ids",)), (words,)

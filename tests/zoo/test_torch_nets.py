@@ -133,7 +133,7 @@ PARAMETERS = {
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("create, size", PARAMETERS, ids=str)
+@pytest.mark.parametrize("create, size", PARAMETERS)
 def test_usual_sizes_have_the_published_numbers_of_parameters(create, size):
     model, _ = built(create, 3, 1000, size)
     assert parameter_count(model) == PARAMETERS[create, size]

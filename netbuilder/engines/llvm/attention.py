@@ -8,7 +8,6 @@ not depend on threads.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.functions import exp
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import PANELS, SLACK, panel_functions
+from netbuilder.engines.llvm.rows import call_of_threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -409,16 +409,13 @@ def _prepared(
         if ds is not None:
             buffers["ds"] = ds
         pointers = {name: buffer.ctypes.data for name, buffer in buffers.items()}
-        calls: list[Call] = []
+        rows = []
         for thread in range(threads):
             begin, end = (shapes.units * part // threads for part in (thread, thread + 1))
             own = scratch[thread * shapes.nbytes :][: shapes.nbytes]
-            words = _words(op, variant, shapes, pointers, own, begin, end, plain[ins.index("mask") :])
-            words[0] = address
-            argument: Any = ctypes.c_void_p(words.ctypes.data)
-            argument.kept = (words, inputs, outputs, scratch)
-            calls.append(partial(machine.function_at(address, brief=shapes.cost < _BRIEF), argument))
-        call = calls[0] if threads == 1 else ctx.together(calls)
+            rows.append(_words(op, variant, shapes, pointers, own, begin, end, plain[ins.index("mask") :]))
+            rows[-1][0] = address
+        call = call_of_threads(ctx, rows, (inputs, outputs, scratch), brief=shapes.cost < _BRIEF)
         return call if len(outputs) <= len(outs) or not variant.gradient else _with_dmask(call, ds, shapes, outputs[3])
 
     title = "attention_gradient" if variant.gradient else "attention"

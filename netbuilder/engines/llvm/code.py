@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, register_type, vector
-from netbuilder.engines.llvm.functions import FUNCTIONS
+from netbuilder.engines.llvm.functions import FUNCTIONS, FUNCTIONS_OF_DOUBLES
 from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
 
 __all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "Function", "converted", "generate"]
@@ -435,9 +435,10 @@ class Function:
                 return e.call(_ROUNDING[name], x, element=kind)
             if name == "copysign":
                 return e.call("copysign", x, operands[1], element=kind)
-            if name in FUNCTIONS and kind == "float":
+            functions = FUNCTIONS if kind == "float" else FUNCTIONS_OF_DOUBLES
+            if name in functions:
                 self._functions += 1
-                return FUNCTIONS[name](e, *operands)
+                return functions[name](e, *operands)
         elif name in (_OF_BOOL if compute.kind == "b" else _ARITHMETIC):
             return e.binary((_OF_BOOL if compute.kind == "b" else _ARITHMETIC)[name], x, operands[1], kind)
         elif name == "absolute":

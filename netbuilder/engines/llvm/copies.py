@@ -8,7 +8,6 @@ transposed in registers; else they are copied one by one. Elements of 4 bytes ar
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import transposed
-from netbuilder.engines.llvm.rows import MANY
+from netbuilder.engines.llvm.rows import MANY, call_of_threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
 
@@ -52,6 +51,11 @@ class _Kind:
     itemsize: int
     outer: int
 
+    @property
+    def inner_loop(self) -> bool:
+        """Whether the last of these axes is a loop in each piece, as finding the places of a piece takes time."""
+        return self.how != "squares" and self.outer > 1
+
 
 class _Code(Loops):
     """Writes the function of a kind.
@@ -78,14 +82,22 @@ class _Code(Loops):
             if self._kind.how == "squares":
                 first = b.let(f"mul i64 {b.let(f'urem i64 {piece}, %squares')}, {LANES}")
                 piece = b.let(f"udiv i64 {piece}, %squares")
-            source, target = self._places(piece)
-            getattr(self, f"_{self._kind.how}")(source, target, *([first] if first else []))
+            source, target = self._places(piece, outer - self._kind.inner_loop)
+            if self._kind.inner_loop:
+                with self._for("0", f"%n{outer - 1}", 1) as number:
+                    source, target = (
+                        self._moved(place, _BYTE, b.let(f"mul i64 {number}, %{name}{outer - 1}"))
+                        for place, name in ((source, "x"), (target, "y"))
+                    )
+                    getattr(self, f"_{self._kind.how}")(source, target)
+            else:
+                getattr(self, f"_{self._kind.how}")(source, target, *([first] if first else []))
         lines = [*sorted(b.declared), "define void @kernel(ptr %arguments) {", "entry:", *e.lines, "  br label %body"]
         return "\n".join([*lines, "body:", *b.lines, "  ret void", "}", ""])
 
-    def _places(self, piece: str) -> tuple[str, str]:
+    def _places(self, piece: str, axes: int) -> tuple[str, str]:
         b, offsets = self._body, ["0", "0"]
-        for k in reversed(range(self._kind.outer)):
+        for k in reversed(range(axes)):
             at = b.let(f"urem i64 {piece}, %n{k}") if k else piece
             piece = b.let(f"udiv i64 {piece}, %n{k}") if k else piece
             for j, name in enumerate("xy"):
@@ -214,9 +226,10 @@ def _job(source: Any, target: Any) -> tuple[_Kind, int, list[int]]:
         if other is not None and min(count, other[0]) > 3:
             outer.remove(other)
             kind, rest = "squares", [count, step, other[0], other[2], -(-other[0] // LANES)]
-    pieces = math.prod(extent for extent, _, _ in outer) * max(rest[4], 1)
+    made = _Kind(kind, size, len(outer))
+    pieces = math.prod(extent for extent, _, _ in outer[: len(outer) - made.inner_loop]) * max(rest[4], 1)
     arguments = [axis[k] for k in range(3) for axis in outer]
-    return _Kind(kind, size, len(outer)), pieces, [*arguments, *rest]
+    return made, pieces, [*arguments, *rest]
 
 
 def _copying(ctx: PlanContext, pairs: Sequence[Pair]) -> Call:
@@ -235,21 +248,15 @@ def _copying(ctx: PlanContext, pairs: Sequence[Pair]) -> Call:
         for part in range(count):
             bounds = [pieces * k // count for k in (part, part + 1)]
             rows[part].append([address, source.ctypes.data, target.ctypes.data, *bounds, *rest])
-    calls = [_call(of_thread, pairs, brief=nbytes < _BRIEF) for of_thread in rows if of_thread]
-    return calls[0] if len(calls) == 1 else ctx.together(calls)
+    return call_of_threads(ctx, [_words(each) for each in rows if each], pairs, brief=nbytes < _BRIEF)
 
 
-def _call(rows: Sequence[Sequence[int]], keep: Any, *, brief: bool) -> Call:
+def _words(rows: Sequence[Sequence[int]]) -> Any:
+    """Return the arguments of a function that calls those of several rows, or the row alone."""
+    if len(rows) == 1:
+        return np.array(rows[0], np.int64)
     width = max(map(len, rows))
-    words = np.zeros(3 + width * len(rows), np.int64)
-    for k, row in enumerate(rows):
-        words[3 + width * k :][: len(row)] = row
-    start = 3
-    if len(rows) > 1:
-        words[:3], start = [_many(), len(rows), width], 0
-    argument: Any = ctypes.c_void_p(words.ctypes.data + 8 * start)
-    argument.kept = (words, keep)
-    return partial(machine.function_at(int(words[start]), brief=brief), argument)
+    return np.array([_many(), len(rows), width, *(word for row in rows for word in [*row, *[0] * (width - len(row))])])
 
 
 @functools.cache

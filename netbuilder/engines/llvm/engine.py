@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from netbuilder.engines.engine import Engine
+from netbuilder.engines.arrays import aligned_empty
+from netbuilder.engines.engine import Engine, Location
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.traced import ELEMENTWISE, update_form
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.registry import CPU, prepare_table
 
 __all__ = ["LlvmEngine"]
+
+_ABOVE_LIBRARIES = 15
+"""The priority of kernels that are chosen before those of libraries, where they serve."""
 
 
 class LlvmEngine(Engine):
@@ -35,14 +40,37 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.copies import COPIES
         from netbuilder.engines.llvm.elementwise import elementwise
         from netbuilder.engines.llvm.reducing import REDUCING, reducing
+        from netbuilder.engines.llvm.top_k import top_k
+
+        def either(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+            """Prepare an elementwise operator, or a gradient that is summed over axes that were broadcast."""
+            return elementwise(op, ctx, *specs) or reducing(op, ctx, *specs)
 
         return {
             **dict.fromkeys(REDUCING, reducing),
-            **dict.fromkeys(ELEMENTWISE, elementwise),
+            **dict.fromkeys(ELEMENTWISE, either),
             **COPIES,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
+            "TopK": top_k,
         }
+
+    def register_kernels(self) -> None:
+        super().register_kernels()
+        if self.available():
+            from netbuilder.engines.llvm.products import PRODUCTS
+
+            prepare_table(PRODUCTS, device=CPU, engine=self.name, priority=_ABOVE_LIBRARIES)
+
+    def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
+        memory = aligned_empty(spec.nbytes)
+        memory.fill(0)
+        return memory
+
+    def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
+        from netbuilder.engines.llvm.products import reorder
+
+        return reorder(source, target)
 
     def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
         return update_form(op, specs, is_gpu=False)

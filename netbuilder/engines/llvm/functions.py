@@ -1,28 +1,73 @@
-"""Exponentials, logarithms, powers, tanh and erf of float32, within 4 units in the last place.
+"""Exponentials, logarithms, powers, tanh and erf, within 4 units in the last place.
 
-Each function takes the emitter and vectors of float32 and returns one. NaN, infinities and denormal numbers are served
-as by C's functions. Logarithms and powers are computed in float64, which holds what cancels.
+Each function takes the emitter and vectors of float32, or float64, and returns one. NaN, infinities and denormal
+numbers are served as by C's functions. Powers of float32, and logarithms to the bases 2 and 10, are computed in
+float64, which holds what cancels; float64 has no power and no erf here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from netbuilder.engines.llvm.emitter import Emitter, vector
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["FUNCTIONS", "FUNCTIONS_OF_DOUBLES"]
 
-# exp(r) = 1 + r + r * r * polynomial, for |r| <= log(2) / 2. Source: Moshier, Cephes, expf.
-_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is log(2); the first has few bits
-_MOST, _LEAST = 89.0, -104.0  # beyond these, exp is infinite or 0
 
-# tanh(x) = x + x * x * x * polynomial(x * x), for |x| < 0.625. Source: Moshier, Cephes, tanhf.
+@dataclass(frozen=True)
+class _Format:
+    """A type of floating-point numbers, and what exponentials of it need.
+
+    Args:
+        real, bits: LLVM's names of the type and of the integers of its size.
+        mantissa, bias: bits of the mantissa, and what is added to exponents.
+        high, low: their sum is log(2); the first has few bits.
+        exp: exp(r) = 1 + r + r * r * polynomial, for |r| <= log(2) / 2.
+        least, most: beyond these, exp is 0 or infinite; below ``denormal``, the result may be denormal.
+        nothing: above it, exp(-x) is nothing compared with 1.
+    """
+
+    real: str
+    bits: str
+    mantissa: int
+    bias: int
+    high: float
+    low: float
+    exp: tuple[float, ...]
+    least: float
+    most: float
+    denormal: float
+    nothing: float
+
+    @property
+    def rounds(self) -> float:
+        """Added to a small number, it rounds to an integer, which the last bits of the sum are."""
+        return 1.5 * 2**self.mantissa
+
+    def power(self, exponent: int) -> int:
+        """Return the bits of a power of two."""
+        return (self.bias + exponent) << self.mantissa
+
+
+# Sources of the numbers: Moshier, Cephes, expf; Sun, fdlibm, e_exp.c, and Taylor's series.
+_SINGLE = _Format(
+    "float", "i32", 23, 127, 0.693359375, -2.12194440e-4,
+    (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1),
+    -104.0, 89.0, -86.0, 20.0,
+)  # fmt: skip
+_DOUBLE = _Format(
+    "double", "i64", 52, 1023, 6.93147180369123816490e-1, 1.90821492927058770002e-10,
+    tuple(1 / math.factorial(i) for i in reversed(range(2, 14))), -746.0, 710.0, -700.0, 40.0,
+)  # fmt: skip
+
+# tanh(x) = x + x * z * polynomial(z), z = x * x, for |x| < 0.625; for float64 the polynomial is divided by another one.
+# Source: Moshier, Cephes, tanhf and tanh.
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-
-_ROUNDS = 1.5 * 2**23
-"""Added to a number below 2 ** 22, it rounds to an integer, which the last bits of the sum are."""
+_TANH_ABOVE = (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3)
+_TANH_BELOW = (1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3)
 
 # erf(x) = x + x * polynomial(x * x) for |x| < _ERF_NEAR; erfc(x) = exp(x * polynomial(x) - x) up to 4, where erf is 1
 # for float32. Source: Juffa, https://stackoverflow.com/a/35148199.
@@ -37,64 +82,84 @@ _TAIL = (
     -0.01075162619, 0.01822166943, 0.1397357335, 0.3435803187, 0.5107913569,
 )  # fmt: skip
 
+# log(1 + f) = f - (f * f / 2 - s * (f * f / 2 + z * polynomial(z))), s = f / (2 + f), z = s * s. Source: Sun, fdlibm,
+# e_log.c.
+_LOG = (
+    1.479819860511658591e-1, 1.531383769920937332e-1, 1.818357216161805012e-1, 2.222219843214978396e-1,
+    2.857142874366239149e-1, 3.999999999940941908e-1, 6.666666666666735130e-1,
+)  # fmt: skip
+
+# log(1 + f) = f - f * f / 2 + f * f * f * polynomial(f), for float32. Source: Moshier, Cephes, logf.
+_LOG_SINGLE = (
+    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+    2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
+)  # fmt: skip
+
 _LOG2_TERMS = 9  # of the series of artanh, whose argument is at most 0.172 here
 
 
-def _reduced(e: Emitter, x: str) -> tuple[str, str]:
-    """Return 2 ** 23 + k as bits, and expm1(r), where x = k * log(2) + r and |r| <= log(2) / 2."""
-    moved = e.fma(x, e.constant(1 / math.log(2)), e.constant(_ROUNDS))
-    k = e.binary("fsub", moved, e.constant(_ROUNDS))
-    r = e.fma(k, e.constant(-_LN2_HIGH), x)
-    r = e.fma(k, e.constant(-_LN2_LOW), r)
-    return e.convert("bitcast", moved, "float", "i32"), e.fma(e.polynomial(r, _EXP), e.binary("fmul", r, r), r)
+def _reduced(e: Emitter, x: str, f: _Format = _SINGLE) -> tuple[str, str]:
+    """Return bits that end with those of k, and expm1(r), where x = k * log(2) + r and |r| <= log(2) / 2."""
+    moved = e.fma(x, e.constant(1 / math.log(2), f.real), e.constant(f.rounds, f.real), f.real)
+    k = e.binary("fsub", moved, e.constant(f.rounds, f.real), f.real)
+    r = e.fma(k, e.constant(-f.high, f.real), x, f.real)
+    r = e.fma(k, e.constant(-f.low, f.real), r, f.real)
+    square = e.binary("fmul", r, r, f.real)
+    return e.convert("bitcast", moved, f.real, f.bits), e.fma(e.polynomial(r, f.exp, f.real), square, r, f.real)
 
 
-def _limited(e: Emitter, x: str, least: float, most: float) -> str:
+def _limited(e: Emitter, x: str, least: float, most: float, f: _Format = _SINGLE) -> str:
     """Return x, but at least and at most some numbers; NaN stays."""
-    x = e.select(e.compare("ogt", e.constant(least), x), e.constant(least), x)
-    return e.select(e.compare("olt", e.constant(most), x), e.constant(most), x)
+    low, high = e.constant(least, f.real), e.constant(most, f.real)
+    x = e.select(e.compare("ogt", low, x, f.real), low, x, f.real)
+    return e.select(e.compare("olt", high, x, f.real), high, x, f.real)
 
 
-def _power_of_two(e: Emitter, bits: str, more: str) -> str:
-    """Return 2 ** (k + more) for the bits that ``_reduced`` returns; the exponents lie in [-126, 127]."""
-    exponent = e.binary("add", e.binary("shl", bits, e.constant(23, "i32"), "i32"), more, "i32")
-    return e.convert("bitcast", exponent, "i32", "float")
+def _power_of_two(e: Emitter, bits: str, more: str, f: _Format = _SINGLE) -> str:
+    """Return 2 ** (k + n) for the bits that ``_reduced`` returns, where ``more`` has the bits of 2 ** n.
+
+    The exponents are those of normal numbers.
+    """
+    exponent = e.binary("add", e.binary("shl", bits, e.constant(f.mantissa, f.bits), f.bits), more, f.bits)
+    return e.convert("bitcast", exponent, f.bits, f.real)
 
 
-def _exponent(more: int) -> int:
-    """Return the bits of 2 ** more."""
-    return (127 + more) << 23
-
-
-def exp(e: Emitter, x: str) -> str:
-    x = _limited(e, x, _LEAST, _MOST)
-    bits, p = _reduced(e, x)
+def exp(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
+    x = _limited(e, x, f.least, f.most, f)
+    bits, p = _reduced(e, x, f)
     # by two factors, as the result may be denormal or infinite
-    low = e.compare("olt", x, e.constant(-86))
-    more = e.select(low, e.constant(_exponent(64), "i32"), e.constant(_exponent(-1), "i32"), "i32")
-    power = _power_of_two(e, bits, more)
-    return e.binary("fmul", e.fma(power, p, power), e.select(low, e.constant(2.0**-64), e.constant(2)))
+    low = e.compare("olt", x, e.constant(f.denormal, f.real), f.real)
+    more = e.select(low, e.constant(f.power(64), f.bits), e.constant(f.power(-1), f.bits), f.bits)
+    power = _power_of_two(e, bits, more, f)
+    factor = e.select(low, e.constant(2.0**-64, f.real), e.constant(2, f.real), f.real)
+    return e.binary("fmul", e.fma(power, p, power, f.real), factor, f.real)
 
 
-def expm1(e: Emitter, x: str) -> str:
-    bits, p = _reduced(e, _limited(e, x, -20, _MOST))
-    power = _power_of_two(e, bits, e.constant(_exponent(-1), "i32"))  # half, as all of it may be infinite
-    y = e.binary("fmul", e.fma(power, p, e.binary("fsub", power, e.constant(0.5))), e.constant(2))
-    small = e.compare("olt", e.call("fabs", x), e.constant(2.0**-24))  # so that -0 and denormal numbers stay
-    return e.select(small, x, y)
+def expm1(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
+    bits, p = _reduced(e, _limited(e, x, -f.nothing, f.most, f), f)
+    power = _power_of_two(e, bits, e.constant(f.power(-1), f.bits), f)  # half, as all of it may be infinite
+    y = e.fma(power, p, e.binary("fsub", power, e.constant(0.5, f.real), f.real), f.real)
+    y = e.binary("fmul", y, e.constant(2, f.real), f.real)
+    size = e.call("fabs", x, element=f.real)  # of small x, so that -0 and denormal numbers stay
+    return e.select(e.compare("olt", size, e.constant(0.5 ** (f.mantissa + 1), f.real), f.real), x, y, f.real)
 
 
-def tanh(e: Emitter, x: str) -> str:
-    size = e.call("fabs", x)
-    square = e.binary("fmul", x, x)
-    small = e.fma(e.polynomial(square, _TANH), e.binary("fmul", square, x), x)
-    small = e.select(e.compare("oeq", x, e.constant(0)), x, small)  # -0 stays
-    limited = _limited(e, size, 0, 10)
-    bits, p = _reduced(e, e.binary("fadd", limited, limited))
-    power = _power_of_two(e, bits, e.constant(_exponent(0), "i32"))
-    part = e.binary("fdiv", e.constant(2), e.binary("fadd", e.fma(power, p, power), e.constant(1)))
-    large = e.call("copysign", e.binary("fsub", e.constant(1), part), x)
-    return e.select(e.compare("olt", size, e.constant(0.625)), small, large)
+def tanh(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
+    size, square = e.call("fabs", x, element=f.real), e.binary("fmul", x, x, f.real)
+    if f is _SINGLE:
+        p = e.polynomial(square, _TANH)
+    else:
+        above, below = (e.polynomial(square, terms, f.real) for terms in (_TANH_ABOVE, _TANH_BELOW))
+        p = e.binary("fdiv", above, below, f.real)
+    small = e.fma(p, e.binary("fmul", square, x, f.real), x, f.real)
+    small = e.select(e.compare("oeq", x, e.constant(0, f.real), f.real), x, small, f.real)  # -0 stays
+    limited, one = _limited(e, size, 0, f.nothing / 2, f), e.constant(1, f.real)
+    bits, p = _reduced(e, e.binary("fadd", limited, limited, f.real), f)
+    power = _power_of_two(e, bits, e.constant(f.power(0), f.bits), f)
+    whole = e.binary("fadd", e.fma(power, p, power, f.real), one, f.real)
+    part = e.binary("fdiv", e.constant(2, f.real), whole, f.real)
+    large = e.call("copysign", e.binary("fsub", one, part, f.real), x, element=f.real)
+    return e.select(e.compare("olt", size, e.constant(0.625, f.real), f.real), small, large, f.real)
 
 
 def erf(e: Emitter, x: str) -> str:
@@ -102,7 +167,7 @@ def erf(e: Emitter, x: str) -> str:
     near = e.fma(e.polynomial(square, _ERF), x, x)
     size = _limited(e, e.call("fabs", x), 0, 4)
     bits, p = _reduced(e, e.fma(e.polynomial(size, _LOG_ERFC), size, e.negate(size)))
-    power = _power_of_two(e, bits, e.constant(_exponent(0), "i32"))
+    power = _power_of_two(e, bits, e.constant(_SINGLE.power(0), "i32"))
     far = e.binary("fsub", e.constant(1), e.fma(power, p, power))
     return e.select(e.compare("olt", size, e.constant(_ERF_NEAR)), near, e.call("copysign", far, x))
 
@@ -114,7 +179,8 @@ def erfc(e: Emitter, x: str) -> str:
     square = e.binary("fmul", size, size)
     lost = e.fma(size, size, e.negate(square))
     bits, p = _reduced(e, e.negate(square))
-    power = _power_of_two(e, bits, e.constant(_exponent(64), "i32"))  # by two factors, as the result may be denormal
+    # by two factors, as the result may be denormal
+    power = _power_of_two(e, bits, e.constant(_SINGLE.power(64), "i32"))
     p = e.fma(e.negate(lost), e.binary("fadd", p, e.constant(1)), p)
     power = e.fma(power, p, power)
     y = e.binary("fmul", e.binary("fmul", e.binary("fmul", tail, t), power), e.constant(2.0**-64))
@@ -129,22 +195,63 @@ def _with_nan(e: Emitter, x: str, y: str) -> str:
 _D = "double"
 
 
-def _log2(e: Emitter, x: str) -> str:
-    """Return the binary logarithm of float64 that is positive and finite, and no denormal number."""
+def _split(e: Emitter, x: str) -> tuple[str, str]:
+    """Return m and k, both float64, where x = m * 2 ** k and m in [sqrt(1/2), sqrt(2)); x is positive and normal."""
     bits = e.convert("bitcast", x, _D, "i64")
-    # the exponent for which the rest lies in [sqrt(1/2), sqrt(2))
-    root = 0x3FE6A09E667F3BCD
-    moved = e.binary("sub", bits, e.constant(root, "i64"), "i64")
+    moved = e.binary("sub", bits, e.constant(0x3FE6A09E667F3BCD, "i64"), "i64")  # sqrt(1/2)
     exponent = e.binary("ashr", moved, e.constant(52, "i64"), "i64")
     rest = e.binary("sub", bits, e.binary("shl", exponent, e.constant(52, "i64"), "i64"), "i64")
-    m = e.convert("bitcast", rest, "i64", _D)
+    narrow = e.convert("trunc", exponent, "i64", "i32")
+    return e.convert("bitcast", rest, "i64", _D), e.convert("sitofp", narrow, "i32", _D)
+
+
+def _log2(e: Emitter, x: str) -> str:
+    """Return the binary logarithm of float64 that is positive and finite, and no denormal number, for float32."""
+    m, k = _split(e, x)
     one = e.constant(1, _D)
     s = e.binary("fdiv", e.binary("fsub", m, one, _D), e.binary("fadd", m, one, _D), _D)
     square = e.binary("fmul", s, s, _D)
     terms = [2 / math.log(2) / (2 * i + 1) for i in reversed(range(_LOG2_TERMS))]
     series = e.binary("fmul", e.polynomial(square, terms, _D), s, _D)
-    narrow = e.convert("trunc", exponent, "i64", "i32")
-    return e.binary("fadd", series, e.convert("sitofp", narrow, "i32", _D), _D)
+    return e.binary("fadd", series, k, _D)
+
+
+def _log_of_double(e: Emitter, x: str) -> str:
+    """Return the natural logarithm of float64 that is positive and finite."""
+    denormal = e.compare("olt", x, e.constant(2.0**-1022, _D), _D)
+    x = e.select(denormal, e.binary("fmul", x, e.constant(2.0**54, _D), _D), x, _D)
+    m, k = _split(e, x)
+    k = e.select(denormal, e.binary("fsub", k, e.constant(54, _D), _D), k, _D)
+    part = e.binary("fsub", m, e.constant(1, _D), _D)
+    s = e.binary("fdiv", part, e.binary("fadd", part, e.constant(2, _D), _D), _D)
+    z = e.binary("fmul", s, s, _D)
+    half = e.binary("fmul", e.binary("fmul", part, part, _D), e.constant(0.5, _D), _D)
+    inner = e.binary("fadd", half, e.binary("fmul", e.polynomial(z, _LOG, _D), z, _D), _D)
+    small = e.fma(s, inner, e.binary("fmul", k, e.constant(_DOUBLE.low, _D), _D), _D)
+    rest = e.binary("fsub", e.binary("fsub", half, small, _D), part, _D)
+    return e.fma(k, e.constant(_DOUBLE.high, _D), e.negate(rest, _D), _D)
+
+
+def _log_of_single(e: Emitter, x: str) -> str:
+    """Return the natural logarithm of float32 that is positive and finite."""
+    denormal = e.compare("olt", x, e.constant(2.0**-126))
+    x = e.select(denormal, e.binary("fmul", x, e.constant(2.0**25)), x)
+    bits = e.convert("bitcast", x, "float", "i32")
+    exponent = e.binary(
+        "ashr", e.binary("sub", bits, e.constant(0x3F3504F3, "i32"), "i32"), e.constant(23, "i32"), "i32"
+    )
+    rest = e.binary("sub", bits, e.binary("shl", exponent, e.constant(23, "i32"), "i32"), "i32")
+    k = e.convert("sitofp", exponent, "i32", "float")
+    k = e.select(denormal, e.binary("fsub", k, e.constant(25)), k)
+    f = e.binary("fsub", e.convert("bitcast", rest, "i32", "float"), e.constant(1))
+    square = e.binary("fmul", f, f)
+    y = e.binary("fmul", e.binary("fmul", e.polynomial(f, _LOG_SINGLE), square), f)
+    y = e.fma(square, e.constant(-0.5), e.fma(k, e.constant(_SINGLE.low), y))
+    return e.fma(k, e.constant(_SINGLE.high), e.binary("fadd", f, y))
+
+
+def log(e: Emitter, x: str) -> str:
+    return _with_limits(e, x, _log_of_single(e, x))
 
 
 def _logarithm(factor: float) -> Callable[[Emitter, str], str]:
@@ -159,26 +266,32 @@ def _logarithm(factor: float) -> Callable[[Emitter, str], str]:
     return log
 
 
-def _with_limits(e: Emitter, x: str, y: str) -> str:
-    """Return y, a logarithm of x, with C's results where x is no positive finite number."""
-    infinite, zero = e.constant(math.inf), e.constant(0)
-    y = e.select(e.compare("olt", x, infinite), y, x)  # infinity and NaN
-    y = e.select(e.compare("oeq", x, zero), e.constant(-math.inf), y)
-    return e.select(e.compare("olt", x, zero), e.constant(math.nan), y)
+def _logarithm_of_double(factor: float) -> Callable[[Emitter, str], str]:
+    """Return the logarithm that is ``factor`` times the natural one."""
+
+    def log(e: Emitter, x: str) -> str:
+        y = _log_of_double(e, x)
+        return _with_limits(e, x, y if factor == 1 else e.binary("fmul", y, e.constant(factor, _D), _D), _D)
+
+    return log
 
 
-def log1p(e: Emitter, x: str) -> str:
-    wide, one = e.convert("fpext", x, "float", _D), e.constant(1, _D)
-    whole = e.binary("fadd", wide, one, _D)
-    lost = e.binary("fsub", wide, e.binary("fsub", whole, one, _D), _D)
-    y = e.binary("fmul", _log2(e, whole), e.constant(math.log(2), _D), _D)
-    y = e.binary("fadd", y, e.binary("fdiv", lost, whole, _D), _D)
-    y = e.convert("fptrunc", y, _D, "float")
-    infinite, zero, least = e.constant(math.inf), e.constant(0), e.constant(-1)
-    y = e.select(e.compare("olt", x, infinite), y, x)
-    y = e.select(e.compare("oeq", x, zero), x, y)  # -0 stays
-    y = e.select(e.compare("oeq", x, least), e.constant(-math.inf), y)
-    return e.select(e.compare("olt", x, least), e.constant(math.nan), y)
+def _with_limits(e: Emitter, x: str, y: str, kind: str = "float", zero: float = 0) -> str:
+    """Return y, a logarithm of x, or of x - ``zero``, with C's results where that is no positive finite number."""
+    infinite, least = e.constant(math.inf, kind), e.constant(zero, kind)
+    y = e.select(e.compare("olt", x, infinite, kind), y, x, kind)  # infinity and NaN
+    y = e.select(e.compare("oeq", x, least, kind), e.constant(-math.inf, kind), y, kind)
+    return e.select(e.compare("olt", x, least, kind), e.constant(math.nan, kind), y, kind)
+
+
+def log1p(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
+    one = e.constant(1, f.real)
+    whole = e.binary("fadd", x, one, f.real)
+    lost = e.binary("fsub", x, e.binary("fsub", whole, one, f.real), f.real)
+    y = _log_of_single(e, whole) if f is _SINGLE else _log_of_double(e, whole)
+    y = e.binary("fadd", y, e.binary("fdiv", lost, whole, f.real), f.real)
+    y = e.select(e.compare("oeq", x, e.constant(0, f.real), f.real), x, y, f.real)  # -0 stays
+    return _with_limits(e, x, y, f.real, -1)
 
 
 # 2 ** r = the sum of (r * log(2)) ** i / i!, for |r| <= 1/2: to 1e-10.
@@ -222,11 +335,22 @@ FUNCTIONS: Mapping[str, Callable[..., str]] = {
     "erfc": erfc,
     "exp": exp,
     "expm1": expm1,
-    "log": _logarithm(math.log(2)),
+    "log": log,
     "log10": _logarithm(math.log10(2)),
     "log1p": log1p,
     "log2": _logarithm(1.0),
     "power": power,
     "tanh": tanh,
 }
-"""By the names of NumPy's functions."""
+"""Of float32, by the names of NumPy's functions."""
+
+FUNCTIONS_OF_DOUBLES: Mapping[str, Callable[..., str]] = {
+    "exp": partial(exp, f=_DOUBLE),
+    "expm1": partial(expm1, f=_DOUBLE),
+    "log": _logarithm_of_double(1.0),
+    "log10": _logarithm_of_double(1 / math.log(10)),
+    "log1p": partial(log1p, f=_DOUBLE),
+    "log2": _logarithm_of_double(1 / math.log(2)),
+    "tanh": partial(tanh, f=_DOUBLE),
+}
+"""Of float64, likewise."""

@@ -25,7 +25,7 @@ from netbuilder.data.forking import loading, new_lock
 from netbuilder.engines.choices import cache_folder
 from netbuilder.engines.llvm import object_file
 
-__all__ = ["address_of", "available", "compiled_here", "function_at", "has_halves"]
+__all__ = ["address_of", "available", "compiled_here", "function_at", "has_halves", "has_wide_registers"]
 
 _FORM = "2"
 """Changes with how IR is compiled, so that files of other versions are not used."""
@@ -141,6 +141,13 @@ def has_halves() -> bool:
         return True
     compiler = None if _processor() else _compiler_or_none()
     return "f16c" in _processor().split() or (compiler is not None and "+f16c" in compiler.features.split(","))
+
+
+@functools.cache
+def has_wide_registers() -> bool:
+    """Whether the CPU has vectors of 512 bits (AVX-512)."""
+    compiler = None if _processor() else _compiler_or_none()
+    return "avx512f" in _processor().split() or (compiler is not None and "+avx512f" in compiler.features.split(","))
 
 
 def address_of(text: str) -> int | None:

@@ -20,7 +20,8 @@ from netbuilder.ops.core.operator import TensorSpec
 __all__ = ["REDUCING", "reducing"]
 
 REDUCING = WITH_SUMS | frozenset(
-    "GroupNorm GroupNormGradient ReduceBackMax ReduceFrontMax ReduceMax ReduceMin Softmax SoftmaxGradient".split()
+    "ExpandGradient GroupNorm GroupNormGradient LogSoftmax LogSoftmaxGradient ReduceBackMax ReduceFrontMax ReduceMax "
+    "ReduceMin Softmax SoftmaxGradient".split()
 )
 """Operators whose plain kernels have reductions over axes, and are traced."""
 

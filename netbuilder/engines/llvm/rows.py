@@ -20,7 +20,7 @@ from netbuilder.engines.llvm.emitter import LANES
 from netbuilder.engines.tracing import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
 
-__all__ = ["MANY", "Rows", "Work", "made"]
+__all__ = ["MANY", "Rows", "Work", "call_of_threads", "made"]
 
 MANY = """
 define void @kernel(ptr %arguments) {
@@ -119,7 +119,7 @@ class Rows:
         self._addresses, self._many = addresses, many
         self._cost = sum(work.cost for work in works)
         self.threads = min(ctx.threads, max(1, self._cost // (_OF_A_THREAD // 4))) if self._cost > _OF_A_THREAD else 1
-        self._together = ctx.together
+        self._ctx = ctx
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Call:
         """Return the call for some buffers."""
@@ -140,12 +140,8 @@ class Rows:
                 for k, value in enumerate(work.numbers):
                     places[value].append(first + k)
                 at += width
-        calls = []
-        for start in starts:
-            argument: Any = ctypes.c_void_p(words.ctypes.data + 8 * start)
-            argument.kept = (words, inputs, outputs)
-            calls.append(partial(machine.function_at(int(words[start]), brief=self._cost < _BRIEF), argument))
-        call = calls[0] if len(calls) == 1 else self._together(calls)
+        of_threads = [words[start:] for start in starts]
+        call = call_of_threads(self._ctx, of_threads, (inputs, outputs), brief=self._cost < _BRIEF)
         return call if not self._values else self._with_numbers(call, words, places, inputs)
 
     def _with_numbers(self, call: Call, words: Any, places: Sequence[Sequence[int]], inputs: Sequence[Any]) -> Call:
@@ -184,6 +180,23 @@ class Rows:
                 done += (end - begin) * each
                 begin = end
         return [job for job in jobs if job]
+
+
+def call_of_threads(ctx: PlanContext, rows: Sequence[Any], keep: Any, *, brief: bool) -> Call:
+    """Return the call of functions, each in a thread of the lane.
+
+    Args:
+        ctx: of the plan.
+        rows: for each thread, its arguments, int64: the first one is the address of the function.
+        keep: what must stay in memory.
+        brief: see ``machine.function_at``.
+    """
+    calls: list[Call] = []
+    for row in rows:
+        argument: Any = ctypes.c_void_p(row.ctypes.data)
+        argument.kept = (row, keep)
+        calls.append(partial(machine.function_at(int(row[0]), brief=brief), argument))
+    return calls[0] if len(calls) == 1 else ctx.together(calls)
 
 
 def _words(work: Work) -> int:

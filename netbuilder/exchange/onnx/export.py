@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import netbuilder.exchange.onnx.rules_choices
 import netbuilder.exchange.onnx.rules_dense
 import netbuilder.exchange.onnx.rules_elementwise
 import netbuilder.exchange.onnx.rules_images

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -102,7 +101,7 @@ def _declare(onnx: Any, graph: Any, tensor: Any) -> None:
         graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
 
 
-def _parsed(onnx: Any, file: io.BufferedReader, size: int) -> tuple[Any, dict[str, Array]]:
+def _parsed(onnx: Any, file: BinaryIO, size: int) -> tuple[Any, dict[str, Array]]:
     """Return the model in a file without its large constants, and those."""
     places: list[tuple[Any, int, int, int]] = []  # tensors without data; the field, offset and length of it
     small = bytearray()
@@ -126,7 +125,7 @@ def _parsed(onnx: Any, file: io.BufferedReader, size: int) -> tuple[Any, dict[st
     return model, found
 
 
-def _large(onnx: Any, file: io.BufferedReader, offset: int, length: int) -> tuple[Any, int, int, int] | None:
+def _large(onnx: Any, file: BinaryIO, offset: int, length: int) -> tuple[Any, int, int, int] | None:
     """Return a tensor without its data, and their field, offset and length; None if they are few, or not plain."""
     if length < _LARGE:
         return None
@@ -157,7 +156,7 @@ def _plain_dtype(onnx: Any, kind: int) -> np.dtype[Any] | None:
     return dtype if dtype.kind in "fiub" and dtype.isbuiltin == 1 and kind != onnx.TensorProto.BFLOAT16 else None
 
 
-def _read_array(onnx: Any, tensor: Any, field: int, file: io.BufferedReader, offset: int, length: int) -> Array:
+def _read_array(onnx: Any, tensor: Any, field: int, file: BinaryIO, offset: int, length: int) -> Array:
     dtype = _plain_dtype(onnx, tensor.data_type)
     assert dtype is not None
     dims = list(tensor.dims)
@@ -168,7 +167,8 @@ def _read_array(onnx: Any, tensor: Any, field: int, file: io.BufferedReader, off
         )
     made: Array = np.empty(dims, dtype.newbyteorder("<"))
     file.seek(offset)
-    if file.readinto(made.reshape(-1).view(np.uint8).data) != length:
+    into: Any = file  # it is buffered
+    if into.readinto(made.reshape(-1).view(np.uint8).data) != length:
         raise ParseError(f"the file ends within the constant {tensor.name!r}")
     return made.astype(dtype, copy=False)
 
@@ -194,7 +194,7 @@ def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) 
     onnx.external_data_helper.load_external_data_for_model(model, folder)
 
 
-def _fields(file: io.BufferedReader, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def _fields(file: BinaryIO, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the fields of a message: number, where the field begins, and offset and length of its content.
 
     Raises:
@@ -216,13 +216,13 @@ def _fields(file: io.BufferedReader, at: int, end: int) -> Iterator[tuple[int, i
             raise _NotProtobuf(f"it is no message of protobuf: byte {start} begins a field of the wire type {wire}")
         at = offset + length
         if at > end:
-            raise ParseError(
+            raise _NotProtobuf(
                 f"it is cut off: the field at byte {start} has {length:,} bytes, of which {end - offset:,} are left"
             )
         yield key >> 3, start, offset, length
 
 
-def _read_varint(file: io.BufferedReader, at: int, end: int) -> tuple[int, int]:
+def _read_varint(file: BinaryIO, at: int, end: int) -> tuple[int, int]:
     """Return a number of variable length, and where it ends."""
     file.seek(at)
     read = file.read(min(10, end - at))
@@ -242,6 +242,6 @@ def _varint(value: int) -> bytes:
     return bytes([*made, value])
 
 
-def _bytes(file: io.BufferedReader, start: int, length: int) -> bytes:
+def _bytes(file: BinaryIO, start: int, length: int) -> bytes:
     file.seek(start)
     return file.read(length)

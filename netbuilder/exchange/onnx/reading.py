@@ -27,8 +27,11 @@ from netbuilder.exchange.onnx.reference import (
     supported_dtype,
     try_node,
 )
+from netbuilder.exchange.onnx.training import add_net
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import save_predictor
+from netbuilder.graph.blob import BlobReference
+from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.core.signatures import Form, parsed
@@ -79,6 +82,7 @@ class ReadModel:
         dtypes: types of the inputs' elements, by name.
         reference_nodes: types of the nodes that ONNX's reference implementation runs (``ONNXNode``), sorted.
         dynamic_nodes: those of them that would be operators if their extents were known (see ``shapes``), sorted.
+        trained: the parameters that can be trained: the model's own constants of floating-point numbers, not scalars.
     """
 
     net: NetDef
@@ -89,6 +93,7 @@ class ReadModel:
     dtypes: Mapping[str, np.dtype[Any]]
     reference_nodes: tuple[str, ...] = ()
     dynamic_nodes: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
 
     @property
     def specs(self) -> dict[str, TensorSpec]:
@@ -110,6 +115,30 @@ class ReadModel:
             directory, self.net, dict(self.parameters), inputs=self.inputs, outputs=self.outputs, shapes=shapes,
             workspace=Workspace(),
         )  # fmt: skip
+
+    def add_to(self, model: ModelHelper, *, frozen: Sequence[str] = ()) -> dict[str, BlobReference]:
+        """Append the net to a model that is to be trained; its constants become parameters with their values.
+
+        It can be called in the forward pass of ``Parallelize``. With ``read_onnx(..., training=True)`` normalization
+        and dropout are as in training, and a constant that was computed from a parameter is computed in the net.
+
+        Args:
+            model: has no backward pass yet; the inputs are blobs under its current name scope.
+            frozen: patterns of names (``fnmatch``) of parameters that keep their values, such as masks.
+
+        Returns:
+            The outputs by name.
+
+        Raises:
+            NetError: a node runs in ONNX's reference implementation, which has no gradient; a pattern fits nothing.
+            ArgumentError: an init net cannot hold the values of a parameter, for their type.
+        """
+        if self.reference_nodes:
+            raise NetError(
+                f"ONNX model {self.net.name!r} cannot be trained: nodes of the types "
+                f"{', '.join(self.reference_nodes)} run in ONNX's reference implementation, without gradients"
+            )
+        return add_net(model, self.net, self.parameters, self.trained, inputs=self.inputs, frozen=frozen)
 
     def predictor(self, **options: Any) -> Predictor:
         """Return a predictor; options are those of ``Predictor``."""
@@ -149,12 +178,13 @@ def read_onnx(
     """
     onnx = onnx_library()
     import netbuilder.exchange.onnx.reading_choices
+    import netbuilder.exchange.onnx.reading_einsum
     import netbuilder.exchange.onnx.reading_resize
     import netbuilder.exchange.onnx.reading_rules
     import netbuilder.exchange.onnx.reading_sequences
     import netbuilder.exchange.onnx.reading_windows  # noqa: F401  (they register themselves)
 
-    options = {"reference": reference, "training": training, "most_folded": most_folded}
+    options: dict[str, Any] = {"reference": reference, "training": training, "most_folded": most_folded}
     if isinstance(model, (str, os.PathLike)):
         read = _read_file(onnx, model, shapes or {}, options)
     else:
@@ -215,9 +245,8 @@ class Reader:
         copy_texts(self.net, {each.key: each.value for each in model.metadata_props})
         self.constants = constants
         self.constants |= {each.name: self._array(each) for each in model.graph.initializer}
-        self._trained = {
-            name for name, value in self.constants.items() if training and value.dtype.kind == "f" and value.ndim
-        }
+        self._own = {name for name, value in self.constants.items() if value.dtype.kind == "f"}
+        self._trained = {name for name in self._own if training and self.constants[name].ndim}
         self._most, self._elements_left = most_folded, most_folded
         self._work_left = max(MOST_WORK, most_folded)
         self._folded: dict[str, int] = {}
@@ -255,7 +284,8 @@ class Reader:
         extents = {each.name: input_extents(each) for each in given}
         dtypes = {each.name: input_dtype(self.library, each) for each in given}
         kinds = tuple(sorted(self._reference_nodes)), tuple(sorted(self._dynamic_nodes))
-        return ReadModel(self.net, parameters, inputs, self.outputs, extents, dtypes, *kinds)
+        trained = tuple(name for name, value in parameters.items() if name in self._own and value.ndim)
+        return ReadModel(self.net, parameters, inputs, self.outputs, extents, dtypes, *kinds, trained)
 
     # For the import functions of operators.
 
@@ -402,10 +432,14 @@ class Reader:
                 if node.op_type not in _rules:
                     raise
         taken = branch_taken(node, self.constants)
-        if taken is not None:
-            self._inline(taken.node, dict(zip((each.name for each in taken.output), node.output)), taken.initializer)
-            return
         before = len(self.net.op)
+        if taken is not None:
+            try:
+                renamed = dict(zip((each.name for each in taken.output), node.output))
+                self._inline(taken.node, renamed, taken.initializer)
+                return
+            except OperatorError:
+                self._forget(node, before)
         try:
             if node.op_type not in SEQUENCES:
                 self._check_types(node)
@@ -431,7 +465,7 @@ class Reader:
         if node.op_type in ("Shape", "Size"):
             return self._extents_as_constant(node)
         reads = names_read(node)
-        if holds_graphs(node) or not all(name in self.constants for name in reads):
+        if holds_graphs(node) or node.op_type in SEQUENCES or not all(name in self.constants for name in reads):
             return False
         return self._trained.isdisjoint(reads) and is_cheap(node, [self.constants[name] for name in reads])
 
@@ -472,7 +506,7 @@ class Reader:
     def _inline(self, nodes: Iterable[Any], renamed: dict[str, str], initializers: Iterable[Any]) -> None:
         """Translate nodes of a graph inside the model; outputs of the graph are renamed."""
         self.constants |= {each.name: self._array(each) for each in initializers}
-        made = set()
+        made = set[str]()
         for node in nodes:
             copy = type(node)()
             copy.CopyFrom(node)
@@ -586,19 +620,22 @@ class Reader:
         outputs = [name for name in node.output if name]
         if node.op_type in ("Shape", "Size"):
             found, extents = self.attributes(node), self.extents(node.input[0])
-            made = [np.array(extents[slice(found.get("start", 0), found.get("end"))], np.int64)]
+            wanted: Any = extents[slice(found.get("start", 0), found.get("end"))]
             if node.op_type == "Size":
-                made = [np.array(math.prod(extents), np.int64)]
+                all_known: Any = extents
+                wanted = math.prod(all_known)
+            made: list[Array] = [np.array(wanted, np.int64)]
         else:
             self._work_left -= sum(self.constants[name].size for name in names_read(node)) + 1024
             if self._work_left < 0:
                 text = f"the constants to compute while reading are too many: over {MOST_WORK:,} elements"
                 raise OperatorError(text)
-            made = self._computed_before(node)
-            if made is None:
+            before = self._computed_before(node)
+            if before is None:
                 opsets, left = list(self._model.opset_import), (self._elements_left, self._most)
                 made = compute_node(self.library, node, opsets, self.constants, *left)
             else:
+                made = before
                 self._elements_left += sum(value.size for value in made)  # which counts once
         for name, value in zip(outputs, made):
             self.constants[name] = value

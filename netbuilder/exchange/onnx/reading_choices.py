@@ -146,7 +146,8 @@ def _eye_like(r: Reader, node: Any) -> None:
     shape, dtype = r.shape(node.input[0]), r.dtype(node.input[0])
     if "dtype" in found:
         dtype = np.dtype(r.library.helper.tensor_dtype_to_np_dtype(found["dtype"]))
-    value = r.constant(node.output[0], np.eye(*shape, k=found.get("k", 0), dtype=dtype))
+    rows, columns = shape
+    value = r.constant(node.output[0], np.eye(rows, columns, k=found.get("k", 0), dtype=dtype))
     r.add("Copy", [value], node.output)
 
 
@@ -234,8 +235,8 @@ def _slice(r: Reader, node: Any) -> None:
     extents = r.extents(node.input[0])
     if all(isinstance(extents[i], int) for i in axes):  # bounds may lie outside, and the end before the start
         for axis, start, end in zip(axes, starts, ends):
-            low, high, _ = slice(start, end).indices(extents[axis])  # type: ignore[arg-type]
-            from_[axis], to[axis] = low, max(low, high)
+            first, last, _ = slice(start, end).indices(extents[axis])  # type: ignore[arg-type]
+            from_[axis], to[axis] = first, max(first, last)
     r.add("Slice", node.input[:1], node.output, starts=from_, ends=to)
 
 

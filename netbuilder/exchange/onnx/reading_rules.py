@@ -126,7 +126,12 @@ def _prelu(r: Reader, node: Any) -> None:
         raise OperatorError(
             f"the slope must have one element or one per channel, got shape {slope.shape} for X of shape {shape}"
         )
-    r.add("PRelu", [node.input[0], r.constant(node.output[0], slope.ravel())], node.output)
+    flat = r.between(node.output[0])
+    if r.training:
+        r.add("Reshape", [node.input[1]], [flat, r.between(flat)], shape=[slope.size])
+    else:
+        r.constants[flat] = slope.ravel()
+    r.add("PRelu", [node.input[0], flat], node.output)
 
 
 @reads("Clip")
@@ -329,7 +334,8 @@ def _gather(r: Reader, node: Any) -> None:
     if indices in r.constants and (r.constants[indices] < 0).any():
         extent, counted = r.extent(node.input[0], axis), r.constants[indices]
         indices = r.constant(node.output[0], np.where(counted < 0, counted + extent, counted))
-    r.add("Gather", [node.input[0], indices], node.output, axis=axis)
+    dense = 1 if r.training and axis == 0 else None  # a table may be read by other nodes too
+    r.add("Gather", [node.input[0], indices], node.output, axis=axis, dense_gradient=dense)
 
 
 @reads("Shape")

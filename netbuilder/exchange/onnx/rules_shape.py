@@ -101,6 +101,10 @@ def _slice(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         return [int(n) for n in g.constant_of(x[i], op, what).ravel()] if len(x) > i else list(given)
 
     starts, ends = bounds(1, op.starts, "starts"), bounds(2, op.ends, "ends")
+    if op.steps:
+        every = zip(("starts", "ends", "axes", "steps"), (starts, ends, range(len(starts)), op.steps))
+        g.add("Slice", [x[0], *(g.constant(f"{y[0]}/{name}", list(n), np.int64) for name, n in every)], [y[0]])
+        return
     # In Caffe2 -1 means the end of the axis, in ONNX any number beyond it does.
     end = np.iinfo(np.int64).max
     starts, stops = ([n if n >= 0 else end if n == -1 else n + 1 for n in bound] for bound in (starts, ends))

@@ -5,7 +5,8 @@ A value is visible if it is the last version of its name and the name is observa
 whose last operator has this type, from the last operator back along the edges. What every rule needs is checked here:
 that nobody misses a value that the kernel does not write, and that operators may move to where the kernel runs.
 
-A ``Dropout`` in test mode is removed: operators that read its output read its input instead.
+A ``Dropout`` in test mode is removed: operators that read its output read its input instead. So is an ``AddGradient``
+that sums nothing: the gradients are that of the result.
 """
 
 from __future__ import annotations
@@ -86,8 +87,13 @@ class _Matcher:
         if self._replacement:
             node.inputs = [self._replacement.get(value, value) for value in node.inputs]
         op_type = node.first.op_def.type
-        if op_type == "Dropout" and self._graph.options.enabled("dropout_in_test_mode"):
-            self._remove_dropout(node)
+        enabled = self._graph.options.enabled
+        if op_type == "Dropout" and enabled("dropout_in_test_mode") and node.first.op.is_test:  # type: ignore[attr-defined]
+            self._remove_copy(node, node.outputs[:1])
+        if op_type == "AddGradient" and enabled("gradients_of_add"):
+            shapes = {value.spec.shape if value.spec is not None else None for value in node.inputs}
+            if len(shapes) == 1:
+                self._remove_copy(node, node.outputs)
         for fusion in self._by_last.get((node.first.device[0], op_type), ()):
             bound = self._bind(node, fusion)
             if bound is not None and self._applies(bound, fusion):
@@ -248,20 +254,24 @@ class _Matcher:
         here, own = self._index[front], self._index[back]
         return not self._graph.visible(value) and all(i < here or i == own for i in self._readers[value])
 
-    def _remove_dropout(self, dropout: Node) -> None:
-        """Remove a Dropout in test mode: readers of its output read its input instead."""
-        x, y = dropout.inputs[0], dropout.outputs[0]
-        visible = self._graph.visible
-        if not dropout.first.op.is_test or visible(y):  # type: ignore[attr-defined]
+    def _remove_copy(self, node: Node, outputs: Sequence[Value]) -> None:
+        """Remove a node of which some outputs equal its first input: their readers read that instead.
+
+        Further outputs are read by nobody.
+        """
+        x, visible = node.inputs[0], self._graph.visible
+        if any(visible(y) or y.readers and y not in outputs for y in node.outputs):
             return
-        if any(mask.readers or visible(mask) for mask in dropout.outputs[1:]):
-            return
-        if x.name != y.name and self._graph.last[x.name] is not x:
-            return  # the input might be overwritten before the readers of the output run
-        own = self._index[dropout]
-        self._readers[x] = [*(i for i in self._readers.get(x, ()) if i != own), *self._readers.get(y, ())]
-        x.readers += y.readers - 1
-        self._replacement[y] = x
+        if any(x.name != y.name for y in outputs) and self._graph.last[x.name] is not x:
+            return  # the input might be overwritten before the readers of the outputs run
+        own = self._index[node]
+        for value in node.inputs:
+            value.readers -= 1
+            self._readers[value] = [i for i in self._readers.get(value, ()) if i != own]
+        for y in outputs:
+            x.readers += y.readers
+            self._readers[x] = sorted([*self._readers[x], *self._readers.get(y, ())])
+            self._replacement[y] = x
         self._nodes[own] = None
 
 

@@ -93,6 +93,8 @@ _ALL = (
         "adjacent operators for which an engine of another package has one kernel are fused", ROUNDING),
     Optimization("dropout_in_test_mode", "fusion",
         "a Dropout in test mode is removed"),
+    Optimization("gradients_of_add", "fusion",
+        "the gradients of an Add of equal shapes are not copied from that of its result"),
     Optimization("joined_updates", "fusion",
         "the operators that update parameters, and the weight decay before them, run as few calls, each over "
         "many parameters, on all threads of the lane"),

@@ -48,6 +48,23 @@ def test_of_one_number(name, count):
         check(got, getattr(np, name)(x.astype(np.float64)))
 
 
+@pytest.mark.parametrize("name", ["exp", "expm1", "log", "log10", "log1p", "log2", "tanh"])
+def test_of_one_float64(name):
+    mantissas = np.random.default_rng(4).integers(0, 1 << 52, (4096, 12), np.uint64)
+    mantissas[:, :4] = 0, 1, (1 << 52) - 1, 1 << 51
+    x = (mantissas | np.arange(4096, dtype=np.uint64)[:, None] << np.uint64(52)).view(np.float64).ravel()
+    x = np.concatenate([x, *(np.linspace(-end, end, 20_000) for end in (0.5, 2, 45, 750))])
+    (got,) = run_traced(lambda xp, x: [getattr(xp, name)(x)], x)
+    with np.errstate(all="ignore"):
+        exact = getattr(np, name)(x.astype(np.longdouble))
+        nearest = exact.astype(np.float64)
+        unit = np.maximum(np.spacing(np.minimum(np.abs(nearest), np.finfo(np.float64).max)), 5e-324)
+        near = np.abs(got - exact) <= MOST * unit.astype(np.longdouble)
+    wrong = ~(near | (got == nearest) | (np.isnan(got) & np.isnan(nearest)))
+    assert not wrong.any(), (x[wrong][:5], got[wrong][:5], nearest[wrong][:5])
+    np.testing.assert_array_equal(np.signbit(got[nearest == 0]), np.signbit(nearest[nearest == 0]))
+
+
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "most"), [("erf", MOST), ("erfc", 5.0)])
 def test_error_functions(name, most, count):

@@ -120,8 +120,7 @@ def test_equal_parts():
 def test_operands_that_may_differ_in_shape():
     for kind in ("Max", "Min", "Mean"):
         model = model_of([node(kind, "a b")], a=(None, 3), b=(None, 3))
-        with pytest.warns(ReferenceNodeWarning, match=kind):
-            check(model, {"a": f(2, 3), "b": f(1, 3)}, {"a": f(4, 3), "b": f(4, 3)}, reference=True)
+        check(model, {"a": f(2, 3), "b": f(1, 3)}, {"a": f(4, 3), "b": f(4, 3)})
         check(model_of([node(kind, "a b")], a=("n", 3), b=("n", 3)), {"a": f(2, 3), "b": f(2, 3)})
     check(model_of([node("Sum", "a b c")], a=(None, 3), b=(None, None), c=(3,)),
           {"a": f(2, 3), "b": f(1, 1), "c": f(3)}, {"a": f(1, 3), "b": f(4, 3), "c": f(3)})  # fmt: skip
@@ -140,8 +139,7 @@ def test_biases_that_may_be_broadcast():
 def test_slopes_are_broadcast_along_their_own_axis(shape, extents):
     """Also where other axes have as many elements as there are channels."""
     model = model_of([node("PRelu", "x s")], 16, constants={"s": f(*shape)}, x=extents)
-    channels = shape[-3:] == (3, 1, 1) or shape == (1,)
-    if channels:
+    if shape[-3:] == (3, 1, 1) or shape == (1,) or extents[0] == 1:
         check(model, {"x": f(1, 3, 3, 3)})
     else:
         with pytest.warns(ReferenceNodeWarning, match="PRelu"):
@@ -159,17 +157,16 @@ def test_scales_that_are_broadcast():
 def test_reductions_over_no_axes():
     made = node("ReduceSum", "x a", noop_with_empty_axes=1)
     model = model_of([made], 18, constants={"a": np.zeros(0, np.int64)}, x=("n", "c"))
-    with pytest.warns(ReferenceNodeWarning, match="ReduceSum"):
-        check(model, {"x": f(2, 5)}, reference=True)
+    check(model, {"x": f(2, 5)})
 
 
 @pytest.mark.parametrize("shape", [("n",), ("n", "c", "h"), None], ids=str)
 def test_types_that_an_operator_does_not_take(shape):
-    """Clip takes floating-point numbers; the rank, where it is known, is compared, too."""
+    """Sign takes floating-point numbers; the rank, where it is known, is compared, too."""
     kind = onnx.TensorProto.INT8
-    model = model_of([node("Clip", "x low")], 13, kind, constants={"low": np.int8(0)}, x=shape)
+    model = model_of([node("Sign", "x")], 13, kind, x=shape)
     x = np.arange(-4, 4, dtype=np.int8).reshape((-1,) + (1,) * (len(shape or "n") - 1))
-    with pytest.warns(ReferenceNodeWarning, match="Clip"):
+    with pytest.warns(ReferenceNodeWarning, match="Sign"):
         check(model, {"x": x}, reference=True)
 
 

@@ -208,6 +208,21 @@ ONE = {
     "RoIAlign, aligned": ("RoIAlign", [f(*IMAGE), ROIS], {"pooled_h": 2, "pooled_w": 2, "aligned": 1}),
     "RoIAlign NHWC": ("RoIAlign", [f(*LAST), ROIS[:, 1:]], {"pooled_h": 2, "pooled_w": 2, "order": "NHWC"}),
     "IntegralImage": ("IntegralImage", [f(*IMAGE)], {}),
+    "Slice with steps": ("Slice", [f(5, 6)], {"starts": [0, -1], "ends": [99, -99], "steps": [1, -2]}),
+    "Where, broadcast": ("Where", [f(3, 4) > 0, f(4), f(3, 1)], {}),
+    "Max, broadcast": ("Max", [f(3, 4), f(4)], {}),
+    "Round": ("Round", [f(3, 4) * 9], {}),
+    "Expand": ("Expand", [f(3, 1)], {"shape": [2, 1, 4]}),
+    "Pad": ("Pad", [f(3, 4)], {"pads": [0, 1, 0, -2], "value": 0.5}),
+    "Pad by reflection": ("Pad", [f(3, 4)], {"pads": [0, 1, 0, 2], "mode": "reflect"}),
+    "Trilu": ("Trilu", [f(3, 4, 4)], {"upper": 0, "k": 1}),
+    "CumSum": ("CumSum", [f(3, 4)], {"axis": 1, "reverse": 1}),
+    "Mod": ("Mod", [np.int64([-3, 4, 5])], {"divisor": 3, "sign_follow_divisor": 1}),
+    "ReduceProd": ("ReduceProd", [f(3, 4, 5)], {"axes": [1], "keepdims": 0}),
+    "GatherElements": ("GatherElements", [f(3, 4), np.int64([[1, 0], [2, 3]])], {"axis": 1}),
+    "GatherND": ("GatherND", [f(3, 4), np.int64([[1, 0], [0, 3]])], {}),
+    "ScatterElements": ("ScatterElements", [f(3, 4), np.int64([[1, 0], [2, 3]]), f(2, 2)], {"axis": 1}),
+    "ScatterND": ("ScatterND", [f(3, 4), np.int64([[1], [0]]), f(2, 4)], {"reduction": "add"}),
 }  # fmt: skip
 MANY = {
     "Concat": (make_op("Concat", ["a", "b"], ["y", "extents"], axis=1), {"a": f(2, 3, 4), "b": f(2, 1, 4)}, ["y"]),
@@ -229,7 +244,7 @@ MANY = {
     },
     "Split, one part read": (make_op("Split", ["a"], ["y", "z"], axis=1), {"a": f(2, 4)}, ["z"]),
 }  # fmt: skip
-ONE_BATCH = {"WeightedSum", "MatMul transposed"}
+ONE_BATCH = {"WeightedSum", "MatMul transposed", "GatherElements", "Where, broadcast"}
 NOT_READ_BACK = {
     "LayerNorm", "Concat, extents read", "Shape", "Shape of axes", "Size", "ReplaceNaN", "ResizeNearest3D", "Normalize",
     "NormalizeL1", "TopK", "TopK, places read", "RoIAlign", "RoIAlign, aligned", "RoIAlign NHWC", "IntegralImage",

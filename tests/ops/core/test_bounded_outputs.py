@@ -182,6 +182,7 @@ BOUNDED = {
         "DepthSplit KeySplit LengthsPartition Partition Split SplitByLengths"
     ),
     "the output has the elements of an input, or fewer": "Reshape SliceGradient TileGradient",
+    "an index along each axis of each element of an input, at most": "NonZero",
     "X itself is an input": "ReduceBackMaxGradient ReduceFrontMaxGradient",
     "the segments have no gaps: there is one for each row or index, at most": (
         "SortedSegmentMean SortedSegmentRangeLogMeanExp SortedSegmentRangeLogSumExp SortedSegmentRangeMax "

@@ -32,7 +32,9 @@ class _Extremum(OperatorSuite):
 def unlike(cls):
     return (
         refusal(
-            cls(), [f32(2), f32(3), f32(2)], r"X0 \(2,\) and X1 \(3,\) and X2 \(2,\) do not broadcast|Y and dY must have"
+            cls(),
+            [f32(2), f32(3), f32(2)],
+            r"X0 \(2,\) and X1 \(3,\) and X2 \(2,\) do not broadcast|Y and dY must have",
         ),
         refusal(cls(), [f32(2), i32(2), f32(2)], "type"),
     )

@@ -127,6 +127,27 @@ CASES = {
         "s",
         ["Relu", "Dropout", "Exp+Sum"],
     ),
+    "AddGradient of equal shapes": (
+        [conv("x", "c"), make_op("AddGradient", ["c", "c", "x"], ["d", "e"]), relu("d", "r"), total("r", "e", "s")],
+        "s",
+        ["Conv", "Relu+Sum"],
+    ),
+    "AddGradient in place": (
+        [conv("x", "c"), make_op("AddGradient", ["c", "x", "c"], ["c", "e"]), total("c", "e", "c", "s")],
+        "s",
+        ["Conv", "AddGradient+Sum"],
+    ),
+    "AddGradient to an output": (
+        [conv("x", "c"), make_op("AddGradient", ["c", "c", "x"], ["d", "e"]), total("d", "e", "s")],
+        "ds",
+        ["Conv", "AddGradient+Sum"],
+    ),
+    "AddGradient of what changes": (
+        [conv("x", "c"), make_op("AddGradient", ["c", "c", "x"], ["d", "e"]), make_op("Exp", ["c"], ["c"]),
+         total("c", "d", "e", "s")],
+        "s",
+        ["Conv", "AddGradient", "Exp+Sum"],
+    ),
     "Dropout with its mask": ([dropout("x", "d", "m"), relu("d", "r")], "rm", ["Dropout", "Relu"]),
 }  # fmt: skip
 

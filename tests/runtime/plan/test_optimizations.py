@@ -195,6 +195,7 @@ JOINED = {
     "fc_relu": [make_op("FC", ["fx", "fw", "fb"], ["c"]), make_op("Relu", ["c"], ["y"])],
     "conv_relu": [CONV, make_op("Relu", ["c"], ["y"])],
     "conv_sum": [CONV, OTHER, make_op("Sum", ["c", "d"], ["y"])],
+    "gradients_of_add": [CONV, make_op("AddGradient", ["c", "c", "x"], ["d", "e"]), make_op("Mul", ["d", "e"], ["y"])],
     "dropout_in_test_mode": [CONV, make_op("Dropout", ["c"], ["d"], is_test=1), make_op("Exp", ["d"], ["y"])],
 }
 

@@ -1,0 +1,246 @@
+"""Products with a matrix that stays the same, such as the weights of a predictor, which is stored in panels once.
+
+Element (k, n) of the matrix is at ``(n // LANES, k, n % LANES)``. Some rows of the other factor are multiplied by a
+panel at a time, with their sums in registers: first the products of the first ``_DEEP`` columns, then those of the
+next, so that what is read again stays in the cache. Threads have panels of their own: a sum's order is the same for
+any number of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
+from netbuilder.engines.llvm.loops import Loops
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.operator import TensorSpec
+
+__all__ = ["PRODUCTS", "Panels", "reorder"]
+
+_ROWS = (6, 3, 1)
+"""Rows that are multiplied together: as many as there are registers for, then those that are left."""
+
+_FEW = 4
+"""Fewer rows do not use the registers: other kernels serve."""
+
+_DEEP, _UNROLLED = 384, 4
+_CHUNK = 1 << 16
+"""Elements of the rows that are multiplied by all panels before the next rows: they stay in the cache."""
+
+_MOST_COPIED = 32 << 20  # bytes of a matrix, of which there are two copies then
+_BRIEF, _OF_A_THREAD = 1 << 17, 1 << 19  # multiplications
+_F = np.dtype(np.float32)
+_WORDS = ("a", "b", "bias", "y", "m", "n", "k", "chunk", "begin", "end")
+
+
+class Panels:
+    """The layout of a matrix in panels; equal layouts are the same object (see ``panels``).
+
+    Args:
+        rows, columns: of the matrix, before it is transposed.
+        transposed: whether it is transposed first.
+    """
+
+    engine, itemsize, filled = "LLVM", 4, True
+    __slots__ = ("columns", "nbytes", "rows", "transposed")
+
+    def __init__(self, rows: int, columns: int, transposed: bool) -> None:
+        self.rows, self.columns, self.transposed = rows, columns, transposed
+        n, k = (rows, columns) if transposed else (columns, rows)
+        self.nbytes = -(-n // LANES) * LANES * k * _F.itemsize
+
+    def __repr__(self) -> str:
+        return f"<panels of {'the transposed ' if self.transposed else ''}{self.rows}x{self.columns}>"
+
+    def loops(self, shape: tuple[int, ...]) -> None:
+        """See ``netbuilder.ops.core.contexts.Layout``: it is for products alone."""
+        return
+
+    def fill(self, matrix: Any, memory: Any) -> None:
+        """Store a matrix in the bytes of ``memory``."""
+        plain = matrix.reshape(self.rows, self.columns)
+        plain = plain.T if self.transposed else plain
+        k, n = plain.shape
+        found = memory.view(_F).reshape(-(-n // LANES), k, LANES)
+        whole = n // LANES
+        found[:whole] = plain[:, : whole * LANES].reshape(k, whole, LANES).transpose(1, 0, 2)
+        if n % LANES:
+            found[whole] = 0
+            found[whole, :, : n % LANES] = plain[:, whole * LANES :]
+
+
+panels = functools.lru_cache(1024)(Panels)
+
+
+def reorder(source: TensorSpec, target: TensorSpec) -> Prepared:
+    """Return the prepared copy of a plain matrix into panels.
+
+    Raises:
+        ValueError: the source is not plain, or the target not in panels.
+    """
+    if source.layout is not None or not isinstance(target.layout, Panels):
+        raise ValueError(f"only plain matrices are copied, and into panels only: {source} cannot become {target}")
+    layout = target.layout
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        return partial(layout.fill, inputs[0], outputs[0])
+
+    return Prepared([source], [target], bind, name="panels")
+
+
+class _Code(Loops):
+    """Writes the function; each word of its row of arguments has the name in ``_WORDS``."""
+
+    def __init__(self, *, bias: bool) -> None:
+        self._bias, self._entry, self._body = bias, Emitter("e"), Emitter("v")
+
+    def text(self) -> str:
+        e, b = self._entry, self._body
+        for i, name in enumerate(_WORDS, 1):
+            place = e.let(f"getelementptr i64, ptr %arguments, i64 {i}")
+            e.lines.append(f"  %{name} = load {'ptr' if i < 5 else 'i64'}, ptr {place}, align 8")
+        with self._for("0", "%m", "%chunk") as first:
+            last = self._least(b.let(f"add i64 {first}, %chunk"), "%m")
+            whole = self._least("%end", b.let(f"udiv i64 %n, {LANES}"))
+            for begin, end, masked in (("%begin", whole, False), (self._most(whole, "%begin"), "%end", True)):
+                with self._for(begin, end, 1) as panel:
+                    column = b.let(f"mul i64 {panel}, {LANES}")
+                    self._mask = self._lanes(b.let(f"sub i64 %n, {column}")) if masked else ""
+                    self._of_panel(panel, column, first, last)
+        head = "define void @kernel(ptr %arguments) {\nentry:"
+        lines = [*sorted(b.declared), head, *e.lines, "  br label %body", "body:", *b.lines]
+        return "\n".join([*lines, "  ret void", "}", ""])
+
+    def _least(self, x: str, y: str) -> str:
+        self._body.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
+        return self._body.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
+
+    def _most(self, x: str, y: str) -> str:
+        self._body.declared.add("declare i64 @llvm.smax.i64(i64, i64)")
+        return self._body.let(f"call i64 @llvm.smax.i64(i64 {x}, i64 {y})")
+
+    def _of_panel(self, panel: str, column: str, first: str, last: str) -> None:
+        """Write the products of the rows from ``first`` to ``last`` with a panel."""
+        b = self._body
+        right = self._moved("%b", _F, b.let(f"mul i64 {column}, %k"))
+        start = b.constant(0)
+        if self._bias:
+            start = self._vector(self._moved("%bias", _F, column), _F, self._mask)
+        target = self._moved("%y", _F, column)
+        with self._for(first, last, 1) as row:
+            self._write(start, _F, self._moved(target, _F, b.let(f"mul i64 {row}, %n")), self._mask)
+        with self._for("0", "%k", _DEEP) as depth:
+            deepest = self._least(b.let(f"add i64 {depth}, {_DEEP}"), "%k")
+            at = self._variable("i64", first)
+            for count in _ROWS:
+                begin = self._get(at, "i64")
+                left = b.let(f"sub i64 {last}, {begin}")
+                end = b.let(f"sub i64 {last}, {b.let(f'urem i64 {left}, {count}')}")
+                with self._for(begin, end, count) as row:
+                    self._of_rows(row, count, right, target, depth, deepest)
+                self._set(at, "i64", end)
+
+    def _of_rows(self, row: str, count: int, right: str, target: str, depth: str, deepest: str) -> None:
+        """Add the products of some rows with a part of a panel to the result."""
+        b, kind = self._body, vector("float")
+        numbers = [b.let(f"add i64 {row}, {r}") for r in range(count)]
+        places = [self._moved(target, _F, b.let(f"mul i64 {number}, %n")) for number in numbers]
+        left = [self._moved("%a", _F, b.let(f"mul i64 {number}, %k")) for number in numbers]
+        sums = [self._variable(kind, self._vector(place, _F, self._mask)) for place in places]
+        odd = b.let(f"urem i64 {b.let(f'sub i64 {deepest}, {depth}')}, {_UNROLLED}")
+        whole = b.let(f"sub i64 {deepest}, {odd}")
+        for begin, end, step in ((depth, whole, _UNROLLED), (whole, deepest, 1)):
+            with self._for(begin, end, step) as k:
+                of_rows = [self._moved(each, _F, k) for each in left]
+                of_panel = self._moved(right, _F, b.let(f"mul i64 {k}, {LANES}"))
+                for j in range(step):
+                    factor = self._vector(self._moved(of_panel, _F, j * LANES), _F)
+                    for place, each in zip(sums, of_rows):
+                        scalar = b.splat(b.let(f"load float, ptr {self._moved(each, _F, j)}, align 4"), "float")
+                        self._set(place, kind, b.fma(scalar, factor, self._get(place, kind)))
+        for place, total in zip(places, sums):
+            self._write(self._get(total, kind), _F, place, self._mask)
+
+
+@functools.cache
+def _text(bias: bool) -> str:
+    return _Code(bias=bias).text()
+
+
+def _product(
+    op: Any, ctx: PlanContext, specs: Sequence[TensorSpec], sizes: tuple[int, int, int], layout: Panels, bias: bool
+) -> Prepared | None:
+    """Prepare Y (m, n) = A (m, k) B (+ bias), where input 0 is A, input 1 B, input 2 the bias.
+
+    None: other kernels are faster, or B may change.
+    """
+    m, n, k = sizes
+    if m < _FEW or not k or not ctx.is_constant(1) or layout.nbytes > _MOST_COPIED or ctx.precision != "float32":
+        return None
+    if any(spec.dtype != _F for spec in specs[: 2 + bias]) or machine.has_wide_registers():
+        return None
+    address = machine.address_of(_text(bias))
+    if address is None:
+        return None
+    plain = [spec.plain for spec in specs]
+    count, cost = -(-n // LANES), m * n * k
+    threads = max(1, min(ctx.threads, count, cost // _OF_A_THREAD))
+    chunk = max(_ROWS[0], _CHUNK // k // _ROWS[0] * _ROWS[0])
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        buffers = [inputs[0], inputs[1], inputs[2] if bias else outputs[0], outputs[0]]
+        calls: list[Call] = []
+        for thread in range(threads):
+            begin, end = (count * part // threads for part in (thread, thread + 1))
+            pointers = [buffer.ctypes.data for buffer in buffers]
+            words = np.array([address, *pointers, m, n, k, chunk, begin, end], np.int64)
+            argument: Any = ctypes.c_void_p(words.ctypes.data)
+            argument.kept = (words, inputs, outputs)
+            calls.append(partial(machine.function_at(address, brief=cost < _BRIEF), argument))
+        return calls[0] if threads == 1 else ctx.together(calls)
+
+    expected: list[TensorSpec | None] = [plain[0], specs[1].with_layout(layout), *([plain[2]] if bias else [])]
+    expected += [None] * (len(specs) - len(expected))  # of further inputs only the shapes are used
+    return Prepared(expected, list(op.infer(*plain)), bind, name="llvm product")
+
+
+def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> Prepared | None:
+    m, n, k = op.sizes(x, w)
+    layout = panels(k, n, False) if op._transposed else panels(n, k, True)
+    return _product(op, ctx, [x, w, b], (m, n, k), layout, True)
+
+
+def _matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec, *shape_only: TensorSpec) -> Prepared | None:
+    if op.trans_a:
+        return None
+    m, k = (math.prod(part) for part in (a.shape[: op.axis_a], a.shape[op.axis_a :]))
+    rows, columns = (math.prod(part) for part in (b.shape[: op.axis_b], b.shape[op.axis_b :]))
+    n = rows if op.trans_b else columns
+    return _product(op, ctx, [a, b, *shape_only], (m, n, k), panels(rows, columns, bool(op.trans_b)), False)
+
+
+def _batch_matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec) -> Prepared | None:
+    if op.trans_a or a.ndim < 2 or b.ndim < 2 or math.prod(b.shape[:-2]) != 1:
+        return None
+    if b.ndim > a.ndim:
+        return None
+    m, k = math.prod(a.shape[:-1]), a.shape[-1]
+    n = b.shape[-2 if op.trans_b else -1]
+    return _product(op, ctx, [a, b], (m, n, k), panels(*b.shape[-2:], bool(op.trans_b)), False)
+
+
+PRODUCTS: Mapping[str, Callable[..., Prepared | None]] = {
+    "BatchMatMul": _batch_matmul,
+    "FC": _fc,
+    "FCTransposed": _fc,
+    "MatMul": _matmul,
+}
+"""By operator type."""

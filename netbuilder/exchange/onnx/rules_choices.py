@@ -1,0 +1,87 @@
+"""Export of operators that choose, move or make elements to ONNX: gathers, scatters, pads, triangles, running sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.exchange.onnx.graph import Graph, rule
+from netbuilder.proto import OperatorError
+
+__all__: list[str] = []
+
+
+@rule("GatherElements")
+def _gather_elements(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("GatherElements", x, [y[0]], axis=op.axis)
+
+
+@rule("GatherND")
+def _gather_nd(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("GatherND", x, [y[0]], batch_dims=op.batch_dims)
+
+
+@rule("ScatterElements", "ScatterND")
+def _scatter(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    least = {"none": 13, "add": 16}.get(op.reduction, 18)
+    if g.opset < least:
+        raise OperatorError(f"{op.type} with the reduction {op.reduction} needs opset {least}, got {g.opset}")
+    if op.type == "ScatterND" and op.batch_dims:
+        raise OperatorError("ScatterND with batch_dims cannot be exported to ONNX")
+    reduction = None if op.reduction == "none" else op.reduction
+    axis = {"axis": op.axis} if op.type == "ScatterElements" else {}
+    g.add(op.type, x, [y[0]], reduction=reduction, **axis)
+
+
+@rule("Trilu")
+def _trilu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if g.opset < 14:
+        raise OperatorError(f"Trilu needs opset 14, got {g.opset}")
+    g.add("Trilu", [x[0], g.constant(f"{y[0]}/k", op.k, np.int64)], [y[0]], upper=int(op.upper))
+
+
+@rule("CumSum")
+def _cum_sum(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    axis = g.constant(f"{y[0]}/axis", op.axis, np.int64)
+    g.add("CumSum", [x[0], axis], [y[0]], exclusive=int(op.exclusive), reverse=int(op.reverse))
+
+
+@rule("Pad")
+def _pad(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if op.mode == "wrap" and g.opset < 19:
+        raise OperatorError(f"Pad with mode wrap needs opset 19, got {g.opset}")
+    value = g.constant(f"{y[0]}/value", op.value, g.spec(x[0]).dtype)
+    g.add("Pad", [x[0], g.constant(f"{y[0]}/pads", op.pads, np.int64), value], [y[0]], mode=op.mode)
+
+
+@rule("Expand")
+def _expand(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    shape = x[1] if len(x) > 1 else ""
+    if not shape or g.is_constant(shape):
+        given = op.shape if not shape else [int(n) for n in g.constant_of(shape, op, "the shape").ravel()]
+        shape = g.constant(f"{y[0]}/shape", [max(n, 1) if n < 0 else n for n in given], np.int64)
+    g.add("Expand", [x[0], shape], [y[0]])
+
+
+@rule("Round")
+def _round(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Round", x, [y[0]])
+
+
+@rule("Mod")
+def _mod(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    divisor = x[1] if len(x) > 1 else g.constant(f"{y[0]}/divisor", op.divisor, g.spec(x[0]).dtype)
+    if op.sign_follow_divisor and g.spec(x[0]).dtype.kind == "f":
+        raise OperatorError("Mod of floating-point numbers with sign_follow_divisor cannot be exported to ONNX")
+    g.add("Mod", [x[0], divisor], [y[0]], fmod=0 if op.sign_follow_divisor else 1)
+
+
+@rule("ReduceProd")
+def _reduce_prod(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    axes = list(op.reduced_axes(g.spec(x[0]).shape))
+    if g.opset < 18:
+        g.add("ReduceProd", x, [y[0]], axes=axes, keepdims=int(op.keepdims))
+    else:
+        g.add("ReduceProd", [x[0], g.constant(f"{y[0]}/axes", axes, np.int64)], [y[0]], keepdims=int(op.keepdims))

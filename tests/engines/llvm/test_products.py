@@ -1,0 +1,123 @@
+"""Products with constant matrices, in panels: numbers, threads, changed weights, where others serve."""
+
+import numpy as np
+import pytest
+
+from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.products import Panels, reorder
+from netbuilder.graph import Net
+from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.runtime import Workspace
+from netbuilder.runtime.profile.profiling import profile
+
+pytestmark = pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
+
+SIZES = [(4, 1, 1), (5, 7, 19), (6, 400, 16), (13, 33, 64), (64, 385, 100), (100, 1000, 33)]
+KERNEL = "llvm product"
+
+
+@pytest.fixture(autouse=True)
+def _without_avx512(monkeypatch):
+    monkeypatch.setattr(machine, "has_wide_registers", lambda: False)
+
+
+def built(kind, m, k, n, *, seed=0):
+    """Return a net, its inputs, and the product in float64."""
+    rng = np.random.default_rng(seed)
+    a, b, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n), (n,)))
+    want = a.astype(np.float64) @ b
+    op_type, transposed = kind
+    stored = np.ascontiguousarray(b.T) if transposed else b
+    feeds = {"a": a, "b": stored}
+    net = Net("product")
+    if op_type == "FC":
+        feeds["bias"], want = bias, want + bias
+        (net.FC if transposed else net.FCTransposed)(["a", "b", "bias"], "y")
+    elif op_type == "MatMul":
+        net.MatMul(["a", "b"], "y", trans_b=int(transposed))
+    else:
+        feeds["a"] = a[None]
+        net.BatchMatMul(["a", "b"], "y", trans_b=int(transposed), broadcast=1)
+        want = want[None]
+    return net, feeds, want
+
+
+def run(net, feeds, *, threads=1, constants=("b",)):
+    workspace = Workspace(threads=threads)
+    for name, value in feeds.items():
+        workspace.feed(name, value)
+    workspace.create_net(net, constants=list(constants))
+    workspace.run_net(net)
+    return workspace
+
+
+def kernels(workspace, net):
+    return [call.kernel for call in profile(workspace, net.Name(), runs=1, warmup=1, limits={}).calls]
+
+
+def close(got, want, k):
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.sqrt(k) * max(1, np.abs(want).max()))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", [(op, turned) for op in ("FC", "MatMul", "BatchMatMul") for turned in (False, True)])
+def test_numbers(kind, size):
+    net, feeds, want = built(kind, *size)
+    workspace = run(net, feeds)
+    close(workspace.fetch("y"), want, size[1])
+    assert kernels(workspace, net) == [KERNEL]
+
+
+def test_threads_change_no_bit():
+    net, feeds, _ = built(("FC", True), 150, 300, 200)
+    found = [run(net, feeds, threads=threads).fetch("y") for threads in (1, 2, 3)]
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_rows_do_not_depend_on_others_and_nan_stays():
+    net, feeds, want = built(("MatMul", False), 9, 20, 40)
+    feeds["a"][4, 3] = np.nan
+    got = run(net, feeds).fetch("y")
+    assert np.isnan(got[4]).all()
+    close(np.delete(got, 4, 0), np.delete(want, 4, 0), 20)
+
+
+def test_weights_that_are_fed_again_are_used():
+    net, feeds, _ = built(("FC", True), 8, 20, 40)
+    workspace = run(net, feeds)
+    _, others, want = built(("FC", True), 8, 20, 40, seed=1)
+    for name, value in others.items():
+        workspace.feed(name, value)
+    workspace.run_net(net)
+    close(workspace.fetch("y"), want, 20)
+
+
+def test_two_products_share_the_panels():
+    net, feeds, _ = built(("MatMul", False), 8, 20, 20)
+    net.MatMul(["y", "b"], "z")
+    workspace = run(net, feeds)
+    assert kernels(workspace, net) == [KERNEL] * 2
+    close(workspace.fetch("z"), feeds["a"].astype(np.float64) @ feeds["b"] @ feeds["b"], 400)
+
+
+@pytest.mark.parametrize(
+    "size, constants", [((3, 20, 40), ["b"]), ((8, 20, 40), []), ((8, 3000, 3000), ["b"])], ids=["rows", "fed", "large"]
+)
+def test_where_others_serve(size, constants):
+    net, feeds, want = built(("MatMul", False), *size)
+    workspace = run(net, feeds, constants=constants)
+    assert KERNEL not in kernels(workspace, net)
+    close(workspace.fetch("y"), want, size[1])
+
+
+def test_where_registers_are_wide_others_serve(monkeypatch):
+    monkeypatch.setattr(machine, "has_wide_registers", lambda: True)
+    net, feeds, _ = built(("MatMul", False), 8, 20, 40)
+    assert KERNEL not in kernels(run(net, feeds), net)
+
+
+def test_only_plain_matrices_become_panels():
+    spec = TensorSpec((4, 4), np.dtype(np.float32)).with_layout(Panels(4, 4, False))
+    with pytest.raises(ValueError, match="only plain matrices are copied, and into panels only"):
+        reorder(spec, spec)

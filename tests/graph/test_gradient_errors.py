@@ -67,30 +67,30 @@ def test_overwriting_what_is_not_needed_is_fine():
 def test_an_operator_without_gradient_is_named_with_the_path():
     net = Net("n")
     net.Relu("x", "r")
-    net.Where(["c", "r", "r"], "chosen")
+    net.Conditional(["c", "r", "r"], "chosen")
     net.Sigmoid("chosen", "p")
     net.AveragedLoss("p", "loss")
     message = refused(net, ["loss"])
-    assert "operator 1 Where -> ['chosen'], made at" in message and "test_gradient_errors.py:" in message
-    assert "operator 'Where' has no gradient" in message
-    assert "Where -> 'chosen' -> Sigmoid -> 'p' -> AveragedLoss -> 'loss'" in message
+    assert "operator 1 Conditional -> ['chosen'], made at" in message and "test_gradient_errors.py:" in message
+    assert "operator 'Conditional' has no gradient" in message
+    assert "Conditional -> 'chosen' -> Sigmoid -> 'p' -> AveragedLoss -> 'loss'" in message
     assert "StopGradient" in message
 
 
 def test_long_paths_are_cut():
     net = Net("n")
-    x = net.Where(["c", "x", "x"], "y0")
+    x = net.Conditional(["c", "x", "x"], "y0")
     for i in range(40):
         x = net.Scale(x, f"y{i + 1}", scale=2.0)
     message = refused(net, [x])
     assert (
-        "Where -> 'y0' -> Scale -> 'y1' -> Scale -> 'y2' -> ... -> 'y38' -> Scale -> 'y39' -> Scale -> 'y40'" in message
+        "Conditional -> 'y0' -> Scale -> 'y1' -> Scale -> 'y2' -> ... -> 'y38' -> Scale -> 'y39' -> Scale -> 'y40'" in message
     )
 
 
 def test_an_operator_without_gradient_off_the_path_is_fine():
     net = Net("n")
-    net.Where(["c", "x", "x"], "chosen")
+    net.Conditional(["c", "x", "x"], "chosen")
     net.AveragedLoss("y", "loss")
     assert net.AddGradientOperators(["loss"])["y"] == "y_grad"
 
@@ -347,10 +347,10 @@ def test_operators_that_hold_nets(made_up):
 
 def test_errors_inside_held_nets_name_them(made_up):
     inner = NetDef(name="inner")
-    inner.op.add(type="Where", input=["c", "inner_x", "inner_x"], output=["inner_y"])
+    inner.op.add(type="Conditional", input=["c", "inner_x", "inner_x"], output=["inner_y"])
     made_up.Holding("x", "y", net=inner)
     message = refused(made_up, ["y"])
-    assert "operator 0 Holding -> ['y']" in message and "net 'inner': operator 0 Where" in message
+    assert "operator 0 Holding -> ['y']" in message and "net 'inner': operator 0 Conditional" in message
 
 
 def test_a_held_net_that_stays_as_it_is():

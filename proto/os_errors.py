@@ -14,7 +14,8 @@ __all__ = ["error_text", "is_out_of_memory", "make_folder", "no_such_file"]
 
 _OUT_OF_MEMORY = re.compile(
     "cannot allocate memory|failed to map segment|cannot create shared object descriptor|can't start new thread|"
-    "out of memory|cannot create cache for search path|cannot change memory protections|mmap.*failed",
+    "out of memory|cannot create cache for search path|cannot change memory protections|mmap.*failed|"
+    "error return without exception set|returned NULL without setting an exception",
     re.IGNORECASE,
 )
 """What CPython, the dynamic loader and operating systems say where memory is short."""
@@ -48,12 +49,15 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
     >>> is_out_of_memory(ImportError("libz.so.1: failed to map segment from shared object"))
     True
+    >>> is_out_of_memory(SystemError("error return without exception set"))
+    True
     """
     if error is None:
         return False
     if isinstance(error, MemoryError) or isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    said = isinstance(error, (ImportError, OSError, RuntimeError)) and _OUT_OF_MEMORY.search(str(error)) is not None
+    kinds = (ImportError, OSError, RuntimeError, SystemError)
+    said = isinstance(error, kinds) and _OUT_OF_MEMORY.search(str(error)) is not None
     return said or is_out_of_memory(error.__cause__ or error.__context__)
 
 

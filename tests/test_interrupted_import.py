@@ -12,7 +12,7 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import NetError
 
 
-@pytest.mark.parametrize("given", [["2"], pytest.param(["150", "1"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("given", [["2"], pytest.param(["60", "1"], marks=pytest.mark.slow)])
 def test_importing_again_after_an_interruption(given):
     done = subprocess.run(
         [sys.executable, interrupted_import.__file__, *given], capture_output=True, text=True, timeout=1800, check=True

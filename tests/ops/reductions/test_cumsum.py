@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from checks import run_plain
-from netbuilder.ops.math.cumsum import CumSum
+from netbuilder.ops.reductions.cumsum import CumSum
 from suite import OperatorSuite, f32, floats, refusal
 
 

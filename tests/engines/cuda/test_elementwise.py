@@ -251,10 +251,10 @@ def test_what_is_not_elementwise_is_not_traced():
     tracer = Tracer()
     x = tracer.input(0, TensorSpec((2, 3), np.dtype("float32")))
     for attempt in (
-        lambda: x.max(), lambda: tracer.program([x.sum(axis=0)]),
+        lambda: x.argmax(), lambda: tracer.program([x.sum(axis=0)]),
             lambda: x[0], lambda: bool(x > 0), lambda: np.asarray(x), lambda: np.add.reduce(x),
         lambda: tracer.xp.sort(x), lambda: tracer.program([x, x.reshape(6)]), lambda: tracer.workspace_of,
-        lambda: (x + tracer.input(1, TensorSpec((3,), x.dtype))).reshape(6), lambda: x.reshape(7),
+        lambda: tracer.program([(x + tracer.input(1, TensorSpec((3,), x.dtype))).reshape(6)]), lambda: x.reshape(7),
         lambda: tracer.host(x), lambda: tracer.derived(int, x), lambda: tracer.uniform((2, 3)),
     ):  # fmt: skip
         with pytest.raises(NotTraced):

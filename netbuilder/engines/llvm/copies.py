@@ -286,14 +286,14 @@ def _copies(views: Views, *, reads: int | None = 1) -> Callable[..., Prepared | 
             return None
         plain = [spec.plain for spec in specs]
         outs = list(op.infer(*plain))[: max(op.n_out, 1)]
-        if outs[0].dtype != specs[0].dtype or _address(_Kind("together", 4, 0)) is None:
+        chosen = slice(-1, None) if reads == -1 else slice(reads)
+        if any(spec.dtype != outs[0].dtype for spec in plain[chosen]) or _address(_Kind("together", 4, 0)) is None:
             return None
 
         def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
             return _copying(ctx, views(op, inputs, outputs))
 
         read: list[TensorSpec | None] = [None] * len(plain)
-        chosen = slice(-1, None) if reads == -1 else slice(reads)
         read[chosen] = plain[chosen]
         return Prepared(read, outs, bind, name="llvm copy")
 

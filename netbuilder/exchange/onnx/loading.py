@@ -183,7 +183,7 @@ def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) 
         where = {each.key: each.value for each in tensor.external_data}
         path = os.path.join(folder, where.get("location", ""))
         offset = int(where.get("offset", 0))
-        with open(path, "rb") as file:
+        with files.open_file(path) as file:
             length = int(where.get("length", os.fstat(file.fileno()).st_size - offset))
             found[tensor.name] = _read_array(onnx, tensor, 9, file, offset, length)
         _declare(onnx, model.graph, tensor)

@@ -13,6 +13,7 @@ from netbuilder.ops.arrange.concat import Concat, Split
 from netbuilder.ops.arrange.shape import Transpose
 from netbuilder.ops.arrange.slice import Slice, SliceGradient
 from netbuilder.ops.arrange.tile import Tile
+from netbuilder.ops.core.operator import spec_of
 from prepared import Value, bind
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
@@ -89,3 +90,8 @@ def test_operators(op, shapes, dtype):
     for got, want in zip(run(op, *arrays), run_plain(op, arrays)):
         np.testing.assert_array_equal(got, want)
         assert got.dtype == want.dtype
+
+
+def test_inputs_of_another_type_are_converted_by_others():
+    specs = [spec_of(numbers((4,), dtype)) for dtype in (np.int64, np.int32)]
+    assert COPIES["Concat"](Concat(axis=0).with_arity(2, 1), alone(), *specs) is None

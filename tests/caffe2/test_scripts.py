@@ -49,7 +49,7 @@ def test_same_numbers(name, tmp_path):
         assert last.startswith("test accuracy 0.")
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["records", "step_control", "builders", "records_in_blobs", "epochs", "tutorials", "maps_and_strings"],

@@ -13,7 +13,7 @@ SIZES = (
 QUICK = ("store", "net", "shares", "parameter")
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @needs_mpi
 @pytest.mark.parametrize(
     "mistake, message",  # in short one that a rank finds by itself, one in building and one in training

@@ -55,7 +55,7 @@ def values(*args, **kwargs):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_micro_batches_equal_one_batch(outside, optimizer):
     one = values(1, optimizer, outside=outside)
     for count, steps in [(2, 3)] if outside else [(1, 3), (2, 2)]:

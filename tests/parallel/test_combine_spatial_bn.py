@@ -90,7 +90,7 @@ def test_float64():
     ],
     ids=str,
 )
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 def test_with_other_options(options, threads):
     """Running statistics are those of the whole batch on each device, also where they are not copied from the first."""
     got = trained(range(3), task_of(**COMBINED, **options), threads=threads)
@@ -130,7 +130,7 @@ def fed(devices, sizes, forward=convnet, **options):
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("options", [{}, {"shared_model": True}, {"accumulate_steps": 2}], ids=str)
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(20)
 def test_shares_of_different_sizes_and_none(count, options):
     """The last batches have fewer samples than there are devices: some feed a placeholder, which must not count."""
     sizes = [24, 13, 4, 2]
@@ -139,7 +139,7 @@ def test_shares_of_different_sizes_and_none(count, options):
     assert distance(got, want) < 1e-6
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 @pytest.mark.parametrize("count", [2, 4])
 def test_bfloat16(count):

@@ -50,7 +50,7 @@ def alone():
     return train
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @needs_mpi
 @pytest.mark.parametrize(
     "processes, name",

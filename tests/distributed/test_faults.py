@@ -21,7 +21,7 @@ BY = [pytest.param(False, id="mpiexec"), pytest.param(True, id="netbuilder-launc
 """What starts the processes. In short the launcher has other faults, and those of test_launcher."""
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @needs_mpi
 @pytest.mark.parametrize(
     "faults, options",

@@ -60,7 +60,7 @@ def test_all_nets_without_numbers_are_run():
 LIKE_OTHERS = ("resnet50_4_memory", "resnet50_1_recycle_grad")
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_OTHERS)) for name in TWINS]
 )

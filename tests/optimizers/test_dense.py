@@ -65,7 +65,7 @@ def table_model():
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 def test_the_loss_falls(name):
     model = regression()
     BUILDERS[name](model)

@@ -376,7 +376,7 @@ def normalized(model):
     return model.net.SpatialSoftmaxWithLoss([x, "place_label", "place_weight"], ["softmax", "loss"])[1]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     "options",
     [

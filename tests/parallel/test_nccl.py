@@ -77,7 +77,7 @@ def plan_steps(workspace, model):
     return [step for plan in plans for step in plan.steps]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("name", TASKS)

@@ -111,7 +111,7 @@ def values(*args, **kwargs):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 def test_devices_equal_one(outside, optimizer):
     update = OPTIMIZERS[optimizer]
     one = values(1, update, outside=outside)

@@ -58,7 +58,7 @@ def check_table(model, optimizers):
         ),
     ],
 )
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 def test_options_in_small_form(options, models, methods):
     bound = prove._BOUNDS[options.get("dtype", "float32")]
     found = list(prove.entries(models, ["SGD"], [3], 2, list(METHODS), options))

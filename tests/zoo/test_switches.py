@@ -166,7 +166,7 @@ def test_several_at_once(name):
         if each.name != "kept_maxima"
     ],
 )
-@pytest.mark.one_in(16)
+@pytest.mark.one_in(48)
 def test_what_rounds_otherwise_in_nets_with_joins(name, without):
     case, (want, moved) = case_of(name), reference(name)
     assert case.distance(case.train(without), want) <= allowed(without.bound, moved)

@@ -73,7 +73,7 @@ def workspace_with(op_def, inputs, on_host=()):
     return workspace
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.emulated
 @pytest.mark.parametrize("op_type", [op_type for op_type in operator_types() if indexed(op_type)])
 def test_nothing_waits_for_indices(op_type):

@@ -25,6 +25,7 @@ CONTEXT = SimpleNamespace(op_def=OperatorDef(), published=lambda number, key: No
 TOLERANCES = {"float16": 4e-3, "float32": 3e-5, "float64": 1e-10}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.gpu
 @pytest.mark.parametrize("op_type", sorted(WITH_SUMS))
 def test_what_the_suites_draw(op_type):
@@ -133,6 +134,7 @@ FEW_ROWS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", FEW_ROWS)

@@ -127,6 +127,7 @@ def test_steps(name, dtype):
         assert distance(eager, want, parameters) <= 1e-4 * moved
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.emulated
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_kernels_of_a_step_of_resnet50(dtype):

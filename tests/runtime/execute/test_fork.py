@@ -17,7 +17,7 @@ ROOT = CASES.parents[3]
 pytestmark = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("case", re.findall(r"^def (\w+)\(folder\)", CASES.read_text(encoding="utf-8"), re.MULTILINE))
 def test_fork(case, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}

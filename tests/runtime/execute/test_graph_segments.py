@@ -116,6 +116,7 @@ def test_collectives_of_nccl_are_in_no_graph(net_type):
     assert any("nccl" in each.why.lower() for each in captured), {each.why for each in captured}
 
 
+@pytest.mark.slow
 @pytest.mark.emulated
 def test_one_thread_for_several_gpus_has_the_graphs_of_a_thread_each():
     """Combined normalization lets the operators of the GPUs take turns, and sums are exchanged between them."""

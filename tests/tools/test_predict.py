@@ -267,3 +267,9 @@ def test_models_of_others(tmp_path, monkeypatch, capsys):
 def test_models_that_are_not_there(tmp_path, name, said):
     with pytest.raises(ArgumentError, match=f"--models: names ONNX models, or folders of them: {said}"):
         predict.model_files([str(tmp_path / name)])
+
+
+def test_models_are_named(capsys, monkeypatch):
+    monkeypatch.setattr(works, "prediction_pythons", lambda python: {"onnxruntime": sys.executable})
+    assert benchmark.main(["models"]) == 2
+    assert "models: needs --models FILE,FOLDER" in capsys.readouterr().err

@@ -138,7 +138,7 @@ class Model:
     """An ONNX model.
 
     Args:
-        file: the model. The file beside it with the suffix ``.npz`` has its inputs by name; without one they are random
+        file: the model. The file of the same name with ``.npz`` has its inputs by name; without one they are random
             numbers, or ones where the model wants integers.
         batch: extent of the inputs' dynamic axes.
         threads, warmup, callers: see ``Predictors``.
@@ -290,10 +290,12 @@ def model_files(paths: Sequence[str]) -> list[Path]:
     Raises:
         ArgumentError: there is none.
     """
+    if not paths:
+        raise ArgumentError("models: needs --models FILE,FOLDER: ONNX models, or folders of them")
     found = [file for path in map(Path, paths) for file in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
     missing = [str(file) for file in found if not file.is_file()]
     if missing or not found:
-        what = f"no such file: {', '.join(missing)}" if missing else f"no *.onnx in {', '.join(paths) or 'nothing'}"
+        what = f"no such file: {', '.join(missing)}" if missing else f"no *.onnx in {', '.join(paths)}"
         raise ArgumentError(f"--models: names ONNX models, or folders of them: {what}")
     return found
 

@@ -105,14 +105,6 @@ class _Code(Loops):
     def _sum(self, x: str, y: str | int) -> str:
         return self._body.let(f"add i64 {x}, {y}")
 
-    def _least(self, x: str, y: str | int) -> str:
-        self._body.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
-        return self._body.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
-
-    def _most(self, x: str, y: str | int) -> str:
-        self._body.declared.add("declare i64 @llvm.smax.i64(i64, i64)")
-        return self._body.let(f"call i64 @llvm.smax.i64(i64 {x}, i64 {y})")
-
     def _at(self, pointer: str, *factors: str) -> str:
         return self._moved(pointer, _F, self._product(*factors))
 

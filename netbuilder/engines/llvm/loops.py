@@ -58,12 +58,19 @@ class Loops:
         b.add(f"br label %test{n}")
         b.add(f"after{n}:")
 
+    def _least(self, x: str, y: str | int) -> str:
+        self._body.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
+        return self._body.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
+
+    def _most(self, x: str, y: str | int) -> str:
+        self._body.declared.add("declare i64 @llvm.smax.i64(i64, i64)")
+        return self._body.let(f"call i64 @llvm.smax.i64(i64 {x}, i64 {y})")
+
     def _lanes(self, left: str) -> str:
         """Return which lanes have one of the elements that are left."""
         b = self._body
         numbers = f"<{', '.join(f'i32 {k}' for k in range(LANES))}>"
-        most = b.let(f"call i64 @llvm.smin.i64(i64 {left}, i64 {LANES})")
-        b.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
+        most = self._least(left, LANES)
         return b.compare("sgt", b.splat(b.let(f"trunc i64 {most} to i32"), "i32"), numbers, "i32")
 
     def _moved(self, pointer: str, dtype: np.dtype[Any], offset: str | int) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 
-__all__ = ["PANELS", "SLACK", "panel_functions", "transposed"]
+__all__ = ["PANELS", "SLACK", "Multiplying", "panel_functions", "transposed"]
 
 _ROWS = 4
 """Rows of a product that are computed together: their vectors fit in the registers of AVX2."""
@@ -42,7 +42,19 @@ vectors.
 """
 
 
-class _Function(Loops):
+class Multiplying(Loops):
+    """Base of what multiplies rows by a panel."""
+
+    def _add(self, sums: list[str], left: list[str], right: str) -> None:
+        """Add a row of the panel, at ``right``, times one element for each of some variables to these."""
+        b, kind = self._body, vector("float")
+        factor = self._vector(right, _F)
+        for place, each in zip(sums, left):
+            scalar = b.splat(b.let(f"load float, ptr {each}, align 4"), "float")
+            self._set(place, kind, b.fma(scalar, factor, self._get(place, kind)))
+
+
+class _Function(Multiplying):
     def __init__(self, name: str) -> None:
         self._name, self._entry, self._body = name, Emitter("e"), Emitter("v")
 
@@ -99,16 +111,8 @@ class _Function(Loops):
     def _row(self, first: str, number: int) -> str:
         """Return a row of A; the last one in place of those that it does not have."""
         b = self._body
-        b.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
         last = b.let("sub i64 %m, 1")
-        return b.let(f"call i64 @llvm.smin.i64(i64 {b.let(f'add i64 {first}, {number}')}, i64 {last})")
-
-    def _add(self, sums: list[str], left: list[str], right: str) -> None:
-        b, kind = self._body, vector("float")
-        factor = self._vector(right, _F)
-        for place, each in zip(sums, left):
-            scalar = b.splat(b.let(f"load float, ptr {each}, align 4"), "float")
-            self._set(place, kind, b.fma(scalar, factor, self._get(place, kind)))
+        return self._least(b.let(f"add i64 {first}, {number}"), last)
 
     def _store(self, sums: list[str], place: str) -> None:
         b = self._body
@@ -161,13 +165,12 @@ class _Function(Loops):
 
     def _pack_transposed(self) -> None:
         b = self._body
-        b.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
         last, whole = b.let("sub i64 %n, 1"), b.let(f"and i64 %k, {-LANES}")
         with self._for("0", "%n", LANES) as row:
             target = self._moved("%y", _F, b.let(f"mul i64 {row}, %k"))
             rows = []
             for lane in range(LANES):
-                number = b.let(f"call i64 @llvm.smin.i64(i64 {b.let(f'add i64 {row}, {lane}')}, i64 {last})")
+                number = self._least(b.let(f"add i64 {row}, {lane}"), last)
                 rows.append(self._moved("%x", _F, b.let(f"mul i64 {number}, %ld")))
             for start, end in (("0", whole), (whole, "%k")):
                 with self._for(start, end, LANES) as column:

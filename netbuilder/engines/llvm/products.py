@@ -19,7 +19,7 @@ import numpy as np
 
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
-from netbuilder.engines.llvm.loops import Loops
+from netbuilder.engines.llvm.panels import Multiplying
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -96,7 +96,7 @@ def reorder(source: TensorSpec, target: TensorSpec) -> Prepared:
     return Prepared([source], [target], bind, name="panels")
 
 
-class _Code(Loops):
+class _Code(Multiplying):
     """Writes the function; each word of its row of arguments has the name in ``_WORDS``."""
 
     def __init__(self, *, bias: bool) -> None:
@@ -118,14 +118,6 @@ class _Code(Loops):
         head = "define void @kernel(ptr %arguments) {\nentry:"
         lines = [*sorted(b.declared), head, *e.lines, "  br label %body", "body:", *b.lines]
         return "\n".join([*lines, "  ret void", "}", ""])
-
-    def _least(self, x: str, y: str) -> str:
-        self._body.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
-        return self._body.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
-
-    def _most(self, x: str, y: str) -> str:
-        self._body.declared.add("declare i64 @llvm.smax.i64(i64, i64)")
-        return self._body.let(f"call i64 @llvm.smax.i64(i64 {x}, i64 {y})")
 
     def _of_panel(self, panel: str, column: str, first: str, last: str) -> None:
         """Write the products of the rows from ``first`` to ``last`` with a panel."""
@@ -162,10 +154,8 @@ class _Code(Loops):
                 of_rows = [self._moved(each, _F, k) for each in left]
                 of_panel = self._moved(right, _F, b.let(f"mul i64 {k}, {LANES}"))
                 for j in range(step):
-                    factor = self._vector(self._moved(of_panel, _F, j * LANES), _F)
-                    for place, each in zip(sums, of_rows):
-                        scalar = b.splat(b.let(f"load float, ptr {self._moved(each, _F, j)}, align 4"), "float")
-                        self._set(place, kind, b.fma(scalar, factor, self._get(place, kind)))
+                    row_elements = [self._moved(each, _F, j) for each in of_rows]
+                    self._add(sums, row_elements, self._moved(of_panel, _F, j * LANES))
         for place, total in zip(places, sums):
             self._write(self._get(total, kind), _F, place, self._mask)
 

@@ -71,7 +71,7 @@ class _Elements(_Chosen):
 
     def rows(self, ctx: RunContext, shape: Shape, indices: Any) -> tuple[int, Any]:
         axis, xp = self.axis % len(shape), ctx.xp
-        places = 0
+        places: Any = 0
         for i, (extent, count) in enumerate(zip(shape, indices.shape)):
             if i == axis:
                 at = checked_indices(ctx, self.type, indices, extent, -extent).astype(np.int64)
@@ -79,7 +79,7 @@ class _Elements(_Chosen):
             else:
                 at = xp.arange(count, dtype=np.int64).reshape(-1, *(1,) * (len(shape) - 1 - i))
             places = places * extent + at
-        return math.prod(shape), places.reshape(-1)  # type: ignore[attr-defined]
+        return math.prod(shape), places.reshape(-1)
 
 
 @operator_class(frozen=True)

@@ -232,10 +232,10 @@ def _slice(r: Reader, node: Any) -> None:
     for axis, start, end in zip(axes, starts, ends):
         from_[axis] = start if start >= 0 else start - 1
         to[axis] = -1 if end >= _TO_THE_END else end if end >= 0 else end - 1
-    extents = r.extents(node.input[0])
+    extents: Any = r.extents(node.input[0])
     if all(isinstance(extents[i], int) for i in axes):  # bounds may lie outside, and the end before the start
         for axis, start, end in zip(axes, starts, ends):
-            first, last, _ = slice(start, end).indices(extents[axis])  # type: ignore[arg-type]
+            first, last, _ = slice(start, end).indices(extents[axis])
             from_[axis], to[axis] = first, max(first, last)
     r.add("Slice", node.input[:1], node.output, starts=from_, ends=to)
 

@@ -86,9 +86,10 @@ class _Matcher:
         """Fuse a node with others, or remove it, if possible."""
         if self._replacement:
             node.inputs = [self._replacement.get(value, value) for value in node.inputs]
+        op: Any = node.first.op
         op_type = node.first.op_def.type
         enabled = self._graph.options.enabled
-        if op_type == "Dropout" and enabled("dropout_in_test_mode") and node.first.op.is_test:  # type: ignore[attr-defined]
+        if op_type == "Dropout" and enabled("dropout_in_test_mode") and op.is_test:
             self._remove_copy(node, node.outputs[:1])
         if op_type == "AddGradient" and enabled("gradients_of_add"):
             shapes = {value.spec.shape if value.spec is not None else None for value in node.inputs}

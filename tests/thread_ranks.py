@@ -162,7 +162,9 @@ def use_thread_worlds(monkeypatch: Any, size: int) -> None:
     sessions, meetings, lock = thread_sessions(size), dict[str, _Meeting](), threading.Lock()
     worlds: dict[tuple[str, int], CommonWorld] = {}
 
-    def create_world(name: str, size: int, rank: int, timeout: float | None = None) -> CommonWorld:
+    def create_world(
+        name: str, size: int, rank: int, timeout: float | None = None, store: Any = None, gpus: Any = ()
+    ) -> CommonWorld:
         with lock:
             meeting = meetings.setdefault(name, _Meeting(size))
         if (name, rank) not in worlds:

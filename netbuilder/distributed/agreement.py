@@ -17,6 +17,7 @@ from netbuilder.distributed.preflight_checks import preflight, preflight_by, ref
 from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.distributed.stores import Store
 from netbuilder.distributed.transport.launchers import ATTEMPT
+from netbuilder.distributed.transport.start_over_store import begin_over_store
 from netbuilder.distributed.transport.world import CommonWorld, share_store
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.replicas import Replicas
@@ -102,6 +103,8 @@ def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
         return
     share_store(store)
     name = f"{model.net.Name()}/{_number_of_check(rendezvous, store, model.net.Name())}"
+    if rendezvous.engine == "MPI":
+        begin_over_store(store, rendezvous.num_shards, rendezvous.shard_id)  # so that others see if this one ends
     preflight(rendezvous, facts, nets=nets, store=store, name=name, timeout=time_limits().first or _NO_LIMIT)
 
 

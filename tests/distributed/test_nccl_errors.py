@@ -13,7 +13,6 @@ from netbuilder.distributed.failure.time_limits import TimeLimits
 from netbuilder.distributed.stores import MemoryStore
 from netbuilder.distributed.transport import world
 from netbuilder.distributed.transport.nccl import connect_by_nccl
-from netbuilder.distributed.transport.world import NcclPlace
 from netbuilder.engines.gpu import gpu
 from netbuilder.proto import DeviceError, DistributedError, StoreTimeoutError
 from on_gpu import gpus
@@ -88,5 +87,5 @@ def test_nccl_connects_no_longer_than_the_limit(short, monkeypatch):
     hangs = threading.Event()
     monkeypatch.setattr(world, "connect_by_nccl", lambda *args: hangs.wait(100))
     with pytest.raises(DistributedError, match="rank 0 of 2 has waited 0.4 s for NCCL to connect the ranks"):
-        world.create_world("cw", 2, 0, nccl=NcclPlace((0,), MemoryStore()))
+        world.create_world("cw", 2, 0, store=MemoryStore(), gpus=(0,))
     hangs.set()

@@ -23,8 +23,11 @@ if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import launchers
+from netbuilder.distributed.transport.process_manager import PLACE, Beginning, PmiServer, announce
+from netbuilder.distributed.transport.start_over_store import has_process_manager
 from netbuilder.engines.copy_stream import copy_stream
 from netbuilder.engines.unread import wait_until_read
 from netbuilder.proto.errors import DistributedError
@@ -71,15 +74,35 @@ class _Rank:
         if options["pin"]:
             first = place.local_rank * share
             os.sched_setaffinity(0, cores[first : first + share] or cores)
+        mpi, connection = self._serve_mpi()
         self._child = subprocess.Popen(
             command,
-            env=os.environ | _variables(place) | _threads(options["threads"], share) | _gpus(place, options["gpus"]),
+            env=os.environ
+            | _variables(place)
+            | _threads(options["threads"], share)
+            | _gpus(place, options["gpus"])
+            | mpi,
             stdin=None if place.rank == 0 else subprocess.DEVNULL,
             stdout=self._stream("stdout"),
             stderr=self._stream("stderr"),
             close_fds=False,  # MPI gives its processes an open connection
             preexec_fn=_end_with_parent,
         )
+        if connection is not None:
+            connection.close()
+
+    def _serve_mpi(self) -> tuple[dict[str, str], socket.socket | None]:
+        """Be the process manager of the program, unless mpiexec is; return variables for it, and its connection."""
+        place = self.place
+        if os.environ.get(launchers.ENGINE) != "MPI" or has_process_manager(os.environ, place.size):
+            return {}, None
+        ours, theirs = socket.socketpair()
+        theirs.set_inheritable(True)
+        given = Beginning(self.store.with_prefix("mpi"), place.size, place.rank, time_limits().first)
+        announce(given)
+        server = PmiServer(given, lambda reason: print(f"rank {place.rank}: {reason}", file=sys.stderr, flush=True))
+        threading.Thread(target=server.serve, args=[ours], daemon=True).start()
+        return dict(zip(PLACE, (str(theirs.fileno()), str(place.rank), str(place.size)))), theirs
 
     def _stream(self, name: str) -> int | None:
         if name == "stdout" and self.options["only_first"] and self.place.rank:

@@ -80,6 +80,7 @@ class TcpStoreServer:
         self.port: int = self._listener.getsockname()[1]
         self._listener.setblocking(False)
         self._strangers: dict[_Client, None] = {}  # the oldest first
+        self._clients = 0
         self._waiting: defaultdict[str, list[tuple[_Client, int]]] = defaultdict(list)
         self._ends: list[tuple[float, int, str, _Client, int]] = []  # a heap: until when a request waits for its key
         self._order = itertools.count()
@@ -90,6 +91,11 @@ class TcpStoreServer:
         self._selector.register(bell, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._run, args=(bell,), name=f"store-{self.port}", daemon=True)
         self._thread.start()
+
+    @property
+    def clients(self) -> int:
+        """The number of connections that have proved the secret."""
+        return self._clients
 
     def close(self) -> None:
         """Stop serving; clients that wait get an error."""
@@ -186,6 +192,7 @@ class TcpStoreServer:
         session = wire.Session(self.secret, client.nonce, nonce)
         if hmac.compare_digest(proof, session.client_proof):
             client.session = session
+            self._clients += 1
             del self._strangers[client]
             self._send(client, wire.KNOWN + session.server_proof)
         else:
@@ -284,6 +291,7 @@ class TcpStoreServer:
         if client.socket.fileno() >= 0:
             self._selector.unregister(client.socket)
             client.socket.close()
+        self._clients -= client.session is not None
         client.session, client.ends = None, True
         client.unsent.clear()
         self._strangers.pop(client, None)

@@ -8,8 +8,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -26,12 +25,13 @@ from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport.communicator import Communicator, OneRank
 from netbuilder.distributed.transport.lane import FORKED, Lane
 from netbuilder.distributed.transport.launchers import ATTEMPT, job_store, place_in
-from netbuilder.distributed.transport.mpi import mpi, mpi_world
+from netbuilder.distributed.transport.mpi import mpi, mpi_runs, mpi_world
 from netbuilder.distributed.transport.nccl import NcclCommunicator, connect_by_nccl
 from netbuilder.distributed.transport.session import Collective, Session
-from netbuilder.proto import DistributedError, NetError
+from netbuilder.distributed.transport.start_over_store import has_process_manager, leave_manager, started_over_store
+from netbuilder.proto import DeviceError, DistributedError, NetError
 
-__all__ = ["CommonWorld", "NcclPlace", "create_world", "process_lane", "report_failure", "share_store"]
+__all__ = ["CommonWorld", "create_world", "process_lane", "report_failure", "share_store"]
 
 _log = logging.getLogger("netbuilder")
 T = TypeVar("T")
@@ -146,22 +146,13 @@ def process_lane() -> Lane:
     return _process.lane
 
 
-@dataclass(frozen=True)
-class NcclPlace:
-    """What connects a process with others by NCCL.
-
-    Args:
-        devices: its GPUs.
-        store: one that all processes see, with a prefix of the run; None: that of ``share_store``, or of
-            netbuilder-launch.
-    """
-
-    devices: tuple[int, ...]
-    store: Store | None = None
-
-
 def create_world(
-    name: str, size: int, rank: int, timeout: float | None = None, nccl: NcclPlace | None = None
+    name: str,
+    size: int,
+    rank: int,
+    timeout: float | None = None,
+    store: Store | None = None,
+    gpus: Sequence[int] = (),
 ) -> CommonWorld:
     """Return the common world of a name; all ranks call it.
 
@@ -172,35 +163,37 @@ def create_world(
         size: the number of ranks; 0: as many as MPI has started, numbered as by MPI.
         rank: the number of this process, from 0.
         timeout: see ``CommonWorld``.
-        nccl: NCCL connects the ranks, with these GPUs of the process; None: MPI does.
+        store: one that all ranks see, with a prefix of the run; None: that of ``share_store``, or of netbuilder-launch.
+            Ranks meet in it for NCCL, and for MPI if no process manager has started them.
+        gpus: NCCL connects the ranks, with these GPUs of the process; none: MPI does.
 
     Raises:
         DeviceError: mpi4py or MPI is missing, or NCCL.
         DistributedError: MPI runs another number of processes, or the ranks of the processes are not 0 to size - 1.
     """
-    if nccl is None and size != 1 and _process.session is None and not _process.forked:
-        _wait_for_start()
+    if not gpus and size != 1 and _process.session is None and not _process.forked:
+        _start_mpi(size, rank, store)
     if size == 0:
         comm = mpi().COMM_WORLD
         size, rank = _process.lane.submit(lambda: (comm.Get_size(), comm.Get_rank())).result()
     if size == 1:
         return CommonWorld(name, OneRank(), None, timeout)
     with _process.lock:
-        session = _session(size, rank, nccl)
+        session = _session(size, rank, store, gpus)
     world = _process.worlds.get(name)
     if world is None or world.session is not session or world.closed:
         call = Collective("CreateCommonWorld", name, f"{size} ranks", timeout=timeout)
-        communicator = session.submit(call, lambda same: _cloned(session.control, nccl)).result()
+        communicator = session.submit(call, lambda same: _cloned(session.control, gpus)).result()
         communicator.check = session.check
         world = _process.worlds[name] = CommonWorld(name, communicator, session, timeout)
     world.timeout = timeout
     return world
 
 
-def _cloned(control: Communicator, nccl: NcclPlace | None) -> Communicator:
+def _cloned(control: Communicator, gpus: Sequence[int]) -> Communicator:
     """Return a communicator of the same ranks that connects the GPUs of a common world."""
-    if nccl is not None and isinstance(control, NcclCommunicator):
-        control.connect(nccl.devices)
+    if gpus and isinstance(control, NcclCommunicator):
+        control.connect(gpus)
     return control.clone()
 
 
@@ -217,7 +210,7 @@ def report_failure(values: Iterable[object], error: BaseException) -> None:
             session.report_failure(error)
 
 
-def _session(size: int, rank: int, nccl: NcclPlace | None) -> Session:
+def _session(size: int, rank: int, store: Store | None, gpus: Sequence[int]) -> Session:
     if _process.forked:
         raise DistributedError(FORKED)
     session = _process.session
@@ -229,30 +222,30 @@ def _session(size: int, rank: int, nccl: NcclPlace | None) -> Session:
             )
         return session
     _process.lane.check()
-    store, answers = _process.store or _store_of_attempt(), True
-    if nccl is None:
+    shared, answers = _process.store or _store_of_attempt(), True
+    if not gpus:
         library = mpi()  # in this thread, mostly the main one, which also finalizes MPI
         install(rank, size, abort_mpi)
         control = _process.lane.submit(lambda: _control(size, rank)).result()
         answers = library.Query_thread() == library.THREAD_MULTIPLE
     else:
-        control = _connected(size, rank, nccl, nccl.store or store)
+        control = _connected(size, rank, gpus, store or shared)
         install(rank, size, control.abort)
     if session is None:
         atexit.register(_close)
     else:
         session.unwatch()
-    if rank == 0 and nccl is None:
+    if rank == 0 and not gpus:
         _warn_if_oversubscribed(size)
     session = Session(control, _process.lane)
     if answers:
         session.answer_when_idle()
-    session.watch(store)
+    session.watch(shared)
     _process.identity, _process.session = (size, rank), session
     return session
 
 
-def _connected(size: int, rank: int, nccl: NcclPlace, store: Store | None) -> Communicator:
+def _connected(size: int, rank: int, gpus: Sequence[int], store: Store | None) -> Communicator:
     """Return the communicator of all processes by NCCL."""
     if store is None:
         raise NetError(
@@ -264,7 +257,7 @@ def _connected(size: int, rank: int, nccl: NcclPlace, store: Store | None) -> Co
     name = f"nccl_{_process.connections}"
 
     def connect() -> Communicator:
-        return connect_by_nccl(found, size, rank, nccl.devices, name)
+        return connect_by_nccl(found, size, rank, gpus, name)
 
     connecting = _process.lane.submit(connect)
     with _limited(time_limits().first, f"CreateCommonWorld: rank {rank} of {size}"):
@@ -299,17 +292,28 @@ def _store_of_attempt() -> Store | None:
     return None if store is None else store.with_prefix(os.environ.get(ATTEMPT, "0"))
 
 
-def _wait_for_start() -> None:
-    """Wait until all ranks have come here, if netbuilder-launch has started them: MPI's own start names none.
+def _start_mpi(size: int, rank: int, store: Store | None) -> None:
+    """Start MPI with all ranks, if it does not run: by a store where no process manager has started them.
 
     Raises:
-        StoreTimeoutError: some have not; the message names them.
+        StoreTimeoutError: some have not come; the message names them. MPI's own start names none.
+        DistributedError: one has ended.
     """
-    place = place_in(os.environ)
-    install(place.rank, place.size, abort_mpi)  # a process that fails here must not wait for the others at its end
-    store = job_store(os.environ)
-    if store is not None:
-        meet(store.with_prefix(os.environ.get(ATTEMPT, "0")), place.size, place.rank)
+    place, job, shared = place_in(os.environ), job_store(os.environ), store or _process.store or _store_of_attempt()
+    if size == 0:
+        size, rank = place.size, place.rank
+    install(rank, size, abort_mpi)  # a process that fails here must not wait for the others at its end
+    if job is not None:
+        meet(job.with_prefix(os.environ.get(ATTEMPT, "0")), place.size, place.rank)
+    if size > 1 and shared is not None and not has_process_manager(os.environ, size) and not mpi_runs():
+        _process.store = _process.store or shared
+        with started_over_store(shared, size, rank):
+            library = mpi()
+        if library.COMM_WORLD.Get_size() != size:
+            raise DeviceError(
+                f"{library.Get_library_version().split(',')[0].strip()} connects only processes that its own mpiexec "
+                "has started (or srun with PMIx); MPICH also those that meet in a store: pip install 'netbuilder[mpi]'"
+            )
 
 
 def _control(size: int, rank: int) -> Communicator:
@@ -326,7 +330,8 @@ def _control(size: int, rank: int) -> Communicator:
         sizes = sorted({each for each, _ in given})
         raise DistributedError(
             f"CreateCommonWorld: size is {' and '.join(map(str, sizes))}, but MPI has started {count} "
-            f"process{'es' if count > 1 else ''} together; start as many as size says, by netbuilder-launch or mpiexec"
+            f"process{'es' if count > 1 else ''} together; start as many as size says, by netbuilder-launch or "
+            "mpiexec, or give the rendezvous a store in which they meet"
         )
     ranks = [each for _, each in given]
     if sorted(ranks) != list(range(count)):
@@ -361,6 +366,7 @@ def _close() -> None:
     if session is not None and not _process.forked and not (fails() and session.over is None):
         try:
             session.close()
+            leave_manager()
         except DistributedError as error:
             _log.warning("at the end of the program of rank %d: %s", session.rank, error)
             if session.lane.interrupted is not None:  # a rank is stopped, and MPI would wait for it

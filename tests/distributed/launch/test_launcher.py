@@ -364,7 +364,7 @@ def test_mpi4py_that_cannot_be_imported(monkeypatch):
     monkeypatch.setattr(installed, "_ASK", "import mpi4py_that_is_missing")
     with pytest.raises(DeviceError, match="No module named 'mpi4py_that_is_missing'.*pip install 'netbuilder.mpi.'"):
         installed.installed_mpi()
-    monkeypatch.setattr(installed, "_ASK", "print('An MPI'); print('/nowhere/lib/libmpi.so')")
+    monkeypatch.setattr(installed, "_ASK", "print('Open MPI v5'); print('/nowhere/lib/libmpi.so')")
     monkeypatch.setattr(installed.shutil, "which", lambda *args, **options: None)
-    with pytest.raises(DeviceError, match="An MPI has no mpiexec next to /nowhere/lib/libmpi.so or on the path"):
+    with pytest.raises(DeviceError, match="Open MPI v5 has no mpiexec next to /nowhere/lib/libmpi.so or on the path"):
         installed.installed_mpi()

@@ -7,14 +7,12 @@ from typing import Any, Literal
 import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
-from netbuilder.data.forking import new_lock
-from netbuilder.data.object_records import ObjectKind, register_kind
+from netbuilder.data.counter import Counter
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.proto import BlobProto, ParseError, TensorProto
 
 __all__ = [
     "AtomicBool",
@@ -25,7 +23,6 @@ __all__ = [
     "ConditionalSetAtomicBool",
     "CountDown",
     "CountUp",
-    "Counter",
     "CreateAtomicBool",
     "CreateCounter",
     "ResetCounter",
@@ -33,49 +30,6 @@ __all__ = [
 ]
 
 Arrays = tuple[Any, ...]
-
-
-class Counter:
-    """An integer that several nets may change at the same time.
-
-    Args:
-        count: the initial value.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._lock = new_lock()
-
-    @property
-    def count(self) -> int:
-        return self._count
-
-    def add(self, step: int) -> int:
-        """Add ``step`` and return the previous value."""
-        with self._lock:
-            before = self._count
-            self._count = before + step
-        return before
-
-    def reset(self, count: int) -> int:
-        """Set the counter to ``count`` and return the previous value."""
-        with self._lock:
-            before, self._count = self._count, count
-        return before
-
-
-def _write_counter(blob: BlobProto, counter: Counter) -> None:
-    tensor = TensorProto(name=blob.name, data_type=TensorProto.INT64, dims=[1], int64_data=[counter.count])
-    blob.tensor.CopyFrom(tensor)
-
-
-def _read_counter(blob: BlobProto) -> Counter:
-    if len(blob.tensor.int64_data) != 1:
-        raise ParseError(f"a counter of {len(blob.tensor.int64_data)} numbers; it has one")
-    return Counter(blob.tensor.int64_data[0])
-
-
-register_kind(ObjectKind("std::unique_ptr<Counter<int64_t>>", Counter, _write_counter, _read_counter))
 
 
 class AtomicBool(BlobObject):

@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from netbuilder.data.key_map import KeyMap
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.features.maps import KeyMap
 from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["DataCouple", "LastNWindowCollector", "ReservoirSampling"]

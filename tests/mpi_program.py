@@ -10,7 +10,6 @@ import time
 
 import numpy as np
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.distributed.transport.mpi import mpi
 from netbuilder.engines.rows import order_in_row
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry, for all tests: conftest imports this)
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.versions import number_versions
 from netbuilder.ops.core.operator import decode

@@ -19,7 +19,6 @@ from netbuilder.engines.layouts import convert
 from netbuilder.engines.nccl import NcclCall
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.extensions import SplitKernel, Together
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
@@ -50,7 +49,7 @@ class GpuExchange:
     wait: Callable[[], object]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class InPlace(OverWorld):
     """Base: blobs X after the common world, which are the outputs too.
 

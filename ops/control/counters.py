@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.counter import Counter
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -39,7 +39,7 @@ class AtomicBool(BlobObject):
         self.value = False
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Shared(Operator):
     """Base: works on an object in a blob, on the host."""
 
@@ -54,7 +54,7 @@ class _Shared(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateCounter(_Shared):
     """Create a counter with the initial value ``init_count``."""
 
@@ -68,13 +68,13 @@ def create_counter(op: CreateCounter, ctx: RunContext) -> Arrays:
     return (Counter(op.init_count),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnCounter(_Shared):
     signature = "counter ->"
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CountUp(_OnCounter):
     """Add one to a counter; previous_count = the value before."""
 
@@ -83,7 +83,7 @@ class CountUp(_OnCounter):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CountDown(_OnCounter):
     """Subtract one from a counter; done = whether it is below 0 now."""
 
@@ -92,7 +92,7 @@ class CountDown(_OnCounter):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CheckCounterDone(_OnCounter):
     """done = whether a counter is 0 or less."""
 
@@ -101,7 +101,7 @@ class CheckCounterDone(_OnCounter):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ResetCounter(_OnCounter):
     """Set a counter to ``init_count``; previous_value = the value before."""
 
@@ -111,7 +111,7 @@ class ResetCounter(_OnCounter):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RetrieveCount(_OnCounter):
     """count = the value of a counter."""
 
@@ -149,7 +149,7 @@ def retrieve_count(op: RetrieveCount, ctx: RunContext, counter: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateAtomicBool(_Shared):
     """Create a shared bool, initially false."""
 
@@ -158,7 +158,7 @@ class CreateAtomicBool(_Shared):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConditionalSetAtomicBool(_Shared):
     """Set a shared bool to true if ``condition`` is true; else leave it unchanged."""
 
@@ -167,7 +167,7 @@ class ConditionalSetAtomicBool(_Shared):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CheckAtomicBool(_Shared):
     """value = a shared bool."""
 
@@ -193,7 +193,7 @@ def check_atomic_bool(op: CheckAtomicBool, ctx: RunContext, shared: Any) -> Arra
     return (np.array([shared_object(op, shared, AtomicBool, "CreateAtomicBool").value]),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _FetchAdd(Operator):
     signature = "mutex_ptr, mut_value, increment -> mut_value, fetched_value"
     must_inplace = ((1, 0),)
@@ -201,7 +201,7 @@ class _FetchAdd(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AtomicFetchAdd(_FetchAdd):
     """Add ``increment`` to ``mut_value`` in place, under a mutex; fetched_value = the value before. For int32."""
 
@@ -216,7 +216,7 @@ class AtomicFetchAdd(_FetchAdd):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AtomicFetchAdd64(_FetchAdd):
     """AtomicFetchAdd for int64."""
 

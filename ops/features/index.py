@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.data.key_index import MAX_ELEMENTS, Index
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -35,7 +35,7 @@ _KINDS: dict[str, np.dtype[Any]] = {
 _HANDLE = TensorSpec((), STRING)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnIndex(Operator):
     """Base: works on the host, with an index stored in a blob."""
 
@@ -60,7 +60,7 @@ class _OnIndex(Operator):
         return 0
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Create(_OnIndex):
     """Base: creates an index without keys."""
 
@@ -73,7 +73,7 @@ class _Create(_OnIndex):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IntIndexCreate(_Create):
     """Create an index of int32 keys, with capacity for ``max_elements`` numbers, 0 included."""
 
@@ -81,7 +81,7 @@ class IntIndexCreate(_Create):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LongIndexCreate(_Create):
     """Create an index of int64 keys, with capacity for ``max_elements`` numbers, 0 included."""
 
@@ -89,7 +89,7 @@ class LongIndexCreate(_Create):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StringIndexCreate(_Create):
     """Create an index of string keys, with capacity for ``max_elements`` numbers, 0 included."""
 
@@ -104,7 +104,7 @@ def create_index(op: _Create, ctx: RunContext) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IndexGet(_OnIndex):
     """indices = the number of each key; new keys get the next numbers, or 0 in a frozen index."""
 
@@ -122,7 +122,7 @@ def index_get(op: IndexGet, ctx: RunContext, handle: Any, keys: Any) -> tuple[An
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IndexLoad(_OnIndex):
     """Replace the keys of an index by ``items``, numbered from 1; with ``skip_first_entry``, from the second on."""
 
@@ -140,7 +140,7 @@ def index_load(op: IndexLoad, ctx: RunContext, handle: Any, items: Any) -> tuple
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IndexStore(_OnIndex):
     """items = the keys of an index in the order of their numbers, from number 1 on."""
 
@@ -155,7 +155,7 @@ def index_store(op: IndexStore, ctx: RunContext, handle: Any) -> tuple[Any, ...]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IndexFreeze(_OnIndex):
     """Freeze an index: from now on unknown keys are not added."""
 
@@ -172,7 +172,7 @@ def index_freeze(op: IndexFreeze, ctx: RunContext, handle: Any) -> tuple[Any, ..
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IndexSize(_OnIndex):
     """items = the count of numbers in an index, 0 included."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from netbuilder.data.key_map import KeyMap, empty_map, filled_map
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.data_types import numpy_type
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -20,7 +20,7 @@ __all__ = ["CreateMap", "KeySplit", "KeyValueToMap", "MapToKeyValue"]
 _HANDLE = TensorSpec((), STRING)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnMap(Operator):
     """Base: works on the host, with a map stored in a blob."""
 
@@ -36,7 +36,7 @@ class _OnMap(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateMap(_OnMap):
     """Create an empty map with keys and values of int32 (the default) or int64.
 
@@ -64,7 +64,7 @@ def create_map(op: CreateMap, ctx: RunContext) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class KeyValueToMap(_OnMap):
     """Create a map from keys to values; of repeated keys, the first counts."""
 
@@ -78,7 +78,7 @@ def key_value_to_map(op: KeyValueToMap, ctx: RunContext, keys: Any, values: Any)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MapToKeyValue(_OnMap):
     """The keys of a map, in any order, and their values."""
 
@@ -94,7 +94,7 @@ def map_to_key_value(op: MapToKeyValue, ctx: RunContext, entries: Any) -> tuple[
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class KeySplit(Operator):
     """For each k below ``categorical_limit``, an output with the positions of k in the flattened keys, int32."""
 

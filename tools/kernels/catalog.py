@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.engines.cuda.all_finite import all_finite_kernel, set_kernel
 from netbuilder.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
 from netbuilder.engines.cuda.checks import checked_kernel

@@ -38,11 +38,13 @@ class Counter:
 
 
 def write_counter(blob: BlobProto, counter: Counter) -> None:
+    """Write a counter into a record."""
     tensor = TensorProto(name=blob.name, data_type=TensorProto.INT64, dims=[1], int64_data=[counter.count])
     blob.tensor.CopyFrom(tensor)
 
 
 def read_counter(blob: BlobProto) -> Counter:
+    """Return the counter in a record."""
     if len(blob.tensor.int64_data) != 1:
         raise ParseError(f"a counter of {len(blob.tensor.int64_data)} numbers; it has one")
     return Counter(blob.tensor.int64_data[0])

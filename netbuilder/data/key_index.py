@@ -94,12 +94,14 @@ class Index:
 
 
 def write_index(blob: BlobProto, index: Index) -> None:
+    """Write an index into a record."""
     keys = index.keys
     blob.tensor.CopyFrom(tensor_to_proto(keys, blob.name, segment=(0, keys.size)))
     blob.content = f"{index.max_elements} {int(index.frozen)}".encode()
 
 
 def read_index(blob: BlobProto) -> Index:
+    """Return the index in a record."""
     try:
         max_elements, frozen = (int(word) for word in blob.content.split())
     except ValueError:

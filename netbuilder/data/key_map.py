@@ -66,12 +66,15 @@ def filled_map(keys: Any, values: Any) -> KeyMap:
 
 
 def write_map(blob: BlobProto, entries: KeyMap) -> None:
+    """Write a map into a record."""
     both = (entries.key_array, entries.value_array)
     protos = [tensor_to_proto(array, segment=(0, array.size)) for array in both]
     blob.content = TensorProtos(protos=protos).SerializeToString()
 
 
 def map_reader(cls: type[KeyMap]) -> Callable[[BlobProto], KeyMap]:
+    """Return the function that returns the map, of this class, in a record."""
+
     def read(blob: BlobProto) -> KeyMap:
         message = TensorProtos()
         try:

@@ -7,8 +7,6 @@ import os
 import re
 from collections.abc import Mapping
 
-import netbuilder.ops
-
 __all__ = ["declaring_modules"]
 
 _DECLARATION = re.compile(rb"\n@register\w*\n(?:@.*\n)*class (\w+)")
@@ -18,7 +16,7 @@ _DECLARATION = re.compile(rb"\n@register\w*\n(?:@.*\n)*class (\w+)")
 def declaring_modules() -> Mapping[str, str]:
     """Return, by operator type, the name of the module whose import registers the operator and its kernels."""
     modules = {}
-    for family in os.scandir(netbuilder.ops.__path__[0]):
+    for family in os.scandir(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
         if not family.is_dir() or family.name == "core":
             continue
         for file in os.scandir(family.path):

@@ -12,7 +12,7 @@ import numpy as np
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl import GpuRanks
 from netbuilder.distributed.transport.reductions import FLOAT_TYPES, narrow, sum_rows, widen
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.nccl import NcclCall, type_of

@@ -11,8 +11,8 @@ import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl import GpuRanks, NcclCommunicator
-from netbuilder.distributed.transport.session import Collective
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.session import Collective
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.gpu import copy_into, gpu, gpu_of, here, to_host
 from netbuilder.engines.layouts import convert

@@ -11,8 +11,8 @@ import numpy as np
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl import GpuRanks, NcclCommunicator
 from netbuilder.distributed.transport.reductions import sum_rows
-from netbuilder.distributed.transport.session import Collective
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.session import Collective
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.gpu import copy_into, gpu, gpu_of, to_host
 from netbuilder.engines.nccl import BoundGroup, NcclCall, type_of
 from netbuilder.ops.collectives.in_place import GpuExchange, InPlace, Work, in_place_kernels, same_shape_and_type

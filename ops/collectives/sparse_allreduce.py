@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import register

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from netbuilder.distributed.transport.world import CommonWorld, NcclPlace, create_world
+from netbuilder.distributed.worlds.world import CommonWorld, NcclPlace, create_world
 from netbuilder.ops.collectives.stores import store_of
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.objects import shared_object

@@ -16,7 +16,7 @@ import numpy as np
 
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
-from netbuilder.distributed.transport.world import report_failure
+from netbuilder.distributed.worlds.world import report_failure
 from netbuilder.engines.engine import array_engine
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST

@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from netbuilder.distributed.transport.mpi import mpi
-from netbuilder.engines.rows import order_in_row
+from netbuilder.engines.buffer_rows import order_in_row
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.nccl import GpuRanks
+from netbuilder.distributed.transport.nccl_communicator import GpuRanks
 from netbuilder.distributed.transport.reductions import FLOAT_TYPES, narrow, sum_rows, widen
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.buffer_rows import as_row, order_in_row
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.nccl import NcclCall, type_of
-from netbuilder.engines.rows import as_row, order_in_row
 from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.nccl import GpuRanks, NcclCommunicator
+from netbuilder.distributed.transport.nccl_communicator import GpuRanks, NcclCommunicator
 from netbuilder.distributed.worlds.session import Collective
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat

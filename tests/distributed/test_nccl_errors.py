@@ -9,7 +9,7 @@ import pytest
 
 from netbuilder.distributed.stores import MemoryStore
 from netbuilder.distributed.transport import time_limits
-from netbuilder.distributed.transport.nccl import connect_by_nccl
+from netbuilder.distributed.transport.nccl_communicator import connect_by_nccl
 from netbuilder.distributed.transport.start import meet
 from netbuilder.distributed.transport.time_limits import TimeLimits
 from netbuilder.distributed.worlds import world

@@ -25,7 +25,7 @@ from netbuilder.distributed.transport.lane import FORKED, Lane
 from netbuilder.distributed.transport.launchers import ATTEMPT, job_store, place_in
 from netbuilder.distributed.transport.mpi import mpi, mpi_world
 from netbuilder.distributed.transport.mpi_abort import abort_mpi
-from netbuilder.distributed.transport.nccl import NcclCommunicator, connect_by_nccl
+from netbuilder.distributed.transport.nccl_communicator import NcclCommunicator, connect_by_nccl
 from netbuilder.distributed.transport.start import meet
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.session import Collective, Session

@@ -14,9 +14,9 @@ from typing import Any
 from netbuilder.engines.engine import HOST
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.autotune import seconds, turned_off
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, View, channel_block, channel_blocked
 from netbuilder.engines.onednn.convolutions import WORTH_MEASURING, Views, description_of, serves
 from netbuilder.engines.onednn.kernels_conv import conv
-from netbuilder.engines.onednn.layout import BlockedLayout, View, channel_block, channel_blocked
 from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST, Call, CompiledSegment, Prepared, Segment
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import OperatorDef

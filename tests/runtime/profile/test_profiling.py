@@ -8,7 +8,7 @@ import pytest
 import emulated_gpu
 from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.engines import onednn
-from netbuilder.engines.onednn.precision import why_bfloat16_is_slow
+from netbuilder.engines.onednn.bfloat16 import why_bfloat16_is_slow
 from netbuilder.graph import Net
 from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.proto import NetDef, NetError, OperatorError

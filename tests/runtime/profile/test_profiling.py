@@ -121,7 +121,7 @@ def test_every_operator_is_in_one_call_and_seconds_add_up(options):
     names = [name for call in found.calls if call.category != "copy" for name in call.operators]
     assert sorted(names) == sorted(f"{op.type} {op.output[0]}" for op in model.net.Proto().op)
     assert all(call.count == 1 and len(call.spans) == 4 for call in found.calls)
-    assert len(found.runs) == 4 and 2 <= len(found.kept) <= 4
+    assert len(found.runs) == 4 and 2 <= len(found.counted) <= 4
     kinds = {kind.kind: kind.calls for kind in found.kinds()}
     assert kinds["ConvGradient"] == 2
     joined = "engines" not in options and "without" not in options and onednn.available()

@@ -17,7 +17,7 @@ import numpy as np
 
 from netbuilder import parallel
 from netbuilder.distributed import Rendezvous, require_equal_blobs
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew, rnn
 from netbuilder.optimizers import reset_optimizer_instance_count

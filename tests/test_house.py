@@ -139,10 +139,11 @@ ENGINES = {
     "llvm": set(),
 }
 DISTRIBUTED = {
-    "failure": {"stores", "transport"},  # a session asks the roll call, which answers over a communicator
-    "launch": {"failure", "stores", "transport"},
+    "failure": {"stores", "transport"},
+    "launch": {"stores", "transport"},
     "stores": set(),
-    "transport": {"failure", "stores"},
+    "transport": {"stores"},
+    "worlds": {"failure", "stores", "transport"},
 }
 
 

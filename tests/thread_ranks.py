@@ -10,8 +10,8 @@ import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.lane import Lane
-from netbuilder.distributed.transport.session import Session
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.session import Session
+from netbuilder.distributed.worlds.world import CommonWorld
 
 __all__ = ["ThreadCommunicator", "end_lanes", "on_ranks", "thread_sessions", "thread_worlds", "use_thread_worlds"]
 

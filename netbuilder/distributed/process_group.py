@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.rendezvous import Rendezvous
-from netbuilder.distributed.transport.world import CommonWorld, create_world, report_failure
+from netbuilder.distributed.transport.time_limits import time_limits
+from netbuilder.distributed.worlds.world import CommonWorld, create_world, report_failure
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.proto import DeviceError, DistributedError, NetError
 

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.nccl import GpuRanks
+from netbuilder.distributed.transport.nccl_communicator import GpuRanks
 from netbuilder.distributed.transport.reductions import FLOAT_TYPES, narrow, sum_rows, widen
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.buffer_rows import as_row, order_in_row
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.nccl import NcclCall, type_of
-from netbuilder.engines.rows import as_row, order_in_row
 from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, NetError
@@ -40,7 +39,7 @@ _INFINITE_FROM = {"float16": 65520.0, "bfloat16": 3.3961775292304957e38}  # floa
 
 @in_place_kernels
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AllreduceBucket(InPlace):
     """Output i is the sum of input i over the processes.
 

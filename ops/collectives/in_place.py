@@ -10,16 +10,15 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.nccl import GpuRanks, NcclCommunicator
-from netbuilder.distributed.transport.session import Collective
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.transport.nccl_communicator import GpuRanks, NcclCommunicator
+from netbuilder.distributed.worlds.session import Collective
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.gpu import copy_into, gpu, gpu_of, here, to_host
 from netbuilder.engines.layouts import convert
 from netbuilder.engines.nccl import NcclCall
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.extensions import SplitKernel, Together
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
@@ -50,7 +49,7 @@ class GpuExchange:
     wait: Callable[[], object]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class InPlace(OverWorld):
     """Base: blobs X after the common world, which are the outputs too.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from netbuilder.distributed.transport.world import CommonWorld, create_world
+from netbuilder.distributed.worlds.world import CommonWorld, create_world
 from netbuilder.ops.collectives.stores import store_of
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -26,7 +26,7 @@ _OBJECT = TensorSpec((), STRING)
 _ENGINES = ("", "DEFAULT", "MPI", "GLOO", "NCCL")  # all but the last one exchange values of the host by MPI
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class OverWorld(Operator):
     """Base: a collective of all processes, over the common world in input 0."""
 
@@ -53,7 +53,7 @@ def world_of(op: Operator, value: Any) -> CommonWorld:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateCommonWorld(Operator):
     """Make the common world of ``size`` processes, of which this one has the number ``rank``.
 
@@ -119,7 +119,7 @@ def create_common_world(op: CreateCommonWorld, ctx: RunContext, *store: Any) -> 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CloneCommonWorld(OverWorld):
     """Make a common world of the same processes; messages over the two do not meet."""
 
@@ -134,7 +134,7 @@ def clone_common_world(op: CloneCommonWorld, ctx: RunContext, world: Any) -> tup
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DestroyCommonWorld(OverWorld):
     """Free what the library has for a common world; using it afterwards is an error."""
 
@@ -149,7 +149,7 @@ def destroy_common_world(op: DestroyCommonWorld, ctx: RunContext, world: Any) ->
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Barrier(OverWorld):
     """Wait until all processes have come to it."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare
@@ -31,7 +31,7 @@ def no_row(dtype: Any) -> int:
     return int(np.iinfo(dtype).min)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowUpdate(Operator, abc.ABC):
     """Base: updates the rows ``indices`` of the tables that ``must_inplace`` names. No gradient.
 
@@ -247,7 +247,7 @@ def add_row_kernels(*classes: type[RowUpdate]) -> None:
         prepare(cls, device=CPU)(_prepare)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class JointUpdate(Operator, abc.ABC):
     """Base: updates rows of tables by ``step``, whose numbers depend on the gradients of all rows and on a state.
 

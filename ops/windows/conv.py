@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.conv_geometry import Geometry, WindowArguments
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import channel_axis, image_extents, image_shape
 from netbuilder.ops.core.operator import InBatch, TensorSpec, require, spec_of
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvArguments(WindowArguments):
     """The arguments and checks of convolutions and their gradients.
 
@@ -114,7 +114,7 @@ class ConvArguments(WindowArguments):
         return x.shape[0] * math.prod(self.geometry(x, w).out) * w.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvForward(ConvArguments):
     """Base of convolution and transposed convolution."""
 
@@ -149,7 +149,7 @@ class ConvForward(ConvArguments):
         return 2 * self.products(x, w) + (0 if b is None else math.prod(self.y_shape(x, w)))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvBackward(ConvArguments):
     """Base of the gradients of convolution and of transposed convolution."""
 
@@ -179,7 +179,7 @@ class ConvBackward(ConvArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Conv(ConvForward):
     """Y[n, m, p] = b[m] + sum over c, k of W[m, c, k] * X[n, c, p * stride + k * dilation - pad].
 
@@ -191,7 +191,7 @@ class Conv(ConvForward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvGradient(ConvBackward):
     """Gradients of Conv: of the filter, of the bias unless ``no_bias``, and of X if it is an output."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from netbuilder.caffe2.missing_names import reason_of
 from netbuilder.caffe2.python import brew, core, data_parallel_model, model_helper, scope, workspace
-from netbuilder.distributed.failure import time_limits
+from netbuilder.distributed.transport import time_limits
 from netbuilder.graph import observability
 from netbuilder.graph.net_names import reset_names
 from netbuilder.proto import NetError

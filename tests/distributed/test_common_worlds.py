@@ -9,7 +9,7 @@ import pytest
 import netbuilder.ops.collectives.worlds as worlds
 from netbuilder import parallel
 from netbuilder.distributed import Rendezvous, require_equal_blobs
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import reset_optimizer_instance_count

@@ -9,8 +9,9 @@ import pytest
 
 from house import ROOT
 from netbuilder.distributed.launch.installed_mpi import installed_mpi
-from netbuilder.distributed.transport import launchers, world
+from netbuilder.distributed.transport import launchers
 from netbuilder.distributed.transport.launchers import place_in
+from netbuilder.distributed.worlds import world
 from netbuilder.proto import DeviceError, NetError
 
 LAUNCHERS = {

@@ -7,12 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from netbuilder.distributed.failure import time_limits
-from netbuilder.distributed.failure.start import meet
-from netbuilder.distributed.failure.time_limits import TimeLimits
 from netbuilder.distributed.stores import MemoryStore
-from netbuilder.distributed.transport import world
-from netbuilder.distributed.transport.nccl import connect_by_nccl
+from netbuilder.distributed.transport import time_limits
+from netbuilder.distributed.transport.nccl_communicator import connect_by_nccl
+from netbuilder.distributed.transport.start import meet
+from netbuilder.distributed.transport.time_limits import TimeLimits
+from netbuilder.distributed.worlds import world
 from netbuilder.engines.gpu import gpu
 from netbuilder.proto import DeviceError, DistributedError, StoreTimeoutError
 from on_gpu import gpus

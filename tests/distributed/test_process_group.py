@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from netbuilder.distributed import ProcessGroup, Rendezvous, process_group, set_collective_timeout
-from netbuilder.distributed.failure import time_limits
+from netbuilder.distributed.transport import time_limits
 from netbuilder.proto import DistributedError, NetError
 from thread_ranks import on_ranks, thread_worlds
 

@@ -9,12 +9,13 @@ import time
 
 import pytest
 
-from netbuilder.distributed.failure import roll_call, time_limits, watchdog
+from netbuilder.distributed.failure import roll_call, watchdog
 from netbuilder.distributed.failure.roll_call import RollCall, State, main_stack
-from netbuilder.distributed.failure.time_limits import TimeLimits, set_collective_timeout
 from netbuilder.distributed.stores import MemoryStore
-from netbuilder.distributed.transport import session as session_module
-from netbuilder.distributed.transport.session import Collective
+from netbuilder.distributed.transport import time_limits
+from netbuilder.distributed.transport.time_limits import TimeLimits, set_collective_timeout
+from netbuilder.distributed.worlds import session as session_module
+from netbuilder.distributed.worlds.session import Collective
 from netbuilder.proto import DistributedError, NetError
 from thread_ranks import ThreadCommunicator, _Meeting, on_ranks, thread_sessions
 from waiting import wait_until

@@ -20,8 +20,8 @@ from netbuilder.engines.engine import (
     layout_engine,
     library_engines,
 )
+from netbuilder.engines.onednn.blocked_layout import channel_blocked, image_view
 from netbuilder.engines.onednn.engine import OneDnnEngine
-from netbuilder.engines.onednn.layout import channel_blocked, image_view
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import CPU, prepared_kernels
 from netbuilder.proto import DeviceError, NetError

@@ -13,11 +13,11 @@ from netbuilder.distributed import Rendezvous
 from netbuilder.distributed.stores import MemoryStore
 from netbuilder.distributed.transport.communicator import OneRank
 from netbuilder.distributed.transport.lane import Lane
-from netbuilder.distributed.transport.nccl import connect_by_nccl
-from netbuilder.distributed.transport.session import Session
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.transport.nccl_communicator import connect_by_nccl
+from netbuilder.distributed.worlds.session import Session
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines import nccl
-from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper

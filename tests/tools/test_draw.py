@@ -18,8 +18,8 @@ from netbuilder.optimizers import build_sgd
 from netbuilder.proto import files
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.tools.draw import main
+from netbuilder.tools.drawing.drawing import lay_out
 from netbuilder.tools.drawing.folding import repeats
-from netbuilder.tools.drawing.layout import lay_out
 from netbuilder.tools.drawing.page import page
 from waiting import HANG
 

@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.engines.cuda.all_finite import all_finite_kernel, set_kernel
 from netbuilder.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
-from netbuilder.engines.cuda.checks import checked_kernel
 from netbuilder.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kernel, parts_kernel, transposed_kernel
 from netbuilder.engines.cuda.dense import bias_kernel, column_sums
+from netbuilder.engines.cuda.gpu_layout import BFLOAT16, image_spec, row_major_spec
 from netbuilder.engines.cuda.kernel import Kernel, known_kernels
-from netbuilder.engines.cuda.layout import BFLOAT16, image_spec, row_major_spec
+from netbuilder.engines.cuda.losses import ROWS
 from netbuilder.engines.cuda.lrn import lrn_kernel
+from netbuilder.engines.cuda.noted_errors import checked_kernel
 from netbuilder.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
-from netbuilder.engines.cuda.rows import ROWS
 from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
 from netbuilder.engines.cuda.table import DENSE, JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
 from netbuilder.engines.cuda.updates import join_updates

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from netbuilder.distributed.failure import time_limits
 from netbuilder.distributed.launch.installed_mpi import InstalledMpi, installed_mpi
 from netbuilder.distributed.launch.relay import Relay, relayed
 from netbuilder.distributed.stores import Store, TcpStore, TcpStoreServer
 from netbuilder.distributed.stores.heartbeat import Heartbeat, Heartbeats
 from netbuilder.distributed.stores.secret import SECRET, check_secret
-from netbuilder.distributed.transport import launchers
+from netbuilder.distributed.transport import launchers, time_limits
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError, DistributedError, NetError, StoreTimeoutError, counted
 

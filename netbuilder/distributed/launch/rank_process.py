@@ -23,11 +23,11 @@ if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import launchers
 from netbuilder.distributed.transport.process_manager import PLACE, Beginning, PmiServer, announce
 from netbuilder.distributed.transport.start_over_store import has_process_manager
+from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.engines.copy_stream import copy_stream
 from netbuilder.engines.unread import wait_until_read
 from netbuilder.proto.errors import DistributedError

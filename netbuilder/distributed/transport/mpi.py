@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.forking import loading
-from netbuilder.distributed.failure.mpi_abort import abort_over
-from netbuilder.distributed.failure.start_watch import watched_start
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.launchers import place_in
+from netbuilder.distributed.transport.mpi_abort import abort_over
+from netbuilder.distributed.transport.start_watch import watched_start
+from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError
 
 __all__ = ["MpiCommunicator", "mpi", "mpi_runs", "mpi_world"]

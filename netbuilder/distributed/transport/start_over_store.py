@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, NoReturn
 
-from netbuilder.distributed.failure.start import meet
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import process_manager
 from netbuilder.distributed.transport.launchers import job_store
+from netbuilder.distributed.transport.start import meet
+from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto.errors import DeviceError, DistributedError
 
 __all__ = [

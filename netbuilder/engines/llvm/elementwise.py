@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from netbuilder.engines.joined_updates import JoinedUpdates
+from netbuilder.engines.llvm.argument_rows import Rows, Work, made
 from netbuilder.engines.llvm.arranged import Arranged, arranged
 from netbuilder.engines.llvm.reducing import reducing
-from netbuilder.engines.llvm.rows import Rows, Work, made
 from netbuilder.engines.traced import (
     is_elementwise,
     kernel_title,

@@ -15,8 +15,7 @@ from typing import ClassVar
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import MemoryRef, Part, Scratch
-from netbuilder.engines.onednn.convolutions import Views, any_order, backward_data, forward
-from netbuilder.engines.onednn.layout import (
+from netbuilder.engines.onednn.blocked_layout import (
     BlockedLayout,
     Desc,
     View,
@@ -25,6 +24,7 @@ from netbuilder.engines.onednn.layout import (
     image_view,
     plain_in,
 )
+from netbuilder.engines.onednn.convolutions import Views, any_order, backward_data, forward
 from netbuilder.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.engines.onednn.reorders import reorder_primitive
 from netbuilder.ops.core.operator import TensorSpec

@@ -16,6 +16,8 @@ from typing import Any
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, MemoryRef, Out, Persistent, ScratchAllocator
 from netbuilder.engines.onednn.autotune import fastest
+from netbuilder.engines.onednn.bfloat16 import types_for_products
+from netbuilder.engines.onednn.blocked_layout import Desc, View, desc_in, element_code, plain_in
 from netbuilder.engines.onednn.channels_last import ChannelsLastConvolution, backward_data_channels_last
 from netbuilder.engines.onednn.convolutions import (
     Views,
@@ -29,8 +31,6 @@ from netbuilder.engines.onednn.convolutions import (
     serves,
     worth_measuring,
 )
-from netbuilder.engines.onednn.layout import Desc, View, desc_in, element_code, plain_in
-from netbuilder.engines.onednn.precision import types_for_products
 from netbuilder.engines.onednn.primitive import Extra, Primitive, Step, first_fast, prepared
 from netbuilder.engines.onednn.reorders import reorder, reorder_primitive
 from netbuilder.engines.onednn.winograd import FilterGradient, Winograd, data_gradient, filter_gradient, may_serve

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from netbuilder.data.forking import loading
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import MemoryRef, Part, Sparse, Workspace, parts_of, resolve
-from netbuilder.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.engines.onednn.library import OneDnnError, check, dnnl, limit_cache, threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import KeptForGradient, SavedFlops

@@ -16,7 +16,7 @@ import numpy as np
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.autotune import fastest
-from netbuilder.engines.onednn.layout import BlockedLayout, desc_in, layout_of, rounded, stored_as
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, desc_in, layout_of, rounded, stored_as
 from netbuilder.engines.onednn.reorders import reorder
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import Again, SplitKernel

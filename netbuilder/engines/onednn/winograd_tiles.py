@@ -11,9 +11,9 @@ import numpy as np
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import MemoryRef, Part, Scratch, ScratchAllocator
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, Desc, View, channel_block, layout_of
 from netbuilder.engines.onednn.channels_last import channels_last_desc
 from netbuilder.engines.onednn.convolutions import Views
-from netbuilder.engines.onednn.layout import BlockedLayout, Desc, View, channel_block, layout_of
 from netbuilder.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.engines.onednn.products import product
 from netbuilder.engines.onednn.reorders import reorder_primitive

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.image_preparation import copy_texts
-from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, KeptError, compute_node, is_cheap
+from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, LargeConstantError, compute_node, is_cheap
 from netbuilder.exchange.onnx.expansion import branch_taken, expanded
 from netbuilder.exchange.onnx.inference import check_external_data, inferred_graph
 from netbuilder.exchange.onnx.library import onnx_library
@@ -428,7 +428,7 @@ class Reader:
             try:
                 self._compute(node)
                 return
-            except KeptError:
+            except LargeConstantError:
                 if node.op_type not in _rules:
                     raise
         taken = branch_taken(node, self.constants)

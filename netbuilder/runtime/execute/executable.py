@@ -1,4 +1,4 @@
-"""Plan: the bound calls of a segment of operators, for inputs of given shapes."""
+"""Plan: the bound calls of a range of operators, for inputs of given shapes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.proto import ShapeError
-from netbuilder.runtime.execute.graph_segments import (
+from netbuilder.runtime.execute.lanes import LaneProgram
+from netbuilder.runtime.execute.launched_graphs import (
     Captured,
-    SegmentFailed,
+    StepFailed,
     Unit,
     grouped,
     report,
 )
-from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.execute.measuring import measure_before_run
 from netbuilder.runtime.plan.binding import after_clearing, bind_step, buffer_of, step_failed
 from netbuilder.runtime.plan.buffers import Output, assign_buffers
-from netbuilder.runtime.plan.compiler import Compilation, compile_again, compile_steps, infer_segment
+from netbuilder.runtime.plan.compiler import Compilation, compile_again, compile_steps, infer_range
 from netbuilder.runtime.plan.memory_plan import MemoryPlan
 from netbuilder.runtime.plan.observed_calls import observed_call
 from netbuilder.runtime.plan.options import PlanOptions
@@ -43,7 +43,7 @@ from netbuilder.runtime.plan.plain_kernels import on_gpu
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.schedule import dependencies
 from netbuilder.runtime.plan.split_kernels import SplitCall
-from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
+from netbuilder.runtime.plan.subgraph import compile_subgraph
 from netbuilder.runtime.plan.values import Step, StepKind
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
@@ -145,7 +145,7 @@ class Plan:
         return dependencies(self.steps, lambda value: id(buffer_of(value)))
 
     def _grouped(self, bound: Sequence[_Bound]) -> list[Unit]:
-        """Return what lanes call: the calls of steps, and segments of them that can become CUDA graphs."""
+        """Return what lanes call: the calls of steps, and ranges of them that can become CUDA graphs."""
         calls = [each.call for each in bound]
         if self._has_run or not self.options.enabled("cuda_graphs"):
             return [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(self._calls)]
@@ -354,7 +354,7 @@ class Plan:
         extra = f", in thread {thread!r}" if thread not in ("", threading.main_thread().name) else ""
         self._failed = None if thread else self._units[index].indices[0]
         step = self.steps[self._units[index].indices[0]]
-        if isinstance(error, SegmentFailed) and error.__cause__ is not None:
+        if isinstance(error, StepFailed) and error.__cause__ is not None:
             step, error = self.steps[error.index], error.__cause__
         return step_failed(self._net.name, step, error, extra)
 
@@ -391,7 +391,7 @@ def make_plan(
     make_blob: Callable[[str], Blob],
     arena: Arena,
 ) -> Plan | Shortfall | None:
-    """Compile the longest static segment of operators from ``start``.
+    """Compile the longest static range of operators from ``start``.
 
     Returns:
         The plan; or by how much it exceeds its memory budget; or None if the first operator is dynamic.
@@ -423,7 +423,7 @@ def _make_plan(
     make_blob: Callable[[str], Blob],
     arena: Arena,
 ) -> Plan | Shortfall | None:
-    inferred = infer_segment(net, start, options)
+    inferred = infer_range(net, start, options)
     if inferred is None:
         return None
     compilation = compile_steps(net, start, inferred, options, compile_subgraph)

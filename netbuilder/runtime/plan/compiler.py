@@ -1,7 +1,7 @@
 """The plan compiler: from a net's operators and the specs of its inputs to steps over values.
 
 A plan covers the operators from ``start`` up to the first one whose output shapes depend on data. First the shapes are
-inferred and each write makes a new version of a value (``static_segment``). Then the phases in ``PHASES`` change the
+inferred and each write makes a new version of a value (``static_range``). Then the phases in ``PHASES`` change the
 graph of operators over values, one after another. Then each operator gets its kernel, with the copies that its layouts
 need (``kernel_choice``, ``step_list``, ``split_kernels``).
 
@@ -36,13 +36,13 @@ from netbuilder.runtime.plan.relu_gradients import move_relu_gradients
 from netbuilder.runtime.plan.roles import between_processes, exchange_when_ready
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.split_kernels import add_waits
-from netbuilder.runtime.plan.static_segment import static_segment, values_of
+from netbuilder.runtime.plan.static_range import static_range, values_of
 from netbuilder.runtime.plan.step_list import StepList
 from netbuilder.runtime.plan.update_fusion import fuse_updates
 from netbuilder.runtime.plan.values import Node, Step, Value
 
 __all__ = [
-    "PHASES", "Compilation", "Inferred", "Phase", "compile_again", "compile_range", "compile_steps", "infer_segment",
+    "PHASES", "Compilation", "Inferred", "Phase", "compile_again", "compile_range", "compile_steps", "infer_range",
 ]  # fmt: skip
 
 
@@ -107,11 +107,11 @@ class Compilation:
 
 
 Inferred = tuple[list[tuple[TensorSpec, ...]], int]
-"""What ``static_segment`` returns: the plain specs of each operator's outputs, and the first operator after them."""
+"""What ``static_range`` returns: the plain specs of each operator's outputs, and the first operator after them."""
 
 
-def infer_segment(net: Runner, start: int, options: PlanOptions) -> Inferred | None:
-    """Return the longest static segment of operators from ``start``; None if the first operator is not static.
+def infer_range(net: Runner, start: int, options: PlanOptions) -> Inferred | None:
+    """Return the longest static range of operators from ``start``; None if the first operator is not static.
 
     Args:
         net: the net.
@@ -125,21 +125,21 @@ def infer_segment(net: Runner, start: int, options: PlanOptions) -> Inferred | N
             engine.register_kernels()
             if not kinds.isdisjoint(engine.device_types):
                 engine.check_precision(options.dtype)
-    inferred = static_segment(net, start, options)
+    inferred = static_range(net, start, options)
     return None if inferred[1] == start else inferred
 
 
 def compile_steps(
     net: Runner, start: int, inferred: Inferred, options: PlanOptions, compile_subgraph: CompileSubgraph
 ) -> Compilation:
-    """Compile a static segment of operators.
+    """Compile a static range of operators.
 
     Args:
         net: the net.
         start: the first operator.
-        inferred: the segment, see ``infer_segment``; it does not depend on the layouts of blobs.
+        inferred: the range, see ``infer_range``; it does not depend on the layouts of blobs.
         options: of the net.
-        compile_subgraph: compiles a segment of an operator's subgraph (see ``runtime.plan.subgraph_segment``).
+        compile_subgraph: compiles operators of an operator's subgraph (see ``runtime.plan.subgraph``).
     """
     specs, end = inferred
     read_outside = {name for each in (*net.program[:start], *net.program[end:]) for name in each.inputs}
@@ -164,9 +164,9 @@ def compile_range(
         start, end: the operators.
         specs: the plain specs of the outputs of each operator.
         options: of the net.
-        compile_subgraph: compiles a segment of an operator's subgraph.
+        compile_subgraph: compiles operators of an operator's subgraph.
         read_outside: names whose last version other operators read, or may read.
-        in_subgraph: the operators are a segment of an operator's subgraph.
+        in_subgraph: they are operators of an operator's subgraph.
     """
     nodes, last, externals, values = values_of(net, start, end, specs)
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
@@ -185,7 +185,7 @@ def compile_range(
 
 
 def compile_again(net: Runner, earlier: Compilation, compile_subgraph: CompileSubgraph) -> Compilation:
-    """Compile a segment again, after blobs have taken other layouts, or choices between kernels have been measured.
+    """Compile a range again, after blobs have taken other layouts, or choices between kernels have been measured.
 
     Args:
         net: the net.

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.buffer_rows import row_starts
 from netbuilder.engines.layouts import HOST, Location, alignment_of, new_buffer, new_bytes
-from netbuilder.engines.rows import row_starts
 from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
 from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.ops.core.extensions import CopiesInPlace, KeptForGradient, KeptMemory

@@ -24,7 +24,7 @@ if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
 from netbuilder.engines.onednn import declarations as c
-from netbuilder.engines.onednn.layout import channel_blocked, image_view, rounded
+from netbuilder.engines.onednn.blocked_layout import channel_blocked, image_view, rounded
 from netbuilder.engines.onednn.registration import register_kernels
 from netbuilder.ops.core.contexts import NOT_NEGATIVE
 

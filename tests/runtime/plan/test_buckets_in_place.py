@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from netbuilder import ModelHelper, Workspace, brew, parallel
-from netbuilder.engines.rows import order_in_row
+from netbuilder.engines.buffer_rows import order_in_row
 from netbuilder.graph.net_names import reset_names
 from netbuilder.ops.collectives.allreduce_bucket import AllreduceBucket
 from netbuilder.optimizers import reset_optimizer_instance_count

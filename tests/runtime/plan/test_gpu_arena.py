@@ -11,7 +11,7 @@ from cudnn_double import cudnn_double
 from emulated_gpu.machine import HOST
 from gpu_engine import Padded, PaddedEngine, installed
 from netbuilder.engines import layouts
-from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.cudnn import library
 from netbuilder.engines.gpu import gpu, to_host
 from netbuilder.engines.layouts import convert

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost import cpu_seconds
-from netbuilder.engines.rows import as_row
+from netbuilder.engines.buffer_rows import as_row
 from netbuilder.graph import lifetimes
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec

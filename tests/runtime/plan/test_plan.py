@@ -111,7 +111,7 @@ def test_engines_and_fusion_agree_with_plain_kernels():
 def test_a_second_compilation_makes_what_the_layouts_of_parameters_change(monkeypatch):
     """The others are the kernels from before; what is replaced is freed."""
     inferred, asked, compiled, kept = [], [], [], []
-    infer, choose, again = executable.infer_segment, compiler.choose_kernel, executable.compile_again
+    infer, choose, again = executable.infer_range, compiler.choose_kernel, executable.compile_again
 
     def inferring(*args):
         inferred.append(args[1])
@@ -134,7 +134,7 @@ def test_a_second_compilation_makes_what_the_layouts_of_parameters_change(monkey
 
     asked.append(set())
     monkeypatch.setenv(autotune.SWITCH_VARIABLE, "0")
-    monkeypatch.setattr(executable, "infer_segment", inferring)
+    monkeypatch.setattr(executable, "infer_range", inferring)
     monkeypatch.setattr(compiler, "choose_kernel", choosing)
     monkeypatch.setattr(executable, "compile_again", compiling)
     train(2)

@@ -8,7 +8,7 @@ import pytest
 import emulated_gpu
 from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.engines import onednn
-from netbuilder.engines.onednn.precision import why_bfloat16_is_slow
+from netbuilder.engines.onednn.bfloat16 import why_bfloat16_is_slow
 from netbuilder.graph import Net
 from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.proto import NetDef, NetError, OperatorError
@@ -121,7 +121,7 @@ def test_every_operator_is_in_one_call_and_seconds_add_up(options):
     names = [name for call in found.calls if call.category != "copy" for name in call.operators]
     assert sorted(names) == sorted(f"{op.type} {op.output[0]}" for op in model.net.Proto().op)
     assert all(call.count == 1 and len(call.spans) == 4 for call in found.calls)
-    assert len(found.runs) == 4 and 2 <= len(found.kept) <= 4
+    assert len(found.runs) == 4 and 2 <= len(found.counted) <= 4
     kinds = {kind.kind: kind.calls for kind in found.kinds()}
     assert kinds["ConvGradient"] == 2
     joined = "engines" not in options and "without" not in options and onednn.available()

@@ -20,7 +20,7 @@ from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.values import Node, Value
 from netbuilder.runtime.values.blob import HOW_TO_FILL, Blob
 
-__all__ = ["missing", "static_segment", "values_of", "with_known"]
+__all__ = ["missing", "static_range", "values_of", "with_known"]
 
 
 def missing(name: str, net: Runner) -> BlobError:
@@ -72,7 +72,7 @@ def _made_before(name: str, net: Runner) -> list[str]:
     return [output for instruction in before for output in instruction.outputs]
 
 
-def static_segment(net: Runner, start: int, options: PlanOptions) -> tuple[list[tuple[TensorSpec, ...]], int]:
+def static_range(net: Runner, start: int, options: PlanOptions) -> tuple[list[tuple[TensorSpec, ...]], int]:
     """Return the plain specs of the outputs of the operators that a plan can hold, and the first one that it cannot."""
     known: dict[str, TensorSpec] = {}
     specs: list[tuple[TensorSpec, ...]] = []

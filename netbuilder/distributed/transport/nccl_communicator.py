@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.distributed.failure.start import meet
 from netbuilder.distributed.stores import Store
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl_id import shared_unique_id
+from netbuilder.distributed.transport.start import meet
 from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.engines.nccl import INSTALL, GpuGroup, nccl, nccl_available, one_group, type_of
 from netbuilder.proto import DeviceError, DistributedError, NetError

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from netbuilder.engines.rows import as_row, new_row, order_in_row, row_starts
+from netbuilder.engines.buffer_rows import as_row, new_row, order_in_row, row_starts
 
 
 def test_parts_begin_at_multiples_of_64_bytes():

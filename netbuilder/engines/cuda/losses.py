@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.cuda.checks import REPORT, note_of, slot_of
 from netbuilder.engines.cuda.code import c_type, stored, value_of, with_prelude
+from netbuilder.engines.cuda.gpu_layout import ChannelsLast, elements_of, in_order, order_of, row_major_spec
 from netbuilder.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
-from netbuilder.engines.cuda.layout import ChannelsLast, elements_of, in_order, order_of, row_major_spec
+from netbuilder.engines.cuda.noted_errors import REPORT, note_of, slot_of
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from netbuilder.engines.rows import as_row
+from netbuilder.engines.buffer_rows import as_row
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.runtime.values.blob import Blob, Generation
-from netbuilder.runtime.values.rows import reserve_row
+from netbuilder.runtime.values.reserved_rows import reserve_row
 
 
 def test_memory_that_is_reserved_in_a_row():

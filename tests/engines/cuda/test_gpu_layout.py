@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from netbuilder.engines.cuda.layout import ChannelsLast, elements_of, image_spec, row_major_spec
+from netbuilder.engines.cuda.gpu_layout import ChannelsLast, elements_of, image_spec, row_major_spec
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import new_buffer, prepare_reorder
 from netbuilder.ops.core.extensions import Capturable

@@ -18,12 +18,12 @@ import numpy as np
 
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.distributed.failure.roll_call import State, main_stack
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.failure.watchdog import Watchdog
 from netbuilder.distributed.stores.heartbeat import Heartbeat, Heartbeats
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.lane import FORKED, Lane, Submitted
+from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DistributedError
 
 __all__ = ["Collective", "Session"]

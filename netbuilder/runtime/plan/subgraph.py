@@ -1,7 +1,7 @@
-"""Segments of an operator's subgraph (a step net), compiled as plans are, over buffers that the operator provides.
+"""Operators of an operator's subgraph (a step net), compiled as plans are, over buffers that the operator provides.
 
-The inputs and the requested outputs of a segment are in buffers of the operator, which differ from step to step: rows
-of a sequence, or of a state. Other values belong to the segment: intermediate values, and copies, in the layouts that
+The inputs and the requested outputs are in buffers of the operator, which differ from step to step: rows
+of a sequence, or of a state. Other values belong to the subgraph: intermediate values, and copies, in the layouts that
 kernels prefer, of inputs that are the same in all steps.
 """
 
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from netbuilder.engines.layouts import HOST, Location, new_buffer, new_bytes
-from netbuilder.ops.core.contexts import ANY_ORDER, BoundStep, Prepared, Segment
+from netbuilder.ops.core.contexts import ANY_ORDER, BoundStep, Prepared, Subgraph
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.runtime.plan.binding import after_clearing, bind_step, step_failed
 from netbuilder.runtime.plan.buffers import append_restore, versions_of
@@ -34,17 +34,17 @@ __all__ = ["compile_subgraph"]
 Array = Any
 BufferOf = Callable[[str], Array]
 
-_NOT_IN_SEGMENTS = (OPTIMIZATIONS["bn_relu_gradient"],)
-"""Optimizations that defer a value until it is fetched: values of a segment cannot be fetched."""
+_NOT_IN_SUBGRAPHS = (OPTIMIZATIONS["bn_relu_gradient"],)
+"""Optimizations that defer a value until it is fetched: values of a subgraph cannot be fetched."""
 
 
-def compile_subgraph(segment: Segment, run: KernelContext, options: PlanOptions) -> SubgraphSegment:
-    """Compile a segment.
+def compile_subgraph(subgraph: Subgraph, run: KernelContext, options: PlanOptions) -> SubgraphPlan:
+    """Compile a subgraph.
 
     Args:
-        segment: the operators, and the blobs whose buffers the caller provides.
+        subgraph: the operators, and the blobs whose buffers the caller provides.
         run: the run context of the operator that has the subgraph.
-        options: of that operator's plan. The segment stores values as float32, and uses the threads of the lane.
+        options: of that operator's plan. The subgraph stores values as float32, and uses the threads of the lane.
 
     Raises:
         NetError: one of the operators has no kernel.
@@ -54,23 +54,23 @@ def compile_subgraph(segment: Segment, run: KernelContext, options: PlanOptions)
         lanes=1,
         exchange_lane=False,
         threads=options.lane_threads,
-        without=options.off.union(_NOT_IN_SEGMENTS) - {OPTIMIZATIONS["constants"]},
+        without=options.off.union(_NOT_IN_SUBGRAPHS) - {OPTIMIZATIONS["constants"]},
         dtype="float32",
-        constants=segment.fixed if options.enabled("step_copies") else frozenset(),
+        constants=subgraph.fixed if options.enabled("step_copies") else frozenset(),
     )
-    return SubgraphSegment(segment, run, own)
+    return SubgraphPlan(subgraph, run, own)
 
 
-class SubgraphSegment:
-    """See ``netbuilder.ops.core.contexts.CompiledSegment``."""
+class SubgraphPlan:
+    """See ``netbuilder.ops.core.contexts.CompiledSubgraph``."""
 
-    def __init__(self, segment: Segment, run: KernelContext, options: PlanOptions) -> None:
-        net = _Subgraph(segment, run)
-        specs = [tuple(segment.specs[name] for name in each.outputs) for each in net.program]
-        plan = compile_range(net, 0, len(specs), specs, options, compile_subgraph, segment.outputs, in_subgraph=True)
+    def __init__(self, subgraph: Subgraph, run: KernelContext, options: PlanOptions) -> None:
+        net = _Subgraph(subgraph, run)
+        specs = [tuple(subgraph.specs[name] for name in each.outputs) for each in net.program]
+        plan = compile_range(net, 0, len(specs), specs, options, compile_subgraph, subgraph.outputs, in_subgraph=True)
         self._net, self._options = net, options
         self.own: Sequence[Array]
-        self._buffers, self._cleared, self.own = _assign_buffers(plan, segment.outputs)
+        self._buffers, self._cleared, self.own = _assign_buffers(plan, subgraph.outputs)
         self._constant_steps, self._steps = plan.constant_steps, plan.steps
         self._temporaries: dict[Value, Array] = {}
         steps = [*self._constant_steps, *self._steps]
@@ -78,7 +78,9 @@ class SubgraphSegment:
         self.scratch = max((each.scratch for each in prepared), default=0)
         self.engine = next((each.engine for each in prepared if each.engine), "")
         self.name = f"{self.engine.lower()} steps" if self.engine else "steps"
-        self.capturable = run.on_operator is None and not any(why_not_captured(each, segment.on_host) for each in steps)
+        self.capturable = run.on_operator is None and not any(
+            why_not_captured(each, subgraph.on_host) for each in steps
+        )
 
     def copies(self, buffer_of: BufferOf, scratch: Array | None) -> list[BoundStep]:
         steps = self._constant_steps
@@ -116,25 +118,25 @@ class SubgraphSegment:
 
 
 class _Subgraph:
-    """The subgraph of a segment, as a ``runtime.plan.runner.Runner`` for the compiler."""
+    """The subgraph of a subgraph, as a ``runtime.plan.runner.Runner`` for the compiler."""
 
-    def __init__(self, segment: Segment, run: KernelContext) -> None:
-        self.name = segment.net
-        self.program = [replace(each, device=run.device) for each in segment.operators]
+    def __init__(self, subgraph: Subgraph, run: KernelContext) -> None:
+        self.name = subgraph.net
+        self.program = [replace(each, device=run.device) for each in subgraph.operators]
         self.warned: set[str] = set()
-        self._segment, self._run = segment, run
+        self._subgraph, self._run = subgraph, run
         self.on_operator = run.on_operator
         self._location = HOST if not run.is_gpu else run.device
 
     def find_blob(self, name: str) -> Blob:
         blob = Blob(name, Generation())
-        on_host = name in self._segment.on_host
-        blob.bind(self._segment.specs[name], (), HOST if on_host else self._location)
-        blob.spec = self._segment.specs[name]  # `bind` drops `known`, the elements known at compile time
+        on_host = name in self._subgraph.on_host
+        blob.bind(self._subgraph.specs[name], (), HOST if on_host else self._location)
+        blob.spec = self._subgraph.specs[name]  # `bind` drops `known`, the elements known at compile time
         return blob
 
     def filled_blobs(self) -> Iterable[str]:
-        return self._segment.specs
+        return self._subgraph.specs
 
     def last_end(self, start: int) -> int:
         return len(self.program)
@@ -150,7 +152,7 @@ class _Subgraph:
         return ()
 
     def hides(self, name: str, start: int, end: int) -> bool:
-        return name not in self._segment.outputs
+        return name not in self._subgraph.outputs
 
     def kernel_of_step(self, node: Node, number: int, options: PlanOptions) -> Prepared:
         """Return the kernel of an operator for one step of the loop."""
@@ -164,11 +166,11 @@ class _Subgraph:
 def _assign_buffers(
     plan: Compilation, outputs: frozenset[str]
 ) -> tuple[dict[str, list[Value]], dict[Step, list[Array]], list[Array]]:
-    """Assign buffers to the segment's own values.
+    """Assign buffers to the subgraph's own values.
 
     Returns:
         By name, the values that are in buffers of the caller; what each step fills with zeros first (see
-        ``MemoryPlan.cleared``); and the memory of the segment's own values.
+        ``MemoryPlan.cleared``); and the memory of the subgraph's own values.
     """
     given: dict[str, list[Value]] = {name: [value] for name, value in plan.graph.externals.items()}
     for name, chain in versions_of(plan).items():

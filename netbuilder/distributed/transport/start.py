@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Sequence
 
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.stores.store import Store
+from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError, StoreTimeoutError
 
 __all__ = ["meet"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
@@ -19,7 +19,7 @@ _UINT8 = np.dtype(np.uint8)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Assert(Operator):
     """Fail with ``error_msg`` unless all elements of X, bools or integers, are true. No outputs."""
 
@@ -54,7 +54,7 @@ def _require_finite(op: Operator, ctx: RunContext, x: Any) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class EnforceFinite(Operator):
     """Fail if an element of the input is infinite or NaN. No outputs."""
 
@@ -73,7 +73,7 @@ def enforce_finite(op: EnforceFinite, ctx: RunContext, x: Any) -> tuple[Any, ...
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NanCheck(Operator):
     """output = tensor; fail if an element is infinite or NaN. Further inputs are ignored."""
 
@@ -93,7 +93,7 @@ def nan_check(op: NanCheck, ctx: RunContext, x: Any, *others: Any) -> tuple[Any,
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IsNaN(Operator):
     """output = 1 where the input is NaN, else 0, uint8. No gradient."""
 
@@ -106,7 +106,7 @@ def is_nan(op: IsNaN, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReplaceNaN(Operator):
     """output = ``value`` where the input is NaN, else the input. No gradient."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from netbuilder.engines.cuda.layout import elements_of
+from netbuilder.engines.cuda.gpu_layout import elements_of
 from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.operator import TensorSpec
 

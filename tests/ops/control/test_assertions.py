@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import run_plain
-from netbuilder.ops.control.checks import Assert, EnforceFinite, IsNaN, NanCheck, ReplaceNaN
+from netbuilder.ops.control.assertions import Assert, EnforceFinite, IsNaN, NanCheck, ReplaceNaN
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

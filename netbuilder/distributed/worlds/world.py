@@ -16,19 +16,19 @@ import numpy as np
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.distributed.failure.abort import end_job, fails, install
-from netbuilder.distributed.failure.mpi_abort import abort_mpi
 from netbuilder.distributed.failure.roll_call import State
-from netbuilder.distributed.failure.start import meet
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.failure.watchdog import Watchdog
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport.communicator import Communicator, OneRank
 from netbuilder.distributed.transport.lane import FORKED, Lane
 from netbuilder.distributed.transport.launchers import ATTEMPT, job_store, place_in
 from netbuilder.distributed.transport.mpi import mpi, mpi_runs, mpi_world
-from netbuilder.distributed.transport.nccl import NcclCommunicator, connect_by_nccl
-from netbuilder.distributed.transport.session import Collective, Session
+from netbuilder.distributed.transport.mpi_abort import abort_mpi
+from netbuilder.distributed.transport.nccl_communicator import NcclCommunicator, connect_by_nccl
+from netbuilder.distributed.transport.start import meet
 from netbuilder.distributed.transport.start_over_store import has_process_manager, leave_manager, started_over_store
+from netbuilder.distributed.transport.time_limits import time_limits
+from netbuilder.distributed.worlds.session import Collective, Session
 from netbuilder.proto import DeviceError, DistributedError, NetError
 
 __all__ = ["CommonWorld", "create_world", "process_lane", "report_failure", "share_store"]

@@ -7,6 +7,7 @@ not NCCL's, sums and copies on the operator's device compute the same; so they d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,7 +16,6 @@ from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.gpu import copy_into, gpu, here
 from netbuilder.engines.nccl import NcclCall, gpu_group, type_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.extensions import SplitKernel, Warned
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import GPU, kernel, prepare, prepare_joined, register
@@ -81,7 +81,7 @@ def _sum(xs: Sequence[Array]) -> Array:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NCCLAllreduce(_Collective):
     """Every output is the sum of the inputs."""
 
@@ -98,7 +98,7 @@ class NCCLAllreduce(_Collective):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NCCLReduce(_Collective):
     """The output, on the device of replica ``root``, is the sum of the inputs."""
 
@@ -121,7 +121,7 @@ class NCCLReduce(_Collective):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NCCLBroadcast(_Collective):
     """Every output is the input of replica ``root``."""
 
@@ -135,7 +135,7 @@ class NCCLBroadcast(_Collective):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NCCLAllGather(_Collective):
     """Every output holds all inputs, stacked along a new first axis."""
 

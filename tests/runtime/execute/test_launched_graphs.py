@@ -363,7 +363,7 @@ def run(machine, workspace, times=1):
 
 
 @pytest.mark.emulated
-def test_a_segment_is_captured_after_two_runs_and_then_launched(machine):
+def test_a_range_is_captured_after_two_runs_and_then_launched(machine):
     workspace = fed(*CHAIN)
     assert run(machine, workspace)["launches"] >= 4
     found = run(machine, workspace)
@@ -546,10 +546,10 @@ def test_batches_in_turns_have_a_graph_each_at_most_four(machine, depth):
             found.append(run(machine, workspace)["replays"])
             np.testing.assert_array_equal(workspace.fetch("y"), expected(X + k))
     (plan,) = workspace.net("net")._plans[0]
-    (segment,) = [unit.segment for unit in plan._units if unit.segment is not None]
+    (graph,) = [unit.graph for unit in plan._units if unit.graph is not None]
     turns = len(workspace.get("x").ring.buffers)
     assert 1 < turns <= depth + 2
-    assert len(segment._graphs) == min(turns, 4)
+    assert len(graph._graphs) == min(turns, 4)
     assert sum(found) >= (24 - 2 * turns - 1 if turns <= 4 else 8)
     assert all(transfer.pinned for transfer in machine.transfers if transfer.source == HOST)
 
@@ -645,7 +645,7 @@ def test_a_capture_that_another_thread_has_ended_is_made_once_more(machine, monk
 
 @pytest.mark.emulated
 def test_hundreds_of_kernels_that_cannot_be_captured_run(machine, monkeypatch):
-    """Each divides the segment after the last one; that is no deeper recursion."""
+    """Each divides the range after the last one; that is no deeper recursion."""
     changed(monkeypatch, "Negative", calling_first(LIES["waits"]))
     ops = [on(0, "Negative", [f"x{k}" if k else "x"], [f"x{k + 1}"]) for k in range(400)]
     workspace = fed(*ops)
@@ -692,7 +692,7 @@ def test_an_error_of_an_operator_names_it_whenever_it_comes(machine, monkeypatch
             raise ValueError("it does not work")
 
     changed(monkeypatch, "Negative", calling_first(fail))
-    for run_number in range(3):  # alone, in a segment, in a capture
+    for run_number in range(3):  # alone, in a range, in a capture
         workspace = fed(*CHAIN)
         for _ in range(run_number):
             workspace.run_net("net")

@@ -11,7 +11,7 @@ if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
 from netbuilder.engines.onednn import declarations as c
-from netbuilder.engines.onednn.layout import (
+from netbuilder.engines.onednn.blocked_layout import (
     channel_block,
     channel_blocked,
     desc_in,

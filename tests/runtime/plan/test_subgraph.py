@@ -1,4 +1,4 @@
-"""Segments of nets that operators hold: bound to other buffers in each step, fused, laid out, and their errors."""
+"""Subgraphs, nets that operators hold: bound to other buffers in each step, fused, laid out, and their errors."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ from netbuilder.engines.arrays import aligned_empty
 from netbuilder.engines.engine import find_engine
 from netbuilder.engines.gpu import gpu, to_host
 from netbuilder.engines.layouts import new_bytes
-from netbuilder.ops.core.contexts import Segment
+from netbuilder.ops.core.contexts import Subgraph
 from netbuilder.ops.core.instructions import read_instruction
 from netbuilder.ops.core.operator import spec_of
 from netbuilder.proto import PROTO_CUDA, OperatorDef, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
-from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
+from netbuilder.runtime.plan.subgraph import compile_subgraph
 from on_gpu import gpus
 from switches import single
 
@@ -31,14 +31,14 @@ def compiled(ops, arrays, outputs, fixed=(), device=None, **options):
     for each in program:
         specs.update(zip(each.outputs, each.op.infer(*(specs[name] for name in each.inputs))))
     find_engine("ONEDNN").register_kernels()
-    segment = Segment("step", program, specs, frozenset(outputs), fixed=frozenset(fixed))
-    return compile_subgraph(segment, KernelContext(OperatorDef(), device=device), PlanOptions(**options))
+    subgraph = Subgraph("step", program, specs, frozenset(outputs), fixed=frozenset(fixed))
+    return compile_subgraph(subgraph, KernelContext(OperatorDef(), device=device), PlanOptions(**options))
 
 
-def run(segment, buffers, step=-1, copies=True):
-    scratch = aligned_empty(segment.scratch) if segment.scratch else None
-    bound = segment.copies(buffers.__getitem__, scratch) if copies else []
-    bound += segment.bind(buffers.__getitem__, scratch, step)
+def run(subgraph, buffers, step=-1, copies=True):
+    scratch = aligned_empty(subgraph.scratch) if subgraph.scratch else None
+    bound = subgraph.copies(buffers.__getitem__, scratch) if copies else []
+    bound += subgraph.bind(buffers.__getitem__, scratch, step)
     for call, failed in bound:
         try:
             call()
@@ -57,10 +57,10 @@ def dense():
 @pytest.mark.parametrize("engines", ENGINES)
 def test_each_step_has_its_own_buffers(engines):
     ops, arrays = dense()
-    segment = compiled(ops, arrays, ["y"], engines=engines)
+    subgraph = compiled(ops, arrays, ["y"], engines=engines)
     xs, ys = np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32), np.zeros((2, 3, 5), np.float32)
     for step in range(2):
-        run(segment, {**arrays, "x": xs[step], "y": ys[step]}, step)
+        run(subgraph, {**arrays, "x": xs[step], "y": ys[step]}, step)
     want = np.tanh(np.maximum(xs.astype(np.float64) @ arrays["w"].T + arrays["b"], 0))
     np.testing.assert_allclose(ys, want, rtol=1e-5, atol=1e-6)
 
@@ -78,13 +78,13 @@ def test_on_a_gpu_the_engines_for_gpus_are_asked():
             find_engine(engine).register_kernels()
         buffers = {name: here.xp.asarray(array) for name, array in arrays.items()}
         buffers["y"] = here.xp.zeros((2, 6, 3, 2), np.float32)
-        segment = compiled(ops, arrays, ["y"], fixed=["w", "b"], device=location, engines=("CUDNN", "CUDA"))
-        steps = [step.what for step in segment._steps]
+        subgraph = compiled(ops, arrays, ["y"], fixed=["w", "b"], device=location, engines=("CUDNN", "CUDA"))
+        steps = [step.what for step in subgraph._steps]
         assert steps[:2] == ["reorder", "cudnn Convolution"] and steps[2].startswith("cuda nb_tanh")
-        assert steps[3:] == ["restore"] and [step.what for step in segment._constant_steps] == ["reorder"]
-        scratch = new_bytes(segment.scratch, location)
-        copies = segment.copies(buffers.__getitem__, scratch)
-        bound = segment.bind(buffers.__getitem__, scratch)
+        assert steps[3:] == ["restore"] and [step.what for step in subgraph._constant_steps] == ["reorder"]
+        scratch = new_bytes(subgraph.scratch, location)
+        copies = subgraph.copies(buffers.__getitem__, scratch)
+        bound = subgraph.bind(buffers.__getitem__, scratch)
         machine.transfers.clear(), machine.allocated.clear()
         for call, _ in [*copies, *bound, *bound]:
             call()
@@ -99,8 +99,8 @@ def test_neighbors_fuse_and_fixed_inputs_are_copied_once():
     assert run(compiled(ops, arrays, ["y"]), buffers) == 2  # FC with Relu, and Tanh
     assert run(compiled(ops, arrays, ["y"], without=single("fc_relu")), buffers) == 2  # FC, and Relu with Tanh
     alone = [ops[0]]
-    segment = compiled(alone, arrays, ["s"], fixed=["w", "b"])
-    assert run(segment, buffers) == 2 and run(segment, buffers, copies=False) == 1  # weights into the product's order
+    subgraph = compiled(alone, arrays, ["s"], fixed=["w", "b"])
+    assert run(subgraph, buffers) == 2 and run(subgraph, buffers, copies=False) == 1  # weights into the product's order
     np.testing.assert_allclose(buffers["s"], arrays["x"] @ arrays["w"].T + arrays["b"], rtol=1e-5, atol=1e-6)
     assert run(compiled(alone, arrays, ["s"], fixed=["w"], without=single("step_copies")), buffers) == 1
 
@@ -118,18 +118,18 @@ def test_what_is_overwritten_ends_in_the_callers_buffer_if_it_wants_it(engines):
 
 def test_random_numbers_differ_from_step_to_step():
     x = np.ones((4, 50), np.float32)
-    segment = compiled([make_op("Dropout", ["x"], ["y", "mask"], ratio=0.5)], {"x": x}, ["y"])
+    subgraph = compiled([make_op("Dropout", ["x"], ["y", "mask"], ratio=0.5)], {"x": x}, ["y"])
     drawn = []
     for step in (0, 1, 0):
         drawn.append(np.zeros_like(x))
-        run(segment, {"x": x, "y": drawn[-1]}, step)
+        run(subgraph, {"x": x, "y": drawn[-1]}, step)
     assert (drawn[0] != drawn[1]).any()
     np.testing.assert_array_equal(drawn[0], drawn[2])
 
 
 def test_errors_say_where_and_leave_room_for_the_operator_that_holds_the_net():
     arrays = {"data": np.zeros((3, 2), np.float32), "at": np.array([7], np.int32)}
-    segment = compiled([make_op("Gather", ["data", "at"], ["y"])], arrays, ["y"])
+    subgraph = compiled([make_op("Gather", ["data", "at"], ["y"])], arrays, ["y"])
     with pytest.raises(OperatorError, match=r"^net 'step', operator 0: Gather .* -> \['y'\], in step 3: ") as caught:
-        run(segment, {**arrays, "y": np.zeros((1, 2), np.float32)}, 3)
+        run(subgraph, {**arrays, "y": np.zeros((1, 2), np.float32)}, 3)
     assert not caught.value._located

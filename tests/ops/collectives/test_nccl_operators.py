@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from emulated_gpu.machine import HOST
 from netbuilder.engines import nccl
-from netbuilder.ops.collectives.nccl import NCCLAllGather, NCCLAllreduce, NCCLBroadcast, NCCLReduce
+from netbuilder.ops.collectives.nccl_operators import NCCLAllGather, NCCLAllreduce, NCCLBroadcast, NCCLReduce
 from netbuilder.ops.core.operator import decode
 from netbuilder.proto import PROTO_CUDA, ArgumentError, NetDef
 from netbuilder.proto.arguments import make_device_option, make_op

@@ -1,10 +1,10 @@
-"""Blobs whose values are in one row, see ``netbuilder.engines.rows``."""
+"""Blobs whose values are in one row, see ``netbuilder.engines.buffer_rows``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from netbuilder.engines.rows import new_row, part_of_row
+from netbuilder.engines.buffer_rows import new_row, part_of_row
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.runtime.values.blob import Blob
 

@@ -1,8 +1,8 @@
 """CUDA graphs in a plan: consecutive calls of one GPU are captured when they have run, and then repeated by one launch.
 
-A segment is captured once for each combination of buffers that input is prefetched into: its calls read another buffer
-in each turn of the ring. When a blob gets another buffer, the plan is bound again, with new segments. Numbers that the
-host computes for each run are uploaded before a graph is launched.
+A range of steps is captured once for each combination of buffers that input is prefetched into: its calls read another
+buffer in each turn of the ring. When a blob gets another buffer, the plan is bound again, with new ranges. Numbers that
+the host computes for each run are uploaded before a graph is launched.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Step
 from netbuilder.runtime.values.buffer_ring import BufferRing
 
-__all__ = ["Captured", "GraphSegment", "SegmentFailed", "Unit", "grouped", "report"]
+__all__ = ["Captured", "LaunchedGraph", "StepFailed", "Unit", "grouped", "report"]
 
 Call = Callable[[], object]
 
-_TURNS = 4  # graphs of a segment: combinations of the buffers that it reads
+_TURNS = 4  # graphs of a range: combinations of the buffers that it reads
 _SHORTEST = 2  # calls; a launch of a graph takes the host as long as one call
 
 
-class SegmentFailed(Exception):
-    """A call of a segment failed; the cause is its error.
+class StepFailed(Exception):
+    """A call of a range failed; the cause is its error.
 
     Attributes:
         index: of the step.
@@ -61,19 +61,19 @@ class Captured:
 
 @dataclass(frozen=True)
 class Unit:
-    """What a lane calls: the call of one step, or a segment.
+    """What a lane calls: the call of one step, or a graph.
 
     Args:
         call: the call.
         indices: the steps.
         lane: the lane.
-        segment: the segment, if it is one.
+        graph: the calls, if they can be captured.
     """
 
     call: Call
     indices: tuple[int, ...]
     lane: int
-    segment: GraphSegment | None = None
+    graph: LaunchedGraph | None = None
 
 
 class _OfThread(threading.local):
@@ -99,7 +99,7 @@ class _Ran:
     numbers: Sequence[Any]
 
 
-class GraphSegment:
+class LaunchedGraph:
     """Consecutive calls of one GPU.
 
     Args:
@@ -125,7 +125,7 @@ class GraphSegment:
         self._engine = array_engine((PROTO_CUDA, number))
         self._graphs: dict[tuple[int, ...], CapturedCalls] = {}  # by turn: the combination of buffers
         self._ran: dict[tuple[int, ...], _Ran] = {}  # the last runs without a graph, by turn
-        self._parts: list[GraphSegment] = []  # what it was divided into by a call that cannot be captured
+        self._parts: list[LaunchedGraph] = []  # what it was divided into by a call that cannot be captured
         self._why = "" if len(calls) >= _SHORTEST else "a graph of one call would gain nothing"
         self._broken = False  # whether a capture was, as by another thread
 
@@ -133,25 +133,25 @@ class GraphSegment:
         """Run the calls.
 
         Raises:
-            SegmentFailed: one of them failed.
+            StepFailed: one of them failed.
         """
         turn = tuple([ring.index for ring in self._rings])
         todo = [self]  # no recursion: hundreds of calls may be such that they cannot be captured
         while todo:
-            segment = todo.pop()
-            captured = segment._graphs.get(turn)
+            graph = todo.pop()
+            captured = graph._graphs.get(turn)
             if captured is not None:
-                segment._launch(turn, captured)
-            elif segment._parts:
-                todo += reversed(segment._parts)
-            elif segment._why or not segment._has_run(turn) or len(segment._graphs) >= _TURNS:
-                segment._run(turn)
-            elif not segment._capture(turn):
-                todo.append(segment)
+                graph._launch(turn, captured)
+            elif graph._parts:
+                todo += reversed(graph._parts)
+            elif graph._why or not graph._has_run(turn) or len(graph._graphs) >= _TURNS:
+                graph._run(turn)
+            elif not graph._capture(turn):
+                todo.append(graph)
 
     def _run(self, turn: tuple[int, ...]) -> None:
         with gpu(self._number), self._engine.noting_numbers() as numbers:
-            run_in_order(self._calls, lambda index, error: SegmentFailed(self.indices[index]))
+            run_in_order(self._calls, lambda index, error: StepFailed(self.indices[index]))
         self._ran[turn] = _Ran(_of_thread.token, numbers)
 
     def _has_run(self, turn: tuple[int, ...]) -> bool:
@@ -205,8 +205,8 @@ class GraphSegment:
                 self._parts.append(self._part(start, end))
         self._parts[bool(error.index)]._why = f"it cannot be captured: {error}"
 
-    def _part(self, start: int, end: int) -> GraphSegment:
-        made = GraphSegment(
+    def _part(self, start: int, end: int) -> LaunchedGraph:
+        made = LaunchedGraph(
             self._net,
             self._number,
             self._calls[start:end],
@@ -222,14 +222,14 @@ class GraphSegment:
         first, last = self._steps[0].node.first.index, self._steps[-1].node.first.index
         return f"{first} to {last}"
 
-    def leaves(self) -> Iterator[GraphSegment]:
-        """Yield the segments that it was divided into; itself if it was not."""
+    def leaves(self) -> Iterator[LaunchedGraph]:
+        """Yield the ranges that it was divided into; itself if it was not."""
         todo = [self]
         while todo:
-            segment = todo.pop()
-            if not segment._parts:
-                yield segment
-            todo += reversed(segment._parts)
+            graph = todo.pop()
+            if not graph._parts:
+                yield graph
+            todo += reversed(graph._parts)
 
     @property
     def why(self) -> str:
@@ -259,25 +259,25 @@ def grouped(
         alone: the same calls, each on its device.
         rings: the rings of the buffers that each reads.
         after: for each, the earlier ones that it has to wait for. A step that waits for another lane ends the lane's
-            segments.
+            ranges.
     """
     units: list[Unit] = []
-    for members in _segments(steps, after):
+    for members in _ranges(steps, after):
         if why_not_captured(steps[members[0]]):
             units += [Unit(alone[index], (index,), steps[index].lane) for index in members]
             continue
         read = {id(ring): ring for index in members for ring in rings[index]}
         part = [steps[index] for index in members]
         number = part[0].location[1]
-        segment = GraphSegment(net, number, [calls[i] for i in members], part, members, list(read.values()))
-        units.append(Unit(segment, segment.indices, part[0].lane, segment))
+        graph = LaunchedGraph(net, number, [calls[i] for i in members], part, members, list(read.values()))
+        units.append(Unit(graph, graph.indices, part[0].lane, graph))
     return sorted(units, key=lambda unit: unit.indices[0])
 
 
-def _segments(steps: Sequence[Step], after: Sequence[Collection[int]]) -> list[list[int]]:
+def _ranges(steps: Sequence[Step], after: Sequence[Collection[int]]) -> list[list[int]]:
     """Return the steps of each lane, in order, divided into those that can be in one graph and single other ones.
 
-    A step that joins a segment runs before the steps between them, none of which may matter to it.
+    A step that joins a range runs before the steps between them, none of which may matter to it.
     """
     found: list[list[int]] = []
     opened: dict[int, dict[Location, list[int]]] = defaultdict(dict)  # by lane
@@ -302,7 +302,7 @@ def _segments(steps: Sequence[Step], after: Sequence[Collection[int]]) -> list[l
                 del opened[lane][location]
         else:
             opened[lane][step.location] = present
-    return [part for segment in found for part in _with_waits(segment, steps)]
+    return [part for members in found for part in _with_waits(members, steps)]
 
 
 def _touched(step: Step) -> set[Location]:
@@ -311,17 +311,17 @@ def _touched(step: Step) -> set[Location]:
     return {step.location, *values, *([HOST] if step.prepared.name == PLAIN else [])}
 
 
-def _with_waits(segment: list[int], steps: Sequence[Step]) -> list[list[int]]:
-    """Return a segment without split kernels that are waited for outside of it: a graph must end all that it begins."""
-    begun = {id(steps[index]) for index in segment}
-    ended = {id(steps[index].waits_for) for index in segment}
-    for at, index in enumerate(segment) if len(segment) > 1 else ():
+def _with_waits(members: list[int], steps: Sequence[Step]) -> list[list[int]]:
+    """Return a range without split kernels that are waited for outside of it: a graph must end all that it begins."""
+    begun = {id(steps[index]) for index in members}
+    ended = {id(steps[index].waits_for) for index in members}
+    for at, index in enumerate(members) if len(members) > 1 else ():
         step = steps[index]
         whole = id(step.waits_for) in begun if step.waits_for is not None else id(step) in ended
         if step.prepared.get(SplitKernel) and not whole:
-            parts = (segment[:at], segment[at : at + 1], segment[at + 1 :])
+            parts = (members[:at], members[at : at + 1], members[at + 1 :])
             return [made for part in parts if part for made in _with_waits(part, steps)]
-    return [segment]
+    return [members]
 
 
 def report(units: Sequence[Unit], steps: Sequence[Step], first: int = 0) -> list[Captured]:
@@ -329,11 +329,11 @@ def report(units: Sequence[Unit], steps: Sequence[Step], first: int = 0) -> list
     found = [Captured()] * len(steps)
     graphs = first
     for unit in units:
-        for segment in unit.segment.leaves() if unit.segment is not None else ():
-            for index in segment.indices:
-                found[index] = Captured(-1, segment.why) if segment.why else Captured(graphs)
-            graphs += not segment.why
-        if unit.segment is None:
+        for graph in unit.graph.leaves() if unit.graph is not None else ():
+            for index in graph.indices:
+                found[index] = Captured(-1, graph.why) if graph.why else Captured(graphs)
+            graphs += not graph.why
+        if unit.graph is None:
             for index in unit.indices:
                 found[index] = Captured(-1, why_not_captured(steps[index]))
     return found

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 
 from netbuilder.engines.onednn import declarations as c
-from netbuilder.engines.onednn.layout import Desc, View, orders_of, stored_as
+from netbuilder.engines.onednn.blocked_layout import Desc, View, orders_of, stored_as
 from netbuilder.engines.onednn.library import available, dnnl
 from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.operator import TensorSpec

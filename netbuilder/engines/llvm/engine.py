@@ -42,13 +42,9 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.reducing import REDUCING, reducing
         from netbuilder.engines.llvm.top_k import top_k
 
-        def either(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-            """Prepare an elementwise operator, or a gradient that is summed over axes that were broadcast."""
-            return elementwise(op, ctx, *specs) or reducing(op, ctx, *specs)
-
         return {
             **dict.fromkeys(REDUCING, reducing),
-            **dict.fromkeys(ELEMENTWISE, either),
+            **dict.fromkeys(ELEMENTWISE, elementwise),
             **COPIES,
             "Attention": attention,
             "AttentionGradient": attention_gradient,

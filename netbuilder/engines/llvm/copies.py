@@ -256,7 +256,9 @@ def _words(rows: Sequence[Sequence[int]]) -> Any:
     if len(rows) == 1:
         return np.array(rows[0], np.int64)
     width = max(map(len, rows))
-    return np.array([address_of(MANY), len(rows), width, *(word for row in rows for word in [*row, *[0] * (width - len(row))])])
+    return np.array(
+        [address_of(MANY), len(rows), width, *(word for row in rows for word in [*row, *[0] * (width - len(row))])]
+    )
 
 
 # The operators

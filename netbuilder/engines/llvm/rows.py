@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -118,7 +117,8 @@ class Rows:
 
     def __init__(self, ctx: PlanContext, works: Sequence[Work], values: Sequence[Callable[[Any], Any]] = ()) -> None:
         self._works, self._values = works, values
-        self._addresses = [address_of(work.code) for work in works]
+        of_code = {work.code: address_of(work.code) for work in works}
+        self._addresses = [of_code[work.code] for work in works]
         self._many = address_of(MANY)
         self._cost = sum(work.cost for work in works)
         self.threads = min(ctx.threads, max(1, self._cost // (_OF_A_THREAD // 4))) if self._cost > _OF_A_THREAD else 1
@@ -185,21 +185,15 @@ class Rows:
         return [job for job in jobs if job]
 
 
-_addresses: WeakKeyDictionary[Code, int] = WeakKeyDictionary()
-
-
 def address_of(code: Code) -> int:
     """Return the address of a function.
 
     Raises:
         NotTraced: there is no llvmlite.
     """
-    found = _addresses.get(code)
+    found = machine.address_of(code.text)
     if found is None:
-        found = machine.address_of(code.text)
-        if found is None:
-            raise NotTraced("there is no llvmlite")
-        _addresses[code] = found
+        raise NotTraced("there is no llvmlite")
     return found
 
 

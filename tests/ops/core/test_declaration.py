@@ -1,6 +1,8 @@
 """Operators are declared without the work that dataclasses take, which is done when it is first needed."""
 
+import copy
 import dataclasses
+import pickle
 import subprocess
 import sys
 import threading
@@ -80,17 +82,40 @@ def test_threads_that_make_the_first_instances_at_once():
         assert [one.a for one in made] == [5] * 4
 
 
-def test_other_options_and_classes_are_ordinary():
-    @operator_class(frozen=True, eq=False)
-    class Apart(Declared):
-        a: int = 1
-
+def test_other_classes_are_ordinary():
     @operator_class(frozen=True)
     class Alone:
         a: int = 1
 
-    assert Apart() != Apart() and Alone() == Alone()
-    assert dataclasses.is_dataclass(Apart) and dataclasses.is_dataclass(Alone)
+    assert Alone() == Alone() and dataclasses.is_dataclass(Alone)
+
+
+def test_instances_are_equal_if_class_and_fields_are():
+    base, derived = pair()
+    assert base(1) == base() != base(2) and base(1) != derived(1) and derived(1, 3.0) != derived(1)
+    assert len({base(), base(1), base(2), derived()}) == 3
+    assert copy.copy(derived(4)) == derived(4) and pickle.loads(pickle.dumps(find("Clip")(max=2.0))) == find("Clip")(
+        max=2.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "given", "message"),
+    [
+        ((1, 2, 3), {}, r"Needs\(\) takes 2 arguments, got 3"),
+        ((1,), {"a": 2}, "multiple values for the argument 'a'"),
+        ((1,), {"c": 2}, "unexpected keyword argument 'c'"),
+        ((), {"b": 2}, "lacks the arguments a"),
+    ],
+)
+def test_arguments_that_do_not_fit(values, given, message):
+    @operator_class(frozen=True)
+    class Needs(Declared):
+        a: int
+        b: int = 2
+
+    with pytest.raises(TypeError, match=message):
+        Needs(*values, **given)
 
 
 def test_every_operator_can_be_completed():

@@ -188,7 +188,7 @@ class Predictor:
             for name in parameters
             if self.workspace.spec(name) is not None
         }
-        self._net, new = fold_batch_norm(self._net, old)
+        self._net, new = fold_batch_norm(self._net, old, affine=True)
         self._net.external_output[:] = outputs
         for name in new.keys() - old.keys():
             self.workspace.feed(name, new[name], device)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from netbuilder.data.forking import new_lock
 from netbuilder.proto.files import read_bytes
-from netbuilder.proto.structured_text import parse_json
 
 __all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "Choices", "cache_file", "cache_folder", "turned_off"]
 
@@ -60,11 +59,11 @@ class Choices:
         if self._path is None:
             return {}
         try:
-            found = parse_json(read_bytes(self._path))
+            found = json.loads(read_bytes(self._path))
             if found["machine"] != self._machine:
                 return {}
             return {key: value for key, value in found["choices"].items() if isinstance(value, (str, float))}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
 
     def _write(self) -> None:

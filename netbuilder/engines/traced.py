@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
+from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Step, Tracer, numpy_function
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, plain_kernel
@@ -23,6 +24,7 @@ __all__ = [
     "is_elementwise",
     "keeps_zeros",
     "kernel_title",
+    "operator_key",
     "trace_chain",
     "trace_inputs",
     "trace_operator",
@@ -71,9 +73,6 @@ WITH_SUMS = frozenset(
 )
 """Operators whose plain kernels have sums over axes, and are traced."""
 
-_MOST_FORMS = 4096
-"""Forms of updates that are remembered."""
-
 UPDATES = frozenset(
     "Adadelta Adagrad Adam DecayAdagrad DivideBlobs FP16MomentumSGDUpdate FP32MomentumSGDUpdate FloatToHalf Ftrl "
     "HalfToFloat MomentumSGD MomentumSGDUpdate RestoreBlobs RmsProp SaveBlobs WeightedSum".split()
@@ -84,6 +83,11 @@ UPDATES = frozenset(
 def kernel_title(op_type: str) -> str:
     """Return the title of an operator's kernels: its type in small letters, with underscores between words."""
     return re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", op_type).lower()
+
+
+def operator_key(op: Operator, specs: Sequence[TensorSpec]) -> tuple[Any, ...]:
+    """Return a key that operators of one type with the same arguments and inputs share."""
+    return (op.type, repr(op), op.n_out, *specs, *(spec.known for spec in specs))
 
 
 def trace_operator(tracer: Tracer, op: Operator, given: Sequence[Any], outputs: Sequence[TensorSpec]) -> Sequence[Any]:
@@ -139,19 +143,14 @@ def trace_chain(chain: JoinedUpdates, *, is_gpu: bool) -> tuple[Program, list[Te
     return tracer.program([values[i] for i in chain.outputs]), [specs[i] for i in chain.outputs]
 
 
-_forms: dict[tuple[Any, ...], UpdateForm | None] = {}
+_forms = Remembered[UpdateForm | None](4096)
 
 
 def update_form(op: Any, specs: Sequence[TensorSpec], *, is_gpu: bool) -> UpdateForm | None:
     """Return how an operator takes part in a joined update; None: it cannot."""
     if op.type not in UPDATES:
         return None
-    key = (op.type, repr(op), op.n_out, is_gpu, *specs)
-    if key not in _forms:
-        if len(_forms) >= _MOST_FORMS:
-            _forms.clear()
-        _forms[key] = _traced_form(op, specs, is_gpu=is_gpu)
-    return _forms[key]
+    return _forms((is_gpu, operator_key(op, specs)), lambda: _traced_form(op, specs, is_gpu=is_gpu))
 
 
 def _traced_form(op: Any, specs: Sequence[TensorSpec], *, is_gpu: bool) -> UpdateForm | None:

@@ -138,7 +138,7 @@ class Predictor:
         observable = [*self.outputs, *further] if kind == OUTPUTS else kind
         constants = made.difference(self.inputs)
         if fold and not isinstance(observable, str) and not training_batch_norms(self._net):
-            constants = self._fold(constants, observable, before, device)
+            constants = self._fold(constants, observable, before, device, filled)
         read = constants.intersection(blob for op in self._net.op for blob in op.input)
         create = partial(_create, net=self._net, inputs=self.inputs, observable=observable, constants=read)
         create(self.workspace)
@@ -166,7 +166,12 @@ class Predictor:
         return _unpickled, (self._net.SerializeToString(), values, own, {**names, **self._options})
 
     def _fold(
-        self, parameters: Collection[str], kept: Sequence[str], before: Collection[str], device: DeviceOption | None
+        self,
+        parameters: Collection[str],
+        kept: Sequence[str],
+        before: Collection[str],
+        device: DeviceOption | None,
+        filled: Mapping[str, Any],
     ) -> set[str]:
         """Fold normalizations; return the parameters of the new net, which replace the old ones in the workspace.
 
@@ -174,11 +179,16 @@ class Predictor:
             parameters: of the net before folding.
             kept: blobs that must not be folded away.
             before: blobs that the workspace had before, and that must stay in it.
+            filled: values of parameters, which need not be fetched.
         """
         outputs = list(self._net.external_output)
         self._net.external_output[:] = dict.fromkeys([*outputs, *kept])
-        old = {name: self.workspace.fetch(name) for name in parameters if self.workspace.spec(name) is not None}
-        self._net, new = fold_batch_norm(self._net, old)
+        old = {
+            name: filled[name] if isinstance(filled.get(name), np.ndarray) else self.workspace.fetch(name)
+            for name in parameters
+            if self.workspace.spec(name) is not None
+        }
+        self._net, new = fold_batch_norm(self._net, old, affine=True)
         self._net.external_output[:] = outputs
         for name in new.keys() - old.keys():
             self.workspace.feed(name, new[name], device)

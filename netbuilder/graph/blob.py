@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from netbuilder.graph.scope import SEPARATOR, CurrentNameScope
+from netbuilder.graph.suggestions import LacksError
 from netbuilder.ops.core.registry import is_registered, operator_types
 from netbuilder.ops.core.unsupported import instead_of
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
@@ -135,9 +136,9 @@ class BlobReference:
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         if not is_registered(op_type):  # operators only, so that a reference is never mistaken for its net
-            hint = "" if op_type.startswith("_") else instead_of(op_type, operator_types())
-            raise AttributeError(
-                f"blob {self._name!r} has no attribute {op_type!r}, and no operator has this name{hint}"
+            raise LacksError(
+                f"blob {self._name!r} has no attribute {op_type!r}, and no operator has this name",
+                lambda: "" if op_type.startswith("_") else instead_of(op_type, operator_types()),
             )
         if self._net is None:
             raise AttributeError(

@@ -18,7 +18,7 @@ from netbuilder.graph.net_names import net_names
 from netbuilder.graph.operators import arguments_by_position, build_operator, constant_operator
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.graph.source import user_source
-from netbuilder.graph.suggestions import why_missing
+from netbuilder.graph.suggestions import LacksError, why_missing
 from netbuilder.ops.control.python_op import python_arguments
 from netbuilder.ops.core.precision import (
     DETERMINISTIC_ARGUMENT,
@@ -221,10 +221,9 @@ class Net(NetBlobs):
             return partial(self._add, op_type)
         if op_type.startswith("_"):
             raise AttributeError(f"Net has no attribute {op_type!r}")
-        raise AttributeError(
-            f"net {self._net.name!r}: {op_type!r} is neither an operator nor a method"
-            + (why_missing(op_type, dir(type(self))) or "; IsOperator(name) tells whether an operator exists")
-        )
+        text = f"net {self._net.name!r}: {op_type!r} is neither an operator nor a method"
+        other = "; IsOperator(name) tells whether an operator exists"
+        raise LacksError(text, lambda: why_missing(op_type, dir(type(self))) or other)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *operator_types()]

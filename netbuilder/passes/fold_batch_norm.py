@@ -37,18 +37,21 @@ class _Pair:
 
 
 @checked()
-def fold_batch_norm(net: Any, parameters: Mapping[str, Any]) -> tuple[NetDef, dict[str, Any]]:
+def fold_batch_norm(net: Any, parameters: Mapping[str, Any], *, affine: bool = False) -> tuple[NetDef, dict[str, Any]]:
     """Return a net in test mode without the normalizations that can be folded, and the parameters that it needs.
 
     See ``fold_batch_norm_pass``; ``net``, a Net or NetDef, and ``parameters`` are not changed.
     """
-    result = fold_batch_norm_pass(net, PassContext(parameters=parameters))
+    result = fold_batch_norm_pass(net, PassContext(parameters=parameters), affine=affine)
     return result.net, result.extras["parameters"]
 
 
 @net_pass
-def fold_batch_norm_pass(proto: NetDef, context: PassContext) -> PassResult:
+def fold_batch_norm_pass(proto: NetDef, context: PassContext, *, affine: bool = False) -> PassResult:
     """Fold batch normalization in test mode into the weights of the layer before it. Reads ``parameters``.
+
+    Args:
+        affine: replace one that cannot be folded by an AffineChannel: one multiplication and one addition an element.
 
     A SpatialBN in test mode after a Conv, ConvTranspose or FC multiplies each channel by ``f = scale / sqrt(var +
     epsilon)`` and shifts it; the layer does the same with the weights ``f * W`` and the bias ``f * (b - mean) +
@@ -100,7 +103,9 @@ def fold_batch_norm_pass(proto: NetDef, context: PassContext) -> PassResult:
         values.update(zip(names, (weights, bias)))
         result.external_input.extend(names)
         folded.add(pair.after)
-    if folded:
+    replaced = [index for index in range(len(proto.op)) if affine and index not in folded]
+    replaced = [index for index in replaced if _replace(result.op[index], known, values, taken, result.external_input)]
+    if folded or replaced:
         remaining = [op for index, op in enumerate(result.op) if index not in folded]
         del result.op[:]
         with deep_nets():
@@ -208,12 +213,45 @@ def _fold(pair: _Pair, parameters: Mapping[str, Any]) -> tuple[Array, Array] | N
     ):
         return None
     before = rest[0].astype(np.float64) if len(rest) == 5 else 0.0
-    scale, shift, mean, variance = (a.astype(np.float64) for a in rest[-4:])
+    factor, shift = _factor_and_shift(norm, *rest[-4:])
+    with np.errstate(all="ignore"):
+        weights = (w * factor.reshape(shape)).astype(w.dtype)
+        bias = (factor * before + shift).astype(w.dtype)
+    return (weights, bias) if np.isfinite(weights).all() and np.isfinite(bias).all() else None
+
+
+def _replace(norm: OperatorDef, known: Mapping[str, Any], values: dict[str, Any], taken: set[str], inputs: Any) -> bool:
+    """Make a normalization with known parameters an AffineChannel, whose parameters are added; whether it is one."""
+    if norm.type != "SpatialBN" or len(norm.output) != 1:
+        return False
+    arrays = [known.get(name) for name in norm.input[1:5]]
+    if len({_kind(array) for array in arrays}) != 1 or _kind(arrays[0]) is None:
+        return False
+    factor, shift = _factor_and_shift(_decoded(norm), *arrays)
+    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
+        return False
+    names = [_fresh(name, taken) for name in norm.input[1:3]]
+    values.update(zip(names, (factor.astype(arrays[0].dtype), shift.astype(arrays[0].dtype))))
+    inputs.extend(names)
+    norm.type, norm.input[1:] = "AffineChannel", names
+    order = [argument for argument in norm.arg if argument.name == "order"]
+    del norm.arg[:]
+    norm.arg.extend(order)
+    return True
+
+
+def _kind(array: Any) -> Any:
+    """Return shape and type of a vector of floating-point numbers; None for anything else."""
+    floating = isinstance(array, np.ndarray) and array.dtype in (np.float32, np.float64) and array.ndim == 1
+    return (array.shape, array.dtype) if floating else None
+
+
+def _factor_and_shift(norm: Any, *arrays: Array) -> tuple[Array, Array]:
+    """Return what a normalization multiplies by, and then adds, in float64: scale, bias, mean, variance -> both."""
+    scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + norm.epsilon)
-        weights = (w * factor.reshape(shape)).astype(w.dtype)
-        bias = (factor * (before - mean) + shift).astype(w.dtype)
-    return (weights, bias) if np.isfinite(weights).all() and np.isfinite(bias).all() else None
+        return factor, bias - factor * mean
 
 
 def _matches(w: Array, shape: tuple[int, ...], channels: tuple[int, ...]) -> bool:

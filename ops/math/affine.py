@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.image_order import channel_shape, check_order, check_per_channel, other_axes
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -84,13 +84,13 @@ class _Channels(Operator):
 class AffineChannel(_Channels):
     """Y = X * scale + bias, with one scale and one bias per channel, as batch normalization with fixed statistics.
 
-    Scale and bias have gradients only with ``is_learnable``.
+    Scale and bias have gradients only with ``is_learnable``. They may be float32 where X is float16.
     """
 
     signature = """
         X (N, C, *S) if NCHW else (N, *S, C): float
-        scale (C): as X
-        bias (C): as X
+        scale (C): float
+        bias (C): as scale
         -> Y: as X
     """
     inplace = ((0, 0),)
@@ -128,7 +128,6 @@ class AffineChannelGradient(_Channels):
 
     def infer(self, dy: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
         *x, scale = others
-        require_one_float_type(self, dY=dy, scale=scale)
         check_per_channel(self, self.order, dy, scale=scale)
         if not x:
             return (dy.plain,)
@@ -142,14 +141,14 @@ class AffineChannelGradient(_Channels):
 @kernel(AffineChannel)
 def affine_channel(op: AffineChannel, ctx: RunContext, x: Any, scale: Any, bias: Any) -> tuple[Any, ...]:
     shape = channel_shape(op.order, x.ndim)
-    return (x * scale.reshape(shape) + bias.reshape(shape),)
+    return (narrow(x * scale.reshape(shape) + bias.reshape(shape), x),)
 
 
 @kernel(AffineChannelGradient)
 def affine_channel_gradient(op: AffineChannelGradient, ctx: RunContext, dy: Any, *others: Any) -> tuple[Any, ...]:
     *x, scale = others
     shape = channel_shape(op.order, dy.ndim)
-    dx = dy * scale.reshape(shape)
+    dx = narrow(dy * scale.reshape(shape), dy)
     if not x:
         return (dx,)
     axes, wide = other_axes(op.order, dy.ndim), widen(dy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,23 +79,7 @@ class ConvArguments(WindowArguments):
         Raises:
             ShapeError: X, W and the arguments do not match.
         """
-        kernel = self.kernel_of(x, w)
-        channels, per_group = x.shape[channel_axis(self.order, x.ndim)], w.shape[channel_axis(self.order, w.ndim)]
-        taken, other = per_group * self.group, "NHWC" if self.order == "NCHW" else "NCHW"
-        swapped = x.shape[channel_axis(other, x.ndim)] == taken
-        hint = f"; if X is in order {other}, give order={other!r} where the layer is built, or transpose X"
-        require(
-            channels == taken,
-            self,
-            f"X {x.shape} in order {self.order} has {channels} channels, W {w.shape} takes {taken}"
-            f"{f', {per_group} in each of {self.group} groups' if self.group > 1 else ''}{hint if swapped else ''}",
-        )
-        require(
-            w.shape[0] % self.group == 0,
-            self,
-            f"W must have a number of filters divisible by {self.group}, the number of groups, got W {w.shape}",
-        )
-        return self.slide(x, kernel, self.group)
+        return _geometry(self, x, w)
 
     def channels_out(self, w: TensorSpec) -> int:
         """Return the channels of Y."""
@@ -112,6 +97,27 @@ class ConvArguments(WindowArguments):
     def products(self, x: TensorSpec, w: TensorSpec) -> int:
         """Return the number of multiplications of the convolution."""
         return x.shape[0] * math.prod(self.geometry(x, w).out) * w.size
+
+
+@functools.lru_cache(1024)  # asked a dozen times while a net is planned
+def _geometry(op: ConvArguments, x: TensorSpec, w: TensorSpec) -> Geometry:
+    kernel = op.kernel_of(x, w)
+    channels, per_group = x.shape[channel_axis(op.order, x.ndim)], w.shape[channel_axis(op.order, w.ndim)]
+    taken, other = per_group * op.group, "NHWC" if op.order == "NCHW" else "NCHW"
+    swapped = x.shape[channel_axis(other, x.ndim)] == taken
+    hint = f"; if X is in order {other}, give order={other!r} where the layer is built, or transpose X"
+    require(
+        channels == taken,
+        op,
+        f"X {x.shape} in order {op.order} has {channels} channels, W {w.shape} takes {taken}"
+        f"{f', {per_group} in each of {op.group} groups' if op.group > 1 else ''}{hint if swapped else ''}",
+    )
+    require(
+        w.shape[0] % op.group == 0,
+        op,
+        f"W must have a number of filters divisible by {op.group}, the number of groups, got W {w.shape}",
+    )
+    return op.slide(x, kernel, op.group)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Net: operators as methods, names, external inputs and outputs, the live message."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from cost import cpu_seconds
 from netbuilder.graph import BlobReference, GradientSlice, NameScope, Net, reset_names
 from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, NetDef, NetError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import arguments
+from netbuilder.runtime import Workspace
 from structure import operator_text
 
 
@@ -296,3 +299,23 @@ def test_the_last_operator_that_writes_a_blob():
     assert net.writer_of("y").type == "ConstantFill" and net.writer_of("z").type == "Relu"
     del net.Proto().op[2]
     assert net.writer_of("x") is None
+
+
+def test_whether_a_net_or_blob_has_an_attribute_is_told_without_searching_names(monkeypatch):
+    def search(*_):
+        raise AssertionError("similar names are searched where nobody reads the message")
+
+    net = Net("net")
+    blob = net.Copy("x", "y")
+    monkeypatch.setattr("netbuilder.graph.suggestions.instead_of", search)
+    monkeypatch.setattr("netbuilder.graph.blob.instead_of", search)
+    assert not hasattr(net, "Coppy") and getattr(blob, "Coppy", None) is None
+    ws = Workspace()
+    ws.feed("x", np.ones(2, np.float32))
+    ws.create_net(net)
+    ws.run_net(net)
+    monkeypatch.undo()
+    for lacking in (net, blob):
+        with pytest.raises(AttributeError, match="did you mean 'Copy'") as caught:
+            lacking.Coppy  # noqa: B018
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

@@ -75,6 +75,43 @@ def test_numbers_stay(case, with_bias, inplace):
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_what_cannot_be_folded_becomes_affine(order, dtype):
+    rng = np.random.default_rng(3)
+    values = {
+        **statistics(rng, "bn"),
+        "x": random(rng, *((2, CHANNELS, 3, 3) if order == "NCHW" else (2, 3, 3, CHANNELS))),
+    }
+    values["x"] = values["x"].astype(dtype)
+    if dtype == np.float64:
+        values = {name: value.astype(dtype) for name, value in values.items()}
+    net = Net("alone")
+    norm(net, "x", "y", "bn", epsilon=1e-3, order=order)
+    net.AddExternalOutput("y")
+    given = {name: value for name, value in values.items() if name != "x"}
+    same, _ = fold_batch_norm(net, given)
+    assert [op.type for op in same.op] == ["SpatialBN"]
+    folded, parameters = fold_batch_norm(net, given, affine=True)
+    assert [op.type for op in folded.op] == ["AffineChannel"] and len(parameters) == 2
+    assert set(folded.external_input) == {"x", *parameters}
+    (want,), (got,) = run(net, values), run(folded, {**parameters, "x": values["x"]})
+    assert got.dtype == dtype
+    rtol = {np.float64: 1e-12, np.float32: 1e-5, np.float16: 2e-3}[dtype]
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("wrong", ["v", "m"])
+def test_what_would_not_be_finite_stays(wrong):
+    values = statistics(np.random.default_rng(4), "bn")
+    values[f"bn_{wrong}"][2] = np.inf if wrong == "m" else -1e-5
+    net = Net("alone")
+    norm(net, "x", "y", "bn", epsilon=1e-5)
+    net.AddExternalOutput("y")
+    folded, parameters = fold_batch_norm(net, values, affine=True)
+    assert [op.type for op in folded.op] == ["SpatialBN"] and parameters.keys() == values.keys()
+
+
 def test_arithmetic_is_done_in_double_precision():
     rng = np.random.default_rng(1)
     values = {"w": random(rng, CHANNELS, 4, 1, 1), **statistics(rng, "bn")}

@@ -20,9 +20,10 @@ from netbuilder.engines.llvm.emitter import LANES
 from netbuilder.engines.tracing import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
 
-__all__ = ["MANY", "Rows", "Work", "call_of_threads", "made"]
+__all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "made"]
 
-MANY = """
+MANY = Code(
+    """
 define void @kernel(ptr %arguments) {
 entry:
   %counted = getelementptr i64, ptr %arguments, i64 1
@@ -43,7 +44,13 @@ loop:
 done:
   ret void
 }
-"""
+""",
+    (),
+    (),
+    (),
+    0,
+)
+"""The function that calls those of many rows."""
 
 _BRIEF = 1 << 15
 """Work, in instructions on an element, for which the interpreter's lock is kept: some microseconds."""
@@ -110,13 +117,9 @@ class Rows:
 
     def __init__(self, ctx: PlanContext, works: Sequence[Work], values: Sequence[Callable[[Any], Any]] = ()) -> None:
         self._works, self._values = works, values
-        texts = {id(work.code): work.code.text for work in works}
-        of_code = {key: machine.address_of(text) for key, text in texts.items()}
-        addresses = [of_code[id(work.code)] for work in works]
-        many = machine.address_of(MANY)
-        if many is None or None in addresses:
-            raise NotTraced("there is no llvmlite")
-        self._addresses, self._many = addresses, many
+        of_code = {work.code: address_of(work.code) for work in works}
+        self._addresses = [of_code[work.code] for work in works]
+        self._many = address_of(MANY)
         self._cost = sum(work.cost for work in works)
         self.threads = min(ctx.threads, max(1, self._cost // (_OF_A_THREAD // 4))) if self._cost > _OF_A_THREAD else 1
         self._ctx = ctx
@@ -180,6 +183,18 @@ class Rows:
                 done += (end - begin) * each
                 begin = end
         return [job for job in jobs if job]
+
+
+def address_of(code: Code) -> int:
+    """Return the address of a function.
+
+    Raises:
+        NotTraced: there is no llvmlite.
+    """
+    found = machine.address_of(code.text)
+    if found is None:
+        raise NotTraced("there is no llvmlite")
+    return found
 
 
 def call_of_threads(ctx: PlanContext, rows: Sequence[Any], keep: Any, *, brief: bool) -> Call:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import MANY, call_of_threads
+from netbuilder.engines.llvm.argument_rows import MANY, address_of, call_of_threads
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import transposed
@@ -256,14 +256,9 @@ def _words(rows: Sequence[Sequence[int]]) -> Any:
     if len(rows) == 1:
         return np.array(rows[0], np.int64)
     width = max(map(len, rows))
-    return np.array([_many(), len(rows), width, *(word for row in rows for word in [*row, *[0] * (width - len(row))])])
-
-
-@functools.cache
-def _many() -> int:
-    found = machine.address_of(MANY)
-    assert found is not None
-    return found
+    return np.array(
+        [address_of(MANY), len(rows), width, *(word for row in rows for word in [*row, *[0] * (width - len(row))])]
+    )
 
 
 # The operators

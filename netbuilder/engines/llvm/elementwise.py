@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.joined_updates import JoinedUpdates
+from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import Rows, Work, made
 from netbuilder.engines.llvm.arranged import Arranged, arranged
+from netbuilder.engines.llvm.code import Code
 from netbuilder.engines.llvm.reducing import reducing
+from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.traced import (
     is_elementwise,
     kernel_title,
+    operator_key,
     trace_chain,
     trace_inputs,
     trace_operator,
@@ -23,29 +28,58 @@ from netbuilder.ops.core.operator import TensorSpec
 __all__ = ["elementwise", "is_chainable", "join_elementwise"]
 
 
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """The code of a program, for values in some layouts.
+
+    Args:
+        plain: the program over plain values.
+        found: over those in the layouts; None: there is nothing to compute.
+        code: of that.
+    """
+
+    plain: Program
+    found: Arranged | None
+    code: Code | None
+
+
+_of_operators = Remembered[_Made](256, lambda each: not each.plain.numbers)
+_of_chains = Remembered[_Made](256, lambda each: not each.plain.numbers)
+_chainable = Remembered[bool](4096)
+
+
 def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    """Prepare an elementwise operator, or one that sums where operands are broadcast: its plain kernel, traced."""
+    """Prepare an elementwise operator, or a gradient that is summed over axes that were broadcast."""
     if any(spec is None for spec in specs):
         return None
+    try:
+        found = _of_operators((machine.available(), operator_key(op, specs)), lambda: _of_operator(op, ctx, specs))
+        prepared = _prepared(ctx, kernel_title(op.type), found)
+    except NotTraced:
+        prepared = None
+    return prepared or reducing(op, ctx, *specs)
+
+
+def _of_operator(op: Any, ctx: PlanContext, specs: Sequence[TensorSpec]) -> _Made:
     plain = [spec.plain for spec in specs]
     outs = list(op.infer(*plain))
-    tracer = Tracer(op_def=ctx.op_def, run_context=ctx.run, is_gpu=False)
-    try:
-        program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
-        return _prepared(ctx, kernel_title(op.type), program, specs, outs)
-    except NotTraced:
-        return reducing(op, ctx, *specs)
+    tracer = Tracer(run_context=ctx.run, is_gpu=False)
+    return _made(tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs)), specs, outs)
 
 
-_chainable: dict[tuple[Any, ...], bool] = {}
+def _made(program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> _Made:
+    if not program.size or not program.loads():
+        return _Made(program, None, None)
+    found = arranged(program, specs, outs)
+    return _Made(program, found, made(found.program))
 
 
 def is_chainable(op: Any, specs: Sequence[TensorSpec]) -> bool:
     """Whether an operator can be part of a chain: it is elementwise, and there is code for it."""
-    key = (op.type, repr(op), op.n_out, *specs)
-    if key not in _chainable:
-        _chainable[key] = is_elementwise(op, specs, is_gpu=False) and _has_code(op, [spec.plain for spec in specs])
-    return _chainable[key]
+    return _chainable(
+        operator_key(op, specs),
+        lambda: is_elementwise(op, specs, is_gpu=False) and _has_code(op, [spec.plain for spec in specs]),
+    )
 
 
 def _has_code(op: Any, specs: Sequence[TensorSpec]) -> bool:
@@ -60,26 +94,22 @@ def _has_code(op: Any, specs: Sequence[TensorSpec]) -> bool:
 
 def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
     """Return the kernel of a chain of elementwise operators; None where it cannot keep the layouts of values."""
-    try:
+    (operators,) = chain.chains
+    parts = [(joined.op.type, repr(joined.op), joined.inputs, joined.outputs) for joined in operators]
+    key = (machine.available(), *chain.specs, *parts, *chain.outputs)
+
+    def trace() -> _Made:
         program, outs = trace_chain(chain, is_gpu=False)
-        if not program.size or not program.loads():
+        return _made(program, chain.specs, outs)
+
+    try:
+        found = _of_chains(key, trace)
+        keeps = found.found is not None and found.found.written[0].layout is not None
+        if any(spec.layout is not None for spec in chain.specs) and not keeps:
             return None
-        found = arranged(program, chain.specs, outs)
-        if any(spec.layout is not None for spec in chain.specs) and found.written[0].layout is None:
-            return None
-        title = "_".join(kernel_title(joined.op.type) for joined in chain.chains[0])
-        return _prepared_in_order(ctx, title[:60], program, found)
+        return _prepared(ctx, "_".join(kernel_title(joined.op.type) for joined in operators)[:60], found)
     except NotTraced:
         return None
-
-
-def _prepared(
-    ctx: PlanContext, title: str, program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
-) -> Prepared | None:
-    """Return the kernel of a program; None for one that fills its outputs with constants, or writes nothing."""
-    if not program.size or not program.loads():
-        return None
-    return _prepared_in_order(ctx, title, program, arranged(program, specs, outs))
 
 
 def _not_negative(value: Any) -> bool:
@@ -91,9 +121,13 @@ def _not_negative(value: Any) -> bool:
     return (any if value.function == "maximum" else all)(map(_not_negative, value.operands))
 
 
-def _prepared_in_order(ctx: PlanContext, title: str, plain: Program, found: Arranged) -> Prepared:
-    program, code = found.program, made(found.program)
-    for j, output in enumerate(plain.outputs):
+def _prepared(ctx: PlanContext, title: str, made: _Made) -> Prepared | None:
+    """Return the kernel of a program; None for one that fills its outputs with constants, or writes nothing."""
+    found, code = made.found, made.code
+    if found is None or code is None:
+        return None
+    program = found.program
+    for j, output in enumerate(made.plain.outputs):
         if _not_negative(output):
             ctx.publish(j, NOT_NEGATIVE, True)
     numbers = program.numbers

@@ -39,17 +39,15 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.attention import attention, attention_gradient
         from netbuilder.engines.llvm.copies import COPIES
         from netbuilder.engines.llvm.elementwise import elementwise
+        from netbuilder.engines.llvm.recurrent_units import RECURRENT_UNITS
         from netbuilder.engines.llvm.reducing import REDUCING, reducing
         from netbuilder.engines.llvm.top_k import top_k
 
-        def either(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-            """Prepare an elementwise operator, or a gradient that is summed over axes that were broadcast."""
-            return elementwise(op, ctx, *specs) or reducing(op, ctx, *specs)
-
         return {
             **dict.fromkeys(REDUCING, reducing),
-            **dict.fromkeys(ELEMENTWISE, either),
+            **dict.fromkeys(ELEMENTWISE, elementwise),
             **COPIES,
+            **RECURRENT_UNITS,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
             "TopK": top_k,

@@ -25,15 +25,15 @@ from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["PRODUCTS", "Panels", "reorder"]
 
-_ROWS = (6, 3, 1)
+_ROWS = (6, 4, 2, 1)
 """Rows that are multiplied together: as many as there are registers for, then those that are left."""
 
 _FEW = 4
 """Fewer rows do not use the registers: other kernels serve."""
 
 _DEEP, _UNROLLED = 384, 4
-_CHUNK = 1 << 16
-"""Elements of the rows that are multiplied by all panels before the next rows: they stay in the cache."""
+_CHUNK = 3 << 15
+"""Elements of the rows that are multiplied by all panels before the next rows, at most: they stay in the cache."""
 
 _MOST_COPIED = 32 << 20  # bytes of a matrix, of which there are two copies then
 _BRIEF, _OF_A_THREAD = 1 << 17, 1 << 19  # multiplications
@@ -183,7 +183,8 @@ def _product(
     plain = [spec.plain for spec in specs]
     count, cost = -(-n // LANES), m * n * k
     threads = max(1, min(ctx.threads, count, cost // _OF_A_THREAD))
-    chunk = max(_ROWS[0], _CHUNK // k // _ROWS[0] * _ROWS[0])
+    chunks = -(-m * k // _CHUNK)
+    chunk = -(-m // chunks // _ROWS[0]) * _ROWS[0]  # chunks of about the same size
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         buffers = [inputs[0], inputs[1], inputs[2] if bias else outputs[0], outputs[0]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import Rows, Work
 from netbuilder.engines.llvm.arranged import merged
 from netbuilder.engines.llvm.reductions import Form, reduced_code, reductions_of
-from netbuilder.engines.traced import WITH_SUMS, kernel_title, trace_inputs, trace_operator
+from netbuilder.engines.remembered import Remembered
+from netbuilder.engines.traced import WITH_SUMS, kernel_title, operator_key, trace_inputs, trace_operator
 from netbuilder.engines.tracing import NotTraced, Symbol, Tracer
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
@@ -26,27 +28,56 @@ REDUCING = WITH_SUMS | frozenset(
 """Operators whose plain kernels have reductions over axes, and are traced."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """The functions that compute an operator.
+
+    Args:
+        works: one after another.
+        expected, written: specs of the inputs, None for those that nothing reads, and of the outputs.
+        inplace: pairs of an input and an output that may have the same memory.
+    """
+
+    works: Sequence[Work]
+    expected: Sequence[TensorSpec | None]
+    written: Sequence[TensorSpec]
+    inplace: Sequence[tuple[int, int]]
+
+
+_of_operators = Remembered[_Made | None](256)
+
+
 def reducing(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare an operator with reductions; None where its plain kernel cannot be traced."""
-    if any(spec is None for spec in specs):
+    if any(spec is None for spec in specs) or not machine.available():
         return None
+    made = _of_operators(operator_key(op, specs), lambda: _made(op, specs))
+    if made is None:
+        return None
+    try:
+        rows = Rows(ctx, made.works)
+    except NotTraced:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        return rows.bind(inputs, outputs)
+
+    title = f"llvm {kernel_title(op.type)}"
+    return Prepared(made.expected, made.written, bind, inplace=made.inplace, name=title)
+
+
+def _made(op: Any, specs: Sequence[TensorSpec]) -> _Made | None:
     plain = [spec.plain for spec in specs]
     outs = list(op.infer(*plain))
-    tracer = Tracer(op_def=ctx.op_def, run_context=ctx.run, is_gpu=False)
+    tracer = Tracer(is_gpu=False)
     try:
-        if not machine.available():
-            raise NotTraced("there is no llvmlite")
         symbols = trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs)
-        if tracer.numbers:
-            raise NotTraced("numbers that each call computes")
-        return _prepared(ctx, kernel_title(op.type), symbols, specs, outs)
+        return None if tracer.numbers else _of_symbols(symbols, specs, outs)
     except NotTraced:
         return None
 
 
-def _prepared(
-    ctx: PlanContext, title: str, symbols: Sequence[Symbol], specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]
-) -> Prepared:
+def _of_symbols(symbols: Sequence[Symbol], specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> _Made:
     works, pairs = [], list[tuple[int, int]]()
     groups = _groups(symbols)
     loops: Sequence[tuple[int, int]] = ()
@@ -61,19 +92,9 @@ def _prepared(
         size = math.prod(code.extents)
         works.append(Work(code, code.read, writes, (), size, code.extents, code.units))
         pairs += [(i, writes[j]) for i, j in code.inplace]
-    rows = Rows(ctx, works)
     read = {i for work in works for i in work.reads}
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        return rows.bind(inputs, outputs)
-
-    return Prepared(
-        [spec if i in read else None for i, spec in enumerate(expected)],
-        written,
-        bind,
-        inplace=pairs if len(works) == 1 else (),  # others still read what one has overwritten
-        name=f"llvm {title}",
-    )
+    alone = pairs if len(works) == 1 else []  # others still read what one has overwritten
+    return _Made(works, [spec if i in read else None for i, spec in enumerate(expected)], written, alone)
 
 
 def _layout_of(

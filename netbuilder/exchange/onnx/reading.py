@@ -255,6 +255,7 @@ class Reader:
         self._same: dict[str, str] = {}
         self.sequences: dict[str, list[str]] = {}
         self._infos = self._inferred()
+        self._of_infos: dict[str, tuple[np.dtype[Any] | None, tuple[Extent, ...] | None]] = {}
         self._found: dict[str, TensorSpec] = {}
         self._uses = Counter(name for node in self._graph.node for name in names_read(node))
         self._uses.update(self.outputs)
@@ -342,10 +343,10 @@ class Reader:
         value = self.name(value) if value not in self._infos and value not in self._found else value
         if value in self._found:
             return self._found[value].shape
-        info = self._infos.get(value)
-        if info is None or not info.type.tensor_type.HasField("shape"):
+        found = self._of_info(value)[1]
+        if found is None:
             raise UnknownExtentError(f"the shape of {value!r} cannot be inferred")
-        return extents_of(info)
+        return found
 
     def rank(self, value: str) -> int:
         """Return the number of axes of a value.
@@ -396,10 +397,18 @@ class Reader:
         if value in self._found:
             found = self._found[value].dtype
             return found if found.kind in "fiub" else np.dtype(object)
-        info = self._infos.get(value)
-        if info is None or not info.type.tensor_type.elem_type:
-            return None
-        return np.dtype(self.library.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
+        return self._of_info(value)[0]
+
+    def _of_info(self, value: str) -> tuple[np.dtype[Any] | None, tuple[Extent, ...] | None]:
+        """Return the type and the extents that ONNX infers for a value; None for what it does not know."""
+        if value not in self._of_infos:
+            kind = self._infos[value].type.tensor_type if value in self._infos else None
+            dtype = kind.elem_type if kind is not None else 0
+            self._of_infos[value] = (
+                np.dtype(self.library.helper.tensor_dtype_to_np_dtype(dtype)) if dtype else None,
+                extents_of(self._infos[value]) if kind is not None and kind.HasField("shape") else None,
+            )
+        return self._of_infos[value]
 
     def spec(self, value: str) -> TensorSpec | None:
         """Return the shape and dtype of a value; None if one of them is unknown, or an axis is dynamic."""
@@ -444,8 +453,8 @@ class Reader:
             if node.op_type not in SEQUENCES:
                 self._check_types(node)
             self._translate(node)
-            self._check_inferred(node, self.net.op[before:])
-            self._check_stated(node, self.net.op[before:])
+            if not self._check_inferred(node, self.net.op[before:]):
+                self._check_stated(node, self.net.op[before:])
         except OperatorError as error:
             self._forget(node, before)
             if self._expand(node):
@@ -544,8 +553,11 @@ class Reader:
             if dtype is not None and not supported_dtype(STRING if dtype.kind in "OUS" else dtype):
                 raise OperatorError(f"{name!r} holds elements of type {dtype}, which no blob can hold")
 
-    def _check_inferred(self, node: Any, ops: Sequence[OperatorDef]) -> None:
+    def _check_inferred(self, node: Any, ops: Sequence[OperatorDef]) -> bool:
         """Compare the shapes and types that operators infer for a node with those of ONNX, as far as both are known.
+
+        Returns:
+            Whether the operators have inferred those of all outputs.
 
         Raises:
             OperatorError: an operator does not accept these inputs, or its outputs differ in shape or type.
@@ -572,11 +584,12 @@ class Reader:
                     f"{name!r} would have shape {inferred.shape} and type {inferred.dtype}, where ONNX infers "
                     f"{expected.shape} and {expected.dtype}"
                 )
+        return all(specs.get(self.name(name)) is not None for name in node.output if name)
 
     def _check_partly(self, name: str, inferred: TensorSpec) -> None:
         """Raise OperatorError if a spec differs from what ONNX infers in part."""
-        dtype = self.dtype(name)
-        if dtype is not None and dtype.kind in "fiub" and dtype != inferred.dtype:
+        dtype = self._form(name).dtype
+        if dtype is not None and dtype != inferred.dtype:
             raise OperatorError(f"{name!r} would have elements of type {inferred.dtype}, where ONNX infers {dtype}")
 
     def _check_stated(self, node: Any, ops: Sequence[OperatorDef]) -> None:

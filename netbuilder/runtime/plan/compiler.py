@@ -177,7 +177,8 @@ def compile_range(
     )
     for phase in PHASES:
         phase(graph)
-    kernels = KernelsOfNodes(values, lambda: [] if in_subgraph else take_open_choices(options))
+    choosing = [] if in_subgraph else library_engines(options.uses_engine)
+    kernels = KernelsOfNodes(values, lambda: [choice for engine in choosing for choice in engine.take_open_choices()])
     steps = _choose_kernels(net, graph, kernels, values, compile_subgraph)
     return Compilation(
         graph, end, add_waits(steps.steps), steps.constant_steps, values, kernels, kernels.open_choices()
@@ -205,11 +206,6 @@ def compile_again(net: Runner, earlier: Compilation, compile_subgraph: CompileSu
         values=values,
         open_choices=kernels.open_choices(),
     )
-
-
-def take_open_choices(options: PlanOptions) -> list[OpenChoice]:
-    """Return the choices that were made unmeasured since the last call, by all engines that the options allow."""
-    return [choice for engine in library_engines(options.uses_engine) for choice in engine.take_open_choices()]
 
 
 _SMALL_FLOPS = 8_000_000

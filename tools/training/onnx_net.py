@@ -18,7 +18,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import NetDef, NetError, OperatorDef, files
-from netbuilder.proto.arguments import arguments, set_argument
+from netbuilder.proto.arguments import arguments
 
 __all__ = ["OnnxNet", "digest_of"]
 
@@ -73,7 +73,7 @@ class OnnxNet:
                 "its last layer"
             )
         if is_test:
-            read = dataclasses.replace(read, net=_in_test_mode(read.net))
+            read = read.in_test_mode()
         scores = read.add_to(model, frozen=self.frozen)[read.outputs[0]]
         if self.new_head:
             scores = brew.fc(model, scores, _HEAD, width, classes)
@@ -202,14 +202,3 @@ def _up_to(read: ReadModel, scores: str) -> ReadModel:
     net.external_output[:] = [scores]
     trained = tuple(name for name in read.trained if name in parameters)
     return dataclasses.replace(read, net=net, parameters=parameters, outputs=(scores,), trained=trained)
-
-
-def _in_test_mode(net: NetDef) -> NetDef:
-    """Return a copy that normalizes by running averages and drops nothing."""
-    found = NetDef()
-    found.CopyFrom(net)
-    for op in found.op:
-        if op.type in ("SpatialBN", "Dropout"):
-            del op.output[1:]
-            set_argument(op, "is_test", 1)
-    return found

@@ -18,6 +18,7 @@ from netbuilder.tools.common_options import split_problem
 from netbuilder.tools.training.models import WHOLE_RUN
 from netbuilder.tools.training.nets import NETS
 from netbuilder.tools.training.settings import Options
+from netbuilder.tools.training.trained_model import is_onnx
 
 __all__ = ["AUTO", "problem_of"]
 
@@ -33,7 +34,11 @@ def problem_of(options: Options) -> str | None:
                 f"--{name}: applies only to --optimizer sgd; set that of {options.optimizer}, if it has one, by "
                 "--optimizer-arg"
             )
-    if options.model not in NETS:
+    if options.onnx is not None and options.model is not None:
+        return f"--onnx: is the net to train; leave --model {options.net_name} out"
+    if options.onnx is None and (options.frozen or options.new_head):
+        return f"--{'frozen' if options.frozen else 'new-head'}: needs --onnx FILE"
+    if options.model is not None and options.model not in NETS:
         return (
             f"--model: unknown net {options.model!r}; the nets are {', '.join(NETS)}{did_you_mean(options.model, NETS)}"
         )
@@ -75,8 +80,10 @@ def problem_of(options: Options) -> str | None:
             return str(error)
     if problem := options.input.problem():
         return problem
-    if options.export and Path(options.export).is_file():
-        return f"--export: {options.export!r} is a file; give a folder"
+    if options.export and is_onnx(options.export) and Path(options.export).is_dir():
+        return f"--export: {options.export!r} is a folder; give a file for an ONNX model, or a folder of another name"
+    if options.export and not is_onnx(options.export) and Path(options.export).is_file():
+        return f"--export: {options.export!r} is a file; give a folder, or FILE.onnx"
     if not options.cpu and gpu_count() <= max(options.devices):
         return (
             f"--devices: there is no GPU {max(options.devices)} ({gpu_count()} found{_visible(options)}); give --cpu "

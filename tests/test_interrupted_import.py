@@ -35,8 +35,8 @@ def prepared(op, ctx):
 
 
 def test_a_module_that_is_run_again_registers_anew(monkeypatch):
-    monkeypatch.setattr(registry, "_operators", {})
-    monkeypatch.setattr(registry, "_prepared", {})
+    monkeypatch.setattr(registry, "operators", {})
+    monkeypatch.setattr(registry, "prepared", {})
     for _ in range(2):
         names = {"__name__": "a_module"}
         exec(MODULE, names)

@@ -17,10 +17,13 @@ __all__ = [
     "is_registered",
     "kernel",
     "operator_types",
+    "operators",
+    "plain",
     "plain_kernel",
     "prepare",
     "prepare_joined",
     "prepare_table",
+    "prepared",
     "prepared_joined",
     "prepared_kernels",
     "register",
@@ -29,9 +32,9 @@ __all__ = [
 CPU = PROTO_CPU
 GPU = PROTO_CUDA
 
-_operators: dict[str, type[Operator]] = {}
-_plain: dict[tuple[str, int | None], Callable[..., Any]] = {}
-_prepared: dict[tuple[str, int], list[PreparedKernel]] = {}
+operators: dict[str, type[Operator]] = {}
+plain: dict[tuple[str, int | None], Callable[..., Any]] = {}
+prepared: dict[tuple[str, int], list[PreparedKernel]] = {}
 _joined: dict[tuple[str, int], Callable[..., Any]] = {}
 
 
@@ -50,14 +53,14 @@ def register(cls: type[Operator]) -> type[Operator]:
     A class takes the place of the one that an interrupted import of the same module has left.
     """
     name = cls.__name__
-    if name in _operators and not _same_place(_operators[name], cls):
-        raise NetError(f"operator {name!r} is registered twice: {_operators[name].__module__} and {cls.__module__}")
-    _operators[name] = cls
+    if name in operators and not _same_place(operators[name], cls):
+        raise NetError(f"operator {name!r} is registered twice: {operators[name].__module__} and {cls.__module__}")
+    operators[name] = cls
     for gradient, forward in ((name, _forward_of(name)), (f"{name}Gradient", name), (f"{name}Grad", name)):
-        if gradient != forward and gradient in _operators and forward in _operators:
-            known = _operators[gradient].gradient_of  # its own or that of a base
-            if known is None or issubclass(_operators[forward], known):
-                _operators[gradient].gradient_of = _operators[forward]
+        if gradient != forward and gradient in operators and forward in operators:
+            known = operators[gradient].gradient_of  # its own or that of a base
+            if known is None or issubclass(operators[forward], known):
+                operators[gradient].gradient_of = operators[forward]
     return cls
 
 
@@ -79,7 +82,7 @@ def kernel(cls: type[Operator], *, device: int | None = None) -> Callable[[Calla
     """
 
     def add(fn: Callable[..., Any]) -> Callable[..., Any]:
-        _plain[cls.__name__, device] = fn
+        plain[cls.__name__, device] = fn
         return fn
 
     return add
@@ -100,7 +103,7 @@ def prepare(
     """
 
     def add(fn: Callable[..., Any]) -> Callable[..., Any]:
-        rows = _prepared.setdefault((cls.__name__, device), [])
+        rows = prepared.setdefault((cls.__name__, device), [])
         rows[:] = [row for row in rows if row.engine != engine or not _same_place(row.make, fn)]
         rows.append(PreparedKernel(fn, engine, priority))
         rows.sort(key=lambda row: -row.priority)
@@ -139,10 +142,10 @@ def find(op_type: str) -> type[Operator]:
     Raises:
         NetError: it is not registered; the message suggests a replacement for Caffe2's operators, else similar names.
     """
-    cls = _operators.get(op_type)
+    cls = operators.get(op_type)
     if cls is None:
         raise NetError(
-            f"unknown operator {op_type!r}{instead_of(op_type, _operators)}"
+            f"unknown operator {op_type!r}{instead_of(op_type, operators)}"
             " (netbuilder.ops.core.registry.operator_types() lists all)"
         )
     return cls
@@ -150,17 +153,17 @@ def find(op_type: str) -> type[Operator]:
 
 def is_registered(op_type: str) -> bool:
     """Whether an operator of this name is registered."""
-    return op_type in _operators
+    return op_type in operators
 
 
 def operator_types() -> list[str]:
     """Return the names of all operators, sorted."""
-    return sorted(_operators)
+    return sorted(operators)
 
 
 def plain_kernel(op_type: str, device: int) -> Callable[..., Any] | None:
     """Return the plain kernel for a device: one for this device only, else one for both; None if there is none."""
-    return _plain.get((op_type, device)) or _plain.get((op_type, None))
+    return plain.get((op_type, device)) or plain.get((op_type, None))
 
 
 def prepared_joined(op_type: str, device: int) -> Callable[..., Any] | None:
@@ -170,4 +173,4 @@ def prepared_joined(op_type: str, device: int) -> Callable[..., Any] | None:
 
 def prepared_kernels(op_type: str, device: int) -> list[PreparedKernel]:
     """Return the prepared kernels of an operator on a device, the preferred ones first."""
-    return _prepared.get((op_type, device), [])
+    return prepared.get((op_type, device), [])

@@ -289,7 +289,7 @@ class Rows(Operator):
 @pytest.fixture
 def made_up(monkeypatch):
     for cls in (Holding, Dropping, Reading, Rows):
-        monkeypatch.setitem(registry._operators, cls.__name__, cls)
+        monkeypatch.setitem(registry.operators, cls.__name__, cls)
     return Net("n")
 
 

@@ -31,7 +31,15 @@ from netbuilder.distributed.transport.nccl import NcclCommunicator, connect_by_n
 from netbuilder.distributed.transport.session import Collective, Session
 from netbuilder.proto import DistributedError, NetError
 
-__all__ = ["CommonWorld", "NcclPlace", "create_world", "process_lane", "report_failure", "share_store"]
+__all__ = [
+    "CommonWorld",
+    "NcclPlace",
+    "create_world",
+    "process_lane",
+    "report_failure",
+    "share_store",
+    "warn_if_oversubscribed",
+]
 
 _log = logging.getLogger("netbuilder")
 T = TypeVar("T")
@@ -243,7 +251,7 @@ def _session(size: int, rank: int, nccl: NcclPlace | None) -> Session:
     else:
         session.unwatch()
     if rank == 0 and nccl is None:
-        _warn_if_oversubscribed(size)
+        warn_if_oversubscribed(size)
     session = Session(control, _process.lane)
     if answers:
         session.answer_when_idle()
@@ -337,7 +345,7 @@ def _control(size: int, rank: int) -> Communicator:
     return processes.split(0, rank)
 
 
-def _warn_if_oversubscribed(size: int) -> None:
+def warn_if_oversubscribed(size: int) -> None:
     """Warn if this host has fewer cores than ranks: MPI waits by polling, so each exchange takes milliseconds.
 
     The launcher that has started these ranks says how many of them this host has, not one around it.

@@ -9,7 +9,7 @@ import pytest
 
 from netbuilder.distributed.launch import node_agent
 from netbuilder.distributed.launch.installed_mpi import InstalledMpi
-from netbuilder.distributed.launch.launcher import Job, _Node
+from netbuilder.distributed.launch.launcher import Job, Node
 from netbuilder.distributed.launch.proxy import proxy_command, proxy_order
 from netbuilder.distributed.launch.relay import Relay
 from netbuilder.distributed.stores import MemoryStore
@@ -69,7 +69,7 @@ def test_other_orders_are_refused(sent, message, capsys):
 
 def test_a_launcher_that_gets_another_order_starts_nothing(tmp_path, capsys, monkeypatch):
     job = Job(["x"], hosts=["node0", "node1"], node_rank=1, secret=b"only these tests know it")
-    node = _Node(job, None, MemoryStore(), [], {}, Relay())
+    node = Node(job, None, MemoryStore(), [], {}, Relay())
     node.mpi = type("Mpi", (), {"mpiexec": "/here/bin/mpiexec"})()
     monkeypatch.setattr(node, "_start", lambda *args, **options: pytest.fail("it starts something"))
     node.store.set("command/node1", f"touch {tmp_path}/x".encode())
@@ -107,8 +107,7 @@ def test_mpiexec_which_sends_its_environment_over_the_network_has_no_secret(tmp_
     job = Job(["x"], hosts=["node0", "node1"], secret=b"only these tests know it")
     environment = {SECRET: "only these tests know it", "PATH": "/usr/bin:/bin"}
     assert (
-        _Node(job, InstalledMpi("MPICH", str(mpiexec)), MemoryStore(), [], environment, Relay())._run(MemoryStore())
-        == 0
+        Node(job, InstalledMpi("MPICH", str(mpiexec)), MemoryStore(), [], environment, Relay())._run(MemoryStore()) == 0
     )
     assert "only these" not in (tmp_path / "environment").read_text()
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0

@@ -50,7 +50,7 @@ def created(net, threads=2, extent=EXTENT, **options):
 
 
 def steps(workspace):
-    return workspace.net("net")._single.steps
+    return workspace.net("net").plans[-1].steps
 
 
 def written(workspace):
@@ -178,8 +178,8 @@ def test_the_rest_of_the_backward_pass_runs_while_a_gradient_is_reduced(monkeypa
         return (x,)
 
     for cls, kernel in ((AwaitsReduction, await_reduction), (SaysReduced, say_reduced)):
-        monkeypatch.setitem(registry._operators, cls.__name__, cls)
-        monkeypatch.setitem(registry._plain, (cls.__name__, None), kernel)
+        monkeypatch.setitem(registry.operators, cls.__name__, cls)
+        monkeypatch.setitem(registry.plain, (cls.__name__, None), kernel)
     net = backward_pass(2, 1, [on(0, "AwaitsReduction", ["cpu_0/x"], ["cpu_0/rest"])])
     net.op.append(on(1, "SaysReduced", ["cpu_1/g0"], ["cpu_1/said"]))
     workspace = created(net)

@@ -74,10 +74,10 @@ def toy(monkeypatch):
         return (x + 1,)
 
     for cls in (Begins, Notes):
-        monkeypatch.setitem(registry._operators, cls.__name__, cls)
-    monkeypatch.setitem(registry._prepared, ("Begins", registry.CPU), [registry.PreparedKernel(begins, "", 0)])
-    monkeypatch.setitem(registry._plain, ("Begins", None), lambda op, ctx, x: (2 * x,))
-    monkeypatch.setitem(registry._plain, ("Notes", None), noting)
+        monkeypatch.setitem(registry.operators, cls.__name__, cls)
+    monkeypatch.setitem(registry.prepared, ("Begins", registry.CPU), [registry.PreparedKernel(begins, "", 0)])
+    monkeypatch.setitem(registry.plain, ("Begins", None), lambda op, ctx, x: (2 * x,))
+    monkeypatch.setitem(registry.plain, ("Notes", None), noting)
     return notes
 
 
@@ -218,7 +218,7 @@ def test_a_profile_shows_both_halves(toy):
     assert [(call.name, call.operators, call.nbytes) for call in found.calls if call.category != "copy"] == [
         ("Begins a", ("Begins a",), 24), ("Notes b", ("Notes b",), 24), ("wait a", (), 0)
     ]  # fmt: skip
-    wait = workspace.net("net")._single.steps[-1]
+    wait = workspace.net("net").plans[-1].steps[-1]
     assert describe_step(wait, count=1, seconds=0.0, spans=()).reason.startswith("waits for Begins")
 
 

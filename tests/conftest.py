@@ -87,7 +87,7 @@ def _emulate_nccl():
     from netbuilder.engines import nccl
 
     double = NcclDouble()
-    nccl._module = lambda: double
+    nccl.nccl_module = lambda: double
 
 
 @pytest.hookimpl(wrapper=True)

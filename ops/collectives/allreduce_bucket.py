@@ -22,14 +22,14 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, NetError
 
-__all__ = ["IN_PLACE_BYTES", "AllreduceBucket"]
+__all__ = ["CHUNK", "IN_PLACE_BYTES", "AllreduceBucket"]
 
 Array = Any
 
 IN_PLACE_BYTES = 128 << 10
 """Bytes of a blob from which it is exchanged where it is: another call costs less than two copies of it."""
 
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 """Elements that are rounded, exchanged and widened at a time, so that they stay in the cache meanwhile."""
 
 _EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80}  # the bits that infinities and NaN have
@@ -226,7 +226,7 @@ def _row(blobs: Sequence[Array]) -> _Part:
 
 def _rounded(named: Mapping[str, Array], wire: np.dtype[Any]) -> Iterator[_Part]:
     """Yield the calls for float32 blobs that are exchanged as ``wire``; all of them use the same memory."""
-    size = min(_CHUNK, sum(blob.size for blob in named.values()))
+    size = min(CHUNK, sum(blob.size for blob in named.values()))
     if not size:
         return
     buffer = lasting_zeros(size * wire.itemsize).view(wire)

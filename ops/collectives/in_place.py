@@ -24,7 +24,7 @@ from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, 
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
 from netbuilder.proto import PROTO_CUDA, ArgumentError
 
-__all__ = ["MAX_BLOBS", "GpuExchange", "InPlace", "Work", "in_place_kernels", "same_shape_and_type"]
+__all__ = ["MAX_BLOBS", "GpuExchange", "InPlace", "Work", "in_place_kernels", "prepare_on_gpu", "same_shape_and_type"]
 
 Array = Any
 T = TypeVar("T")
@@ -220,7 +220,7 @@ def _layouts(specs: Sequence[TensorSpec]) -> str:
     return "" if all(spec.layout is None for spec in specs) else repr([spec.layout for spec in specs])
 
 
-def _prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) -> Prepared | None:
+def prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) -> Prepared | None:
     """Return the kernel over blobs of GPUs: by NCCL where they are, or through the memory of the host."""
     if any(x.dtype == STRING for x in xs):
         return None
@@ -368,5 +368,5 @@ def in_place_kernels(cls: type[Operator]) -> type[Operator]:
     """Class decorator: register the kernels of an ``InPlace`` operator."""
     kernel(cls)(_run)
     prepare(cls, device=CPU)(_prepare)
-    prepare(cls, device=GPU)(_prepare_on_gpu)
+    prepare(cls, device=GPU)(prepare_on_gpu)
     return cls

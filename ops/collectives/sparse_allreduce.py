@@ -16,11 +16,11 @@ from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, NetError
 
-__all__ = ["AllreduceThreshold", "AllreduceTopK", "top_k_count"]
+__all__ = ["MOST", "AllreduceThreshold", "AllreduceTopK", "top_k_count"]
 
 Array = Any
 
-_MOST = 1 << 32
+MOST = 1 << 32
 """Elements of one operator, whose positions are exchanged as uint32."""
 
 
@@ -72,8 +72,8 @@ class _SparseAllreduce(InPlace):
         count = len(blobs) // 2 if self.residual else len(blobs)
         values, residuals = blobs[:count], blobs[count:] or [None] * count
         ends = np.cumsum([0, *(each.size for each in values)])
-        if ends[-1] >= _MOST:
-            raise NetError(f"{self.type}: exchanges fewer than {_MOST} elements at a time, got {ends[-1]}")
+        if ends[-1] >= MOST:
+            raise NetError(f"{self.type}: exchanges fewer than {MOST} elements at a time, got {ends[-1]}")
 
         def work(communicator: Communicator) -> None:
             given = [self._take(value, rest) for value, rest in zip(values, residuals)]

@@ -15,9 +15,9 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["RoIPool", "RoIPoolF", "RoIPoolFGradient", "RoIPoolGradient"]
+__all__ = ["CHUNK_BYTES", "RoIPool", "RoIPoolF", "RoIPoolFGradient", "RoIPoolGradient"]
 
-_CHUNK_BYTES = 1 << 26
+CHUNK_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _positions(begin: Any, end: Any) -> tuple[Any, Any]:
 
 
 def _chunks(boxes: int, bytes_per_box: int) -> Iterator[slice]:
-    step = max(1, _CHUNK_BYTES // max(bytes_per_box, 1))
+    step = max(1, CHUNK_BYTES // max(bytes_per_box, 1))
     for begin in range(0, boxes, step):
         yield slice(begin, min(begin + step, boxes))
 

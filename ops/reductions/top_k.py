@@ -18,10 +18,10 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["TopK", "TopKGradient"]
+__all__ = ["LONG", "TopK", "TopKGradient"]
 
 _INT64 = np.dtype(np.int64)
-_LONG = 256  # on a longer axis the k-th element is selected first, and only elements not below it are sorted
+LONG = 256  # on a longer axis the k-th element is selected first, and only elements not below it are sorted
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _positions(xp: Any, rows: Any, k: int) -> Any:
     NaN comes last.
     """
     n = rows.shape[1]
-    if xp is np and n >= _LONG and 8 * k <= n:
+    if xp is np and n >= LONG and 8 * k <= n:
         found = _positions_by_bound(rows, k)
         if found is not None:
             return found

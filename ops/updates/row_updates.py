@@ -21,7 +21,16 @@ from netbuilder.ops.core.segment_groups import as_rows
 from netbuilder.ops.updates.update_rules import in_place
 from netbuilder.proto import ShapeError
 
-__all__ = ["JointUpdate", "RowUpdate", "add_joint_kernels", "add_row_kernels", "no_row", "update_rows", "updating"]
+__all__ = [
+    "PIECE",
+    "JointUpdate",
+    "RowUpdate",
+    "add_joint_kernels",
+    "add_row_kernels",
+    "no_row",
+    "update_rows",
+    "updating",
+]
 
 Rows = Sequence[Any]
 
@@ -101,7 +110,7 @@ class RowUpdate(Operator, abc.ABC):
         return type(self).inputs[number].rstrip("?") in self.by_row
 
 
-_PIECE = 1 << 15
+PIECE = 1 << 15
 """Number of elements of the rows updated at a time: the temporaries of an update then fit a core's L2 cache."""
 
 
@@ -129,7 +138,7 @@ def _distinct(op: Operator, ctx: RunContext, indices: Any, rows: int, width: int
     order = xp.argsort(indices, kind="stable")
     ordered = indices[order]
     occurrence = xp.arange(indices.size) - xp.searchsorted(ordered, ordered)  # how often the row occurred before
-    together = max(1, _PIECE // max(width, 1)) if not ctx.is_gpu else indices.size
+    together = max(1, PIECE // max(width, 1)) if not ctx.is_gpu else indices.size
     if kept is None and int(occurrence.max()) == 0:
         yield from (slice(begin, begin + together) for begin in range(0, indices.size, together))
         return

@@ -15,8 +15,9 @@ from netbuilder.model import ModelHelper
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
 from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import mlp
 
 
 @pytest.fixture

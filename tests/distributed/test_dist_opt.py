@@ -8,7 +8,8 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel.compat import DistOpt
 from netbuilder.proto import NetError, UsageError
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import mlp, softmax_loss
 
 PLACE = {"num_shards": 2, "shard_id": 1, "engine": "MPI"}
 ELEMENTS = 2097152
@@ -16,7 +17,7 @@ ELEMENTS = 2097152
 
 def loss(model):
     x = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "fc1")
-    return model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])[1]
+    return softmax_loss(model, brew.fc(model, x, "fc2", 8, 4))
 
 
 def optimizer(*arguments, **options):

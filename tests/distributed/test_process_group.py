@@ -74,7 +74,7 @@ def test_bad_arguments():
 def test_it_waits_five_times_as_long_as_an_exchange(monkeypatch):
     limits = []
     monkeypatch.setattr(process_group, "create_world", lambda name, size, rank, timeout, *place: limits.append(timeout))
-    monkeypatch.setattr(time_limits, "_given", None)
+    monkeypatch.setattr(time_limits, "given_limits", None)
     for seconds in (20, 0):
         set_collective_timeout(seconds)
         ProcessGroup(Rendezvous(2, 0))

@@ -22,7 +22,7 @@ from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.ops.collectives import worlds
-from netbuilder.ops.collectives.in_place import _prepare_on_gpu as prepare_on_gpu
+from netbuilder.ops.collectives.in_place import prepare_on_gpu as prepare_on_gpu
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.optimizers import reset_optimizer_instance_count
@@ -31,9 +31,10 @@ from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.run_context import KernelContext
 from on_gpu import gpus
-from parallel_models import OPTIMIZERS, Task, distance, mlp, no_input
+from parallel_models import OPTIMIZERS, Task, distance, no_input
 from prepared import FakePlan
 from thread_ranks import on_ranks
+from toy_models import mlp
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def connected(monkeypatch, count):
         return worlds[name, rank]
 
     monkeypatch.setattr("netbuilder.ops.collectives.worlds.create_world", create_world)
-    monkeypatch.setattr(nccl, "_ISSUING", nullcontext())  # the ranks, being threads, wait for one another in a group
+    monkeypatch.setattr(nccl, "ISSUING", nullcontext())  # the ranks, being threads, wait for one another in a group
     with gpus(count) as machine:
         yield machine
 

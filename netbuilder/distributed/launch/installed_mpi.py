@@ -12,13 +12,13 @@ from pathlib import Path
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError
 
-__all__ = ["InstalledMpi", "installed_mpi"]
+__all__ = ["ASK", "InstalledMpi", "installed_mpi"]
 
 _INSTALL = "pip install 'netbuilder[mpi]', or mpi4py with the MPI of this machine"
 
 # In another process: this one is no rank, and must not load the library. The folder of the library is asked of the
 # system, since wheels put it elsewhere than packages of a distribution do.
-_ASK = """
+ASK = """
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
@@ -75,7 +75,7 @@ def installed_mpi() -> InstalledMpi:
     Raises:
         DeviceError: mpi4py is missing, finds no library, or a mpiexec that is needed is missing.
     """
-    run = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True)
     if run.returncode:
         lines = run.stderr.strip().splitlines() or ["it ended without a message"]
         raise DeviceError(f"mpi4py cannot be used ({lines[-1]}): {_INSTALL}")

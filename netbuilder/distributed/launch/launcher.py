@@ -26,7 +26,7 @@ from netbuilder.distributed.transport import launchers, time_limits
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError, DistributedError, NetError, StoreTimeoutError, counted
 
-__all__ = ["Job", "launch"]
+__all__ = ["Job", "Node", "launch", "warn_if_cores_are_few"]
 
 _PORT = 29400
 _MOST_ON_CORE = 64  # processes; more are a slip, and block the machine before they could be stopped
@@ -149,7 +149,7 @@ def launch(job: Job) -> int:
     """
     mpi = _mpi(job)
     if job.node_rank == 0:
-        _warn(job, mpi)
+        warn_if_cores_are_few(job, mpi)
     by_mpiexec = mpi if mpi is not None and not mpi.starts_over_store else None
     with _store(job) as (address, secret, store), _signals() as signals, relayed(by_mpiexec is not None) as relay:
         variables = {
@@ -161,7 +161,7 @@ def launch(job: Job) -> int:
         }
         if job.collective_timeout is not None:
             variables[time_limits.VARIABLE] = repr(job.collective_timeout)
-        node = _Node(job, by_mpiexec, store, signals, _inherited() | variables, relay)
+        node = Node(job, by_mpiexec, store, signals, _inherited() | variables, relay)
         with Heartbeat(store.with_prefix(_NODES), job.node_rank, interval=_SIGN):
             node.meet()
             attempt = 0
@@ -172,7 +172,7 @@ def launch(job: Job) -> int:
             return status
 
 
-class _Node:
+class Node:
     """What the launcher of one node does.
 
     Args:
@@ -370,7 +370,8 @@ def _mpi(job: Job) -> InstalledMpi | None:
     return found
 
 
-def _warn(job: Job, mpi: InstalledMpi | None) -> None:
+def warn_if_cores_are_few(job: Job, mpi: InstalledMpi | None) -> None:
+    """Say so on standard error where a job has more processes than this machine has cores."""
     cores = core_count()
     if job.processes > cores:
         slower = "; MPICH keeps a core busy while it waits, so exchanges become many times slower" if mpi else ""

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["Rank", "main"]
 
 if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
@@ -51,13 +51,13 @@ def main(arguments: list[str]) -> int:
     """
     options, command = json.loads(arguments[0]), arguments[1:]
     place = launchers.place_in(os.environ)
-    rank = _Rank(place, options, command)
+    rank = Rank(place, options, command)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, rank.passed_on)
     return rank.run()
 
 
-class _Rank:
+class Rank:
     """The program of one rank, and what its end means for the job."""
 
     def __init__(self, place: launchers.Place, options: dict[str, Any], command: list[str]) -> None:
@@ -116,7 +116,7 @@ class _Rank:
             for pipe, number in ((self._child.stdout, 1), (self._child.stderr, 2))
             if pipe is not None
         ]
-        for thread in (*pumps, threading.Thread(target=self._obey, daemon=True)):
+        for thread in (*pumps, threading.Thread(target=self.obey, daemon=True)):
             thread.start()
         while self._child.poll() is None:
             if time.monotonic() > self._kill_at:
@@ -143,7 +143,7 @@ class _Rank:
         if self._child.poll() is None:
             self._child.send_signal(number)
 
-    def _obey(self) -> None:
+    def obey(self) -> None:
         """Wait until the launcher stops the job, or is gone."""
         while True:
             try:

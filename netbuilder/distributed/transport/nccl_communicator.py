@@ -73,14 +73,14 @@ class NcclCommunicator(Communicator):
         connected: dict[tuple[int | None, ...], GpuRanks] | None = None,
     ) -> None:
         super().__init__(rank, size)
-        self._ranks, self._store = ranks, store
+        self.own_ranks, self._store = ranks, store
         first: dict[tuple[int | None, ...], GpuRanks] = {ranks.group.devices: ranks}
         self._connected = first if connected is None else connected
-        (self._raw,), (self._device,) = ranks.group.communicators, ranks.group.devices
+        (self.raw_communicator,), (self._device,) = ranks.group.communicators, ranks.group.devices
         self._read = 0
 
     def clone(self) -> Communicator:
-        made = NcclCommunicator(self.rank, self.size, self._ranks, self._store, self._connected)
+        made = NcclCommunicator(self.rank, self.size, self.own_ranks, self._store, self._connected)
         made.check = self.check
         return made
 
@@ -159,7 +159,7 @@ class NcclCommunicator(Communicator):
                     raise DistributedError(text) from error
                 self.check()
                 time.sleep(_PAUSE)
-            self._raw.check_async_error()
+            self.raw_communicator.check_async_error()
             return [copy.get() for copy in copies]
 
     def _number(self, name: str | None) -> int:
@@ -173,7 +173,7 @@ class NcclCommunicator(Communicator):
 
         def call(module: Any, stream: int, pointer: int) -> None:
             op = module.NCCL_MAX if maximum else module.NCCL_SUM
-            self._raw.allReduce(pointer, pointer, count, number, op, stream)
+            self.raw_communicator.allReduce(pointer, pointer, count, number, op, stream)
 
         array[:] = self._through([wide], call)[0].astype(array.dtype, copy=False)
 
@@ -187,7 +187,7 @@ class NcclCommunicator(Communicator):
         number = self._number("UINT8")
 
         def call(module: Any, stream: int, pointer: int) -> None:
-            self._raw.broadcast(pointer, pointer, array.nbytes, number, root, stream)
+            self.raw_communicator.broadcast(pointer, pointer, array.nbytes, number, root, stream)
 
         array[:] = self._through([array.view(np.uint8)], call)[0].view(array.dtype)
 
@@ -201,7 +201,7 @@ class NcclCommunicator(Communicator):
             with one_group(module):
                 for root, (start, size) in enumerate(zip(starts, sizes)):
                     if size:
-                        self._raw.broadcast(pointer + start, pointer + start, size, number, root, stream)
+                        self.raw_communicator.broadcast(pointer + start, pointer + start, size, number, root, stream)
 
         out[:] = self._through([whole], call)[0].view(own.dtype)
 
@@ -214,9 +214,9 @@ class NcclCommunicator(Communicator):
             with one_group(module):
                 for rank in others:
                     if sizes[rank]:
-                        self._raw.send(given + starts[rank], sizes[rank], number, rank, stream)
+                        self.raw_communicator.send(given + starts[rank], sizes[rank], number, rank, stream)
                     if row:
-                        self._raw.recv(taken + rank * row, row, number, rank, stream)
+                        self.raw_communicator.recv(taken + rank * row, row, number, rank, stream)
 
         received = np.zeros((self.size, row), np.uint8)
         mine = array.view(np.uint8)

@@ -10,7 +10,7 @@ from typing import Any
 
 from netbuilder.proto.errors import NetError
 
-__all__ = ["FIRST_VARIABLE", "VARIABLE", "TimeLimits", "set_collective_timeout", "time_limits"]
+__all__ = ["FIRST_VARIABLE", "VARIABLE", "TimeLimits", "given_limits", "set_collective_timeout", "time_limits"]
 
 VARIABLE = "NETBUILDER_COLLECTIVE_TIMEOUT"
 """Seconds that a collective waits for other processes; 0: no limit."""
@@ -34,7 +34,7 @@ class TimeLimits:
     first: float | None
 
 
-_given: TimeLimits | None = None
+given_limits: TimeLimits | None = None
 
 
 def set_collective_timeout(seconds: float | None, first: float | None = None) -> None:
@@ -48,8 +48,8 @@ def set_collective_timeout(seconds: float | None, first: float | None = None) ->
     Raises:
         NetError: a number is negative or not finite.
     """
-    global _given
-    _given = _limits(seconds, first, "set_collective_timeout: ")
+    global given_limits
+    given_limits = _limits(seconds, first, "set_collective_timeout: ")
 
 
 def time_limits() -> TimeLimits:
@@ -58,8 +58,8 @@ def time_limits() -> TimeLimits:
     Raises:
         NetError: a variable in the environment is no number of seconds.
     """
-    if _given is not None:
-        return _given
+    if given_limits is not None:
+        return given_limits
     given = os.environ
     seconds = given[VARIABLE] if VARIABLE in given else None  # ``get`` takes several times as long for a missing one
     return _in_environment(seconds, given[FIRST_VARIABLE] if FIRST_VARIABLE in given else None)

@@ -26,14 +26,14 @@ from netbuilder.distributed.transport.lane import FORKED, Lane, Submitted
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DistributedError
 
-__all__ = ["Collective", "Session"]
+__all__ = ["SIGN", "Collective", "Session"]
 
 T = TypeVar("T")
 
 _TEXT = 1 << 11  # bytes of the text that ranks exchange when they disagree
 _READABLE = 300  # characters of such a text
 _LEAST_BYTES_PER_SECOND = 5e6  # an exchange takes no longer than its time limit and its bytes by this
-_SIGN = 1.0  # seconds between two heartbeats
+SIGN = 1.0  # seconds between two heartbeats
 _NUMBERS = 1 << 56  # of texts
 _END = "the end of the program"
 _FAILURE = "the report of a failure"
@@ -129,7 +129,7 @@ class Session:
         """
         if store is not None:
             signs = store.with_prefix("ranks")
-            self._heartbeat = Heartbeat(signs, self.rank, lambda: self._state().encode().decode(), interval=_SIGN)
+            self._heartbeat = Heartbeat(signs, self.rank, lambda: self._state().encode().decode(), interval=SIGN)
             self._watchdog.signs = Heartbeats(signs, self.size)
         threading.Thread(target=self._watchdog.supervise, name="netbuilder-watchdog", daemon=True).start()
 
@@ -162,7 +162,7 @@ class Session:
         def perform() -> T:
             if self._ended is not None:
                 raise self._ended
-            with self._in(call), self._watchdog.waiting(call, self._limit(call)):
+            with self._in(call), self._watchdog.waiting(call, self.limit_of(call)):
                 return body()
 
         return self.lane.submit(perform)
@@ -179,11 +179,11 @@ class Session:
         if self._ended is not None:  # by a collective that was submitted before
             raise self._ended
         try:
-            silence, limit = self._silence(call), self._limit(call)
+            silence, limit = self._silence(call), self.limit_of(call)
             with self._in(call), self._watchdog.waiting(call, limit, silence):
                 same_layouts = self._agree(call)
                 self._agreed = call
-                self._watchdog.all_are_there(call, self._moving_limit(call, limit))
+                self._watchdog.all_are_there(call, self.moving_limit(call, limit))
                 return body(same_layouts)
         except BaseException as error:
             found = _located(call, error)
@@ -216,7 +216,7 @@ class Session:
         self.control.allreduce(self._header, maximum=True, patient=True)
         return _HEADER.unpack_from(self._header.data)
 
-    def _limit(self, call: Collective) -> float | None:
+    def limit_of(self, call: Collective) -> float | None:
         """Return how long a collective waits, in seconds: longer the first time, unless it has a limit of its own."""
         limits, first = time_limits(), self._is_first(call)
         self._seen.add(_key(call))
@@ -236,7 +236,7 @@ class Session:
     def _is_first(self, call: Collective) -> bool:
         return _key(call) not in self._seen
 
-    def _moving_limit(self, call: Collective, limit: float | None) -> float | None:
+    def moving_limit(self, call: Collective, limit: float | None) -> float | None:
         """Return how long the values of a collective may move: all ranks are there, so it is no longer than usual."""
         if limit is None:
             return None

@@ -31,7 +31,14 @@ from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.session import Collective, Session
 from netbuilder.proto import DeviceError, DistributedError, NetError
 
-__all__ = ["CommonWorld", "create_world", "process_lane", "report_failure", "share_store"]
+__all__ = [
+    "CommonWorld",
+    "create_world",
+    "process_lane",
+    "report_failure",
+    "share_store",
+    "warn_if_oversubscribed",
+]
 
 _log = logging.getLogger("netbuilder")
 T = TypeVar("T")
@@ -236,7 +243,7 @@ def _session(size: int, rank: int, store: Store | None, gpus: Sequence[int]) -> 
     else:
         session.unwatch()
     if rank == 0 and not gpus:
-        _warn_if_oversubscribed(size)
+        warn_if_oversubscribed(size)
     session = Session(control, _process.lane)
     if answers:
         session.answer_when_idle()
@@ -342,7 +349,7 @@ def _control(size: int, rank: int) -> Communicator:
     return processes.split(0, rank)
 
 
-def _warn_if_oversubscribed(size: int) -> None:
+def warn_if_oversubscribed(size: int) -> None:
     """Warn if this host has fewer cores than ranks: MPI waits by polling, so each exchange takes milliseconds.
 
     The launcher that has started these ranks says how many of them this host has, not one around it.

@@ -22,7 +22,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import Again, SplitKernel
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["widened_where_faster"]
+__all__ = ["LARGE_FLOPS", "widened_where_faster"]
 
 Make = Callable[..., Prepared | None]
 
@@ -57,12 +57,12 @@ def widened_where_faster(make: Make, images: Callable[[Any], Sequence[int]]) -> 
     return prepare
 
 
-_LARGE_FLOPS = 20_000_000
+LARGE_FLOPS = 20_000_000
 """Floating-point operations from which the choice of the type matters, and can be measured."""
 
 
 def _large(op: Any, specs: Sequence[TensorSpec]) -> bool:
-    return all(spec.dtype == np.float32 and spec.size for spec in specs) and op.flops(*specs) >= _LARGE_FLOPS
+    return all(spec.dtype == np.float32 and spec.size for spec in specs) and op.flops(*specs) >= LARGE_FLOPS
 
 
 _FEW = 4  # images

@@ -125,8 +125,8 @@ class Plan:
         rings = {id(blob.buffer): blob.ring for blob, _, _, _ in self._inputs if blob.ring is not None}
         bound, self._split_calls = _bind(net, [*compilation.constant_steps, *self.steps], memory, rings)
         count = len(compilation.constant_steps)
-        self._calls = [each.alone for each in bound[count:]]
-        self._constant_copies = [
+        self.step_calls = [each.alone for each in bound[count:]]
+        self.constant_copies = [
             _ConstantCopy(step, each.alone) for step, each in zip(compilation.constant_steps, bound)
         ]
         self._before = [_thread_setter(options, lane) for lane in range(options.lane_count)]
@@ -137,7 +137,7 @@ class Plan:
         used = {step.prepared.engine for step in self.steps if step.prepared.engine}
         in_library = any(find_engine(name).owns_threads for name in used)
         self._blas_threads = 1 if in_library else options.lane_threads
-        for copied in self._constant_copies:
+        for copied in self.constant_copies:
             copied.blob.notify_on_write()
 
     def _after(self) -> list[set[int]]:
@@ -148,9 +148,9 @@ class Plan:
         """Return what lanes call: the calls of steps, and ranges of them that can become CUDA graphs."""
         calls = [each.call for each in bound]
         if self._has_run or not self.options.enabled("cuda_graphs"):
-            return [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(self._calls)]
+            return [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(self.step_calls)]
         rings = [each.rings for each in bound]
-        return grouped(self._net.name, self.steps, calls, self._calls, rings, self._after())
+        return grouped(self._net.name, self.steps, calls, self.step_calls, rings, self._after())
 
     def _lane_program(self, units: Sequence[Unit], program: Callable[..., LaneProgram]) -> LaneProgram:
         of_step = {index: number for number, unit in enumerate(units) for index in unit.indices}
@@ -177,9 +177,9 @@ class Plan:
             program: makes the lane program, from the arguments of ``LaneProgram``.
         """
         other = copy.copy(self)
-        other._calls = [wrap(index, call) for index, call in enumerate(self._calls)]
-        other._units = [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(other._calls)]
-        other._unit_calls = other._calls
+        other.step_calls = [wrap(index, call) for index, call in enumerate(self.step_calls)]
+        other._units = [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(other.step_calls)]
+        other._unit_calls = other.step_calls
         if self._lanes is not None:
             other._lanes = self._lane_program(other._units, program)
         return other
@@ -207,7 +207,7 @@ class Plan:
     @property
     def constant_steps(self) -> list[Step]:
         """The steps that copy constants, which run when the plan is made and when a constant changes."""
-        return [copied.step for copied in self._constant_copies]
+        return [copied.step for copied in self.constant_copies]
 
     def drop(self) -> None:
         """Release the plan's memory and break the reference cycles among its values.
@@ -269,7 +269,7 @@ class Plan:
 
     def _renew_constant_copies(self) -> None:
         """Copy the constants that have changed since they were copied."""
-        due = [copied for copied in self._constant_copies if copied.copy.writes != copied.blob.writes]
+        due = [copied for copied in self.constant_copies if copied.copy.writes != copied.blob.writes]
         if due and self._before[0] is not None:
             self._before[0]()
         for copied in due:
@@ -343,7 +343,7 @@ class Plan:
         if self._has_run:
             _run_quietly(self._unit_calls, self._located)
         else:  # one thread, since it allocates memory and compiles kernels, which collectives can wait for forever
-            _run_quietly(self._calls, self._located_step)
+            _run_quietly(self.step_calls, self._located_step)
             self._has_run = True
 
     def _located_step(self, index: int, error: BaseException) -> BaseException:

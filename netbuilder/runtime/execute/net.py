@@ -447,6 +447,16 @@ class RuntimeNet:
                 raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
             array_engine((PROTO_CUDA, number)).raise_noted(number)
 
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans that are kept: for each part of the net that was run, the latest last."""
+        return [plan for plans in self._plans.values() for plan in plans]
+
+    @property
+    def single_plan(self) -> Plan | None:
+        """The plan of the last run, if it is of the whole net."""
+        return self._single
+
     def forget_plans(self) -> None:
         """Drop all plans and free their memory; the next run compiles again."""
         for found in self._finding.values():

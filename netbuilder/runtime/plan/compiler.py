@@ -42,8 +42,16 @@ from netbuilder.runtime.plan.update_fusion import fuse_updates
 from netbuilder.runtime.plan.values import Node, Step, Value
 
 __all__ = [
-    "PHASES", "Compilation", "Inferred", "Phase", "compile_again", "compile_range", "compile_steps", "infer_range",
-]  # fmt: skip
+    "PHASES",
+    "SMALL_FLOPS",
+    "Compilation",
+    "Inferred",
+    "Phase",
+    "compile_again",
+    "compile_range",
+    "compile_steps",
+    "infer_range",
+]
 
 
 @dataclass(frozen=True)
@@ -208,7 +216,12 @@ def compile_again(net: Runner, earlier: Compilation, compile_subgraph: CompileSu
     )
 
 
-_SMALL_FLOPS = 8_000_000
+def take_open_choices(options: PlanOptions) -> list[OpenChoice]:
+    """Return the choices that were made unmeasured since the last call, by all engines that the options allow."""
+    return [choice for engine in library_engines(options.uses_engine) for choice in engine.take_open_choices()]
+
+
+SMALL_FLOPS = 8_000_000
 """Floating-point operations of an operator that one thread does in some 100 microseconds.
 
 Several threads would save part of that on an idle machine. On a busy one they lose a time slice of the scheduler, some
@@ -233,10 +246,10 @@ def _options_for_work(nodes: Sequence[Node], options: PlanOptions) -> PlanOption
 def _is_large(node: Node) -> bool:
     inputs = [value.spec.plain for value in node.inputs if value.spec is not None]
     elements = sum(spec.size for spec in inputs) + sum(value.spec.size for value in node.outputs if value.spec)
-    if _FLOPS_PER_ELEMENT * elements > _SMALL_FLOPS:
+    if _FLOPS_PER_ELEMENT * elements > SMALL_FLOPS:
         return True
     try:
-        return int(node.first.op.flops(*inputs)) > _SMALL_FLOPS
+        return int(node.first.op.flops(*inputs)) > SMALL_FLOPS
     except Exception:  # the formula needs shapes that are known only when the net runs
         return True
 

@@ -13,12 +13,12 @@ import pytest
 from cudnn_double import cudnn_double
 from emulated_gpu.machine import HOST
 from netbuilder import parallel
-from netbuilder.engines.cuda.capture import _streams_of
+from netbuilder.engines.cuda.capture import streams_of
 from netbuilder.engines.cuda.kernel import Kernel
 from netbuilder.engines.engine import find_engine
 from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import ModelHelper
 from netbuilder.ops.core import registry
 from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.optimizers import reset_optimizer_instance_count
@@ -27,23 +27,13 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.input.prefetch import Prefetch
 from on_gpu import gpus
-from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
+from parallel_models import OPTIMIZERS, Task, no_input
 from switches import single
-
-
-def normalized(model, loss_scale):
-    x = "data"
-    for k in range(3):
-        x = brew.conv(model, x, f"conv{k}", 4 if k else 3, 4, kernel=3, pad=1)
-        x = brew.relu(model, brew.spatial_bn(model, x, f"bn{k}", 4, is_test=False), f"bn{k}")
-    x = brew.average_pool(model, x, "pooled", kernel=8)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
+from toy_models import chain, convnet, mlp
 
 IMAGES = (8, 3, 8, 8)
 TASKS = {"mlp": Task(mlp, steps=6), "convnet": Task(convnet, IMAGES, steps=6)}
-COMBINED = Task(normalized, IMAGES, steps=6, options={"combine_spatial_bn": True})
+COMBINED = Task(chain(3, 4), IMAGES, steps=6, options={"combine_spatial_bn": True})
 X = np.float32([[1, -2, 3], [-4, 5, -6]])
 
 
@@ -545,7 +535,7 @@ def test_batches_in_turns_have_a_graph_each_at_most_four(machine, depth):
                 workspace.create_net(net(*CHAIN))
             found.append(run(machine, workspace)["replays"])
             np.testing.assert_array_equal(workspace.fetch("y"), expected(X + k))
-    (plan,) = workspace.net("net")._plans[0]
+    (plan,) = workspace.net("net").plans
     (graph,) = [unit.graph for unit in plan._units if unit.graph is not None]
     turns = len(workspace.get("x").ring.buffers)
     assert 1 < turns <= depth + 2
@@ -731,7 +721,7 @@ def test_two_threads_do_not_capture_for_a_gpu_at_the_same_time(machine):
     """One of them goes on without a graph, and captures in a later run."""
     workspace = fed(*CHAIN)
     run(machine, workspace, 2)
-    with _streams_of(gpu(0)).lock:
+    with streams_of(gpu(0)).lock:
         assert run(machine, workspace)["replays"] == 0
     assert run(machine, workspace)["replays"] == 1
 

@@ -50,7 +50,7 @@ def created(net, threads=2, extent=EXTENT, **options):
 
 
 def steps(workspace):
-    return workspace.net("net")._single.steps
+    return workspace.net("net").plans[-1].steps
 
 
 def written(workspace):

@@ -219,7 +219,7 @@ def test_a_profile_shows_both_halves(toy):
     assert [(call.name, call.operators, call.nbytes) for call in found.calls if call.category != "copy"] == [
         ("Begins a", ("Begins a",), 24), ("Notes b", ("Notes b",), 24), ("wait a", (), 0)
     ]  # fmt: skip
-    wait = workspace.net("net")._single.steps[-1]
+    wait = workspace.net("net").plans[-1].steps[-1]
     assert describe_step(wait, count=1, seconds=0.0, spans=()).reason.startswith("waits for Begins")
 
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_blob_object, is_numeric
 from netbuilder.data.gc_paused import collection_paused
-from netbuilder.engines.adopted import adopt
 from netbuilder.engines.arrays import trim_heap
-from netbuilder.engines.engine import release_kernels
+from netbuilder.engines.engine import array_engine, release_kernels
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.blob import blob_name
@@ -190,7 +189,7 @@ class Workspace:
         if is_numeric(value):
             pass
         elif hasattr(value, "__cuda_array_interface__"):
-            value = adopt(value)
+            value = array_engine((PROTO_CUDA, 0)).adopt(value)
             if value.dtype.kind not in "biuf":
                 raise NetError(
                     f"blob {name!r}: arrays of dtype {value.dtype} cannot be fed; convert them to integers, "

@@ -9,6 +9,7 @@ from netbuilder.engines.joined_updates import JoinedUpdates
 from netbuilder.engines.llvm.argument_rows import Rows, Work, made
 from netbuilder.engines.llvm.arranged import Arranged, arranged
 from netbuilder.engines.llvm.reducing import reducing
+from netbuilder.engines.programs import Constant, HostNumber, NotTraced, Program, Step
 from netbuilder.engines.traced import (
     is_elementwise,
     kernel_title,
@@ -16,7 +17,7 @@ from netbuilder.engines.traced import (
     trace_inputs,
     trace_operator,
 )
-from netbuilder.engines.tracing import Constant, HostNumber, NotTraced, Program, Step, Tracer
+from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 

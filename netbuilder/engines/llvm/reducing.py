@@ -12,8 +12,9 @@ from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import Rows, Work
 from netbuilder.engines.llvm.arranged import merged
 from netbuilder.engines.llvm.reductions import Form, reduced_code, reductions_of
+from netbuilder.engines.programs import NotTraced
 from netbuilder.engines.traced import WITH_SUMS, kernel_title, trace_inputs, trace_operator
-from netbuilder.engines.tracing import NotTraced, Symbol, Tracer
+from netbuilder.engines.tracing import Symbol, Tracer
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 

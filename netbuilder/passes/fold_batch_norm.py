@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph.versions import EXTERNAL, number_versions
+from netbuilder.ops.core.fused_activation import as_fused
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.core.renaming import names_in_net, subgraphs
-from netbuilder.ops.windows.fused import as_fused
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import made_at

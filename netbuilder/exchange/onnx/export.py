@@ -20,9 +20,9 @@ from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
+from netbuilder.ops.core.fused_activation import as_fused
 from netbuilder.ops.core.operator import TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find
-from netbuilder.ops.windows.fused import as_fused
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.proto import ArgumentError, BlobError, NetDef, OperatorDef, OperatorError
 from netbuilder.proto.arguments import made_at

@@ -31,7 +31,7 @@ from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.session import Collective, Session
 from netbuilder.proto import DistributedError, NetError
 
-__all__ = ["CommonWorld", "NcclPlace", "create_world", "process_lane", "report_failure", "share_store"]
+__all__ = ["CommonWorld", "NcclPlace", "create_world", "report_failure", "share_store"]
 
 _log = logging.getLogger("netbuilder")
 T = TypeVar("T")
@@ -139,11 +139,6 @@ class _Process:
 
 
 _process = _Process()
-
-
-def process_lane() -> Lane:
-    """Return the lane that makes all collectives of this process."""
-    return _process.lane
 
 
 @dataclass(frozen=True)

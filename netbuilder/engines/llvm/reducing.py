@@ -142,8 +142,3 @@ def _groups(symbols: Sequence[Symbol]) -> list[list[int]]:
             raise NotTraced("outputs of other sizes than the reductions'")
         found[fits[0]].append(j)
     return [sorted(group) for group in found.values()]
-
-
-def _sizes(axes: Sequence[tuple[int, bool]]) -> tuple[int, int]:
-    """Return how many elements there are, and how many rows."""
-    return math.prod(n for n, _ in axes), math.prod(n for n, reduced in axes if not reduced)

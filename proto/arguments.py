@@ -18,7 +18,7 @@ from netbuilder.proto.netbuilder_pb2 import (
     TensorProto,
 )
 
-__all__ = ["argument_value", "arguments", "make_argument", "make_device_option", "make_op", "set_argument"]
+__all__ = ["argument_value", "arguments", "made_at", "make_argument", "make_device_option", "make_op", "set_argument"]
 
 _REAL = (float, np.floating)
 _WHOLE = (bool, int, np.bool_, np.integer)
@@ -156,6 +156,15 @@ def set_argument(holder: OperatorDef | NetDef, name: str, value: Any) -> None:
             argument.CopyFrom(make_argument(name, value))
             return
     holder.arg.append(make_argument(name, value))
+
+
+def made_at(op: OperatorDef, end: str = "") -> str:
+    """Return where the user's code made an operator, for messages, after a comma; "" if that is not known.
+
+    >>> made_at(OperatorDef(debug_info="train.py:7"), ","), made_at(OperatorDef())
+    (', made at train.py:7,', '')
+    """
+    return f", made at {op.debug_info}{end}" if op.debug_info else ""
 
 
 def make_device_option(device_type: int = 0, device_id: int = 0, **fields: Any) -> DeviceOption:

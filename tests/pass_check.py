@@ -9,9 +9,9 @@ from typing import Any
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
 from netbuilder.graph.versions import number_versions
+from netbuilder.ops.core.fused_activation import as_fused
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find, is_registered
-from netbuilder.ops.windows.fused import as_fused
 from netbuilder.passes.device_check import device_faults
 from netbuilder.passes.net_pass import NetPass, PassContext, PassResult
 from netbuilder.proto import NetDef, NetError, OperatorDef

@@ -245,7 +245,7 @@ def test_every_folder_of_modules_is_a_package():
 # What is about one engine: its kernels without their devices, what its library declares, and what all of CUDA share.
 ABOUT_ONE_ENGINE = (
     *(f"netbuilder.tools.{name}" for name in ("kernels.", "compile_kernels", "onednn_interface")),
-    *(f"netbuilder.engines.{name}" for name in ("adopted", "gpu_info", "nccl")),
+    *(f"netbuilder.engines.{name}" for name in ("gpu_info", "nccl")),
 )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.caffe2.flags import flag
 from netbuilder.proto import OperatorDef, OperatorError
+from netbuilder.proto.arguments import made_at
 from netbuilder.runtime import Workspace
 
 __all__ = ["check_finite"]
@@ -38,8 +39,7 @@ def check_finite(workspace: Workspace, ops: Sequence[OperatorDef]) -> None:
     for index, op in enumerate(ops):
         made = [blob for blob in op.output if not is_finite(blob)]
         if made and all(is_finite(blob) for blob in op.input if blob not in op.output):
-            line = f", made at {op.debug_info}" if op.debug_info else ""
             raise OperatorError(
-                f"operator {index} {op.type} {list(op.input)} -> {list(op.output)}{line}: made infinities or NaN in "
-                f"{made} from finite numbers (--{_FLAG} is on)"
+                f"operator {index} {op.type} {list(op.input)} -> {list(op.output)}{made_at(op)}: made infinities or "
+                f"NaN in {made} from finite numbers (--{_FLAG} is on)"
             )

@@ -174,6 +174,14 @@ class Engine:
 
     # What array engines have besides memory, for devices other than the host.
 
+    def adopt(self, value: Any) -> Any:
+        """Return a copy of an array on one of the engine's devices that another library made, on any stream.
+
+        Raises:
+            DeviceError: such devices cannot be used in this process.
+        """
+        raise NotImplementedError(f"engine {self.name}: adopts no arrays")
+
     def noting_numbers(self) -> AbstractContextManager[list[Any]]:
         """Inside, what the host computes for each run of the calls is noted; the list has it afterwards."""
         return nullcontext([])

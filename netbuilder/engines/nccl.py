@@ -26,8 +26,8 @@ from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.engines.cuda.copies import ELEMENTS
 from netbuilder.engines.cuda.many_tensors import ManyTensors, Part
 from netbuilder.engines.gpu import StreamRole, gpu
+from netbuilder.engines.programs import Load, Program
 from netbuilder.engines.traced import ANY_SHAPE
-from netbuilder.engines.tracing import Load, Program
 from netbuilder.proto import DeviceError
 
 __all__ = [

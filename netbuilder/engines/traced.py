@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
+from netbuilder.engines.programs import Constant, HostNumber, Load, NotTraced, Program, Step, numpy_function
 from netbuilder.engines.remembered import Remembered
-from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Step, Tracer, numpy_function
+from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, plain_kernel
 

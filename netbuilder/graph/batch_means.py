@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.graph.defuse import dependencies
+from netbuilder.graph.defuse import dependencies, with_earlier
 from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, decode
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import subgraphs
@@ -423,12 +423,7 @@ def sums_first(ops: Sequence[OperatorDef], totals: Collection[str], sums: Sequen
         totals: the blobs with the copies of the divisors.
         sums: the operators that replace each of them by its sum over all shares.
     """
-    waits = dependencies(ops)
-    stack = [index for index, op in enumerate(ops) if op.type == "Copy" and not set(totals).isdisjoint(op.output)]
-    first = set(stack)
-    while stack:
-        for index in waits[stack.pop()] - first:
-            first.add(index)
-            stack.append(index)
+    copies = [index for index, op in enumerate(ops) if op.type == "Copy" and not set(totals).isdisjoint(op.output)]
+    first = with_earlier(dependencies(ops), copies)
     others = [op for index, op in enumerate(ops) if index not in first]
     return [*(ops[index] for index in sorted(first)), *sums, *others]

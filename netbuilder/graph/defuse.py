@@ -16,6 +16,7 @@ __all__ = [
     "get_undefined_blobs",
     "operators_between",
     "undefined_inputs",
+    "with_earlier",
 ]
 
 Ssa = list[tuple[list[tuple[str, int]], list[tuple[str, int]]]]
@@ -88,6 +89,17 @@ def operators_between(ops: Sequence[OperatorDef], inputs: Collection[str], outpu
     versions = number_versions(ops)
     given = {versions.last[name] for name in inputs if name in versions.last}
     return _reaching(versions, given, (versions.last[name] for name in outputs if name in versions.last))
+
+
+def with_earlier(waits: Sequence[set[int]], indices: Iterable[int]) -> set[int]:
+    """Return operators and all that must finish before one of them starts; for ``waits`` see ``dependencies``."""
+    found = set(indices)
+    stack = list(found)
+    while stack:
+        new = waits[stack.pop()] - found
+        found |= new
+        stack += new
+    return found
 
 
 def _reaching(versions: Versions, given: set[int], requested: Iterable[int]) -> list[int]:

@@ -12,6 +12,7 @@ from netbuilder.graph.blob_devices import COUNTERS, may_have_subgraphs, operator
 from netbuilder.graph.devices import Devices
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, OperatorDef
+from netbuilder.proto.arguments import made_at
 from netbuilder.proto.call_checks import checked
 
 __all__ = ["CROSSING", "TREE_SUM_NAME", "DeviceFault", "device_faults"]
@@ -72,11 +73,10 @@ class DeviceFault:
     inside: _Inside = ()
 
     def __str__(self) -> str:
-        made = f", made at {self.op.debug_info}" if self.op.debug_info else ""
         of = f" of net {self.inside[-1][1].name!r} in operator {self.inside[0][0]}" if self.inside else ""
         return (
-            f"operator {self.index} {self.op.type}{of}{made}: {'output' if self.written else 'input'} {self.blob!r} "
-            f"is on {self.blob_at}, but the operator runs on {self.op_at}; {self.remedy}"
+            f"operator {self.index} {self.op.type}{of}{made_at(self.op)}: {'output' if self.written else 'input'} "
+            f"{self.blob!r} is on {self.blob_at}, but the operator runs on {self.op_at}; {self.remedy}"
         )
 
 

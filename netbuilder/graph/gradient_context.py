@@ -12,7 +12,7 @@ from netbuilder.ops.core.operator import Operator, check_arity, decode
 from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, draws
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import GradientError, OperatorDef
-from netbuilder.proto.arguments import set_argument
+from netbuilder.proto.arguments import made_at, set_argument
 
 __all__ = [
     "GradientFunction",
@@ -33,10 +33,10 @@ class OverwrittenInputError(GradientError):
     """
 
     def __init__(self, op: OperatorDef, blobs: Sequence[str]) -> None:
-        made_at = f", made at {op.debug_info}," if op.debug_info else ""
         super().__init__(
-            f"operator {op.type} {list(op.input)} -> {list(op.output)}{made_at} overwrites {list(blobs)}, which its "
-            f"gradient reads; give the output another name, or let it read net.Sum([{blobs[0]!r}], '{blobs[0]}_kept')"
+            f"operator {op.type} {list(op.input)} -> {list(op.output)}{made_at(op, ',')} overwrites {list(blobs)}, "
+            "which its gradient reads; give the output another name, or let it read "
+            f"net.Sum([{blobs[0]!r}], '{blobs[0]}_kept')"
         )
         self.op, self.blobs = op, tuple(blobs)
 

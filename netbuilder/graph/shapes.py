@@ -16,6 +16,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import shares_names, subgraphs
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
+from netbuilder.proto.arguments import made_at
 
 __all__ = ["InferredShapes", "ShapeConflict", "infer_shapes", "shape_conflicts"]
 
@@ -252,8 +253,7 @@ class _Inference:
         net = self._nets[number].name
         op: OperatorDef = self._ops[index]
         reads, writes = self._versions.inputs[index], self._versions.outputs[index]
-        made = f", made at {op.debug_info}" if op.debug_info else ""
-        return f"net {net!r}, operator {place} {op.type} {self._shown(reads)} -> {self._shown(writes)}{made}"
+        return f"net {net!r}, operator {place} {op.type} {self._shown(reads)} -> {self._shown(writes)}{made_at(op)}"
 
     def _shown(self, values: Sequence[int]) -> str:
         return "[" + ", ".join(f"{self._versions.names[v]} {self._shape(v)}" for v in values) + "]"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import OperatorDef
+from netbuilder.proto.arguments import made_at
 
 __all__ = ["EXTERNAL", "Versions", "history", "number_versions", "reads_of", "writes_of"]
 
@@ -86,8 +87,7 @@ def history(versions: Versions, blob: str, ops: Sequence[OperatorDef]) -> str:
 
 def describe(op: OperatorDef, index: int) -> str:
     """Return the description of an operator for messages: index, type, outputs and the line that made it."""
-    made = f", made at {op.debug_info}" if op.debug_info else ""
-    return f"operator {index} {op.type} -> {list(op.output)}{made}"
+    return f"operator {index} {op.type} -> {list(op.output)}{made_at(op)}"
 
 
 def reads_of(op: OperatorDef) -> Iterator[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.graph.source import warn_user
 from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.proto.arguments import made_at
 
 __all__ = ["LossScale", "warn_of_scaled_updates", "warn_of_unscaled_losses"]
 
@@ -80,7 +81,7 @@ def warn_of_unscaled_losses(
     for loss in losses:
         if not _is_scaled(str(loss), makers, scale):
             maker = makers.get(str(loss))
-            made = f", made at {maker.debug_info}," if maker is not None and maker.debug_info else ""
+            made = "" if maker is None else made_at(maker, ",")
             warn_user(
                 f"loss {str(loss)!r}{made} is not multiplied by loss_scale, so the gradients on {devices} devices "
                 f"sum to {devices} times those of one device; return model.Scale(loss, scale=loss_scale) from "

@@ -125,18 +125,8 @@ def Parallelize_BMUF(
         raise TypeError("param_update_builder_fun must be a function, got None: replicas train on their own")
     processes = settings.choose_processes(rendezvous, options)
     chosen = settings.choose_devices(devices, PROTO_CPU if cpu_device else PROTO_CUDA)
-    if isinstance(add_blobs_to_sync, (str, bytes)):
-        raise TypeError(f"add_blobs_to_sync must be a list, got the single string {add_blobs_to_sync!r}")
-    synchronized = tuple(
-        map(blob_name, () if add_blobs_to_sync is None else listed("add_blobs_to_sync", "blobs", add_blobs_to_sync))
-    )
     count = len(chosen) * (1 if processes is None else processes.rendezvous.num_shards)
-    momentum = 1.0 - 1.0 / count if block_momentum is None else _number("block_momentum", block_momentum)
-    if not 0 <= momentum < 1:
-        raise NetError(f"block_momentum must be in [0, 1), got {block_momentum!r}")
-    rate = _number("block_learning_rate", block_learning_rate)
-    if rate <= 0:
-        raise NetError(f"block_learning_rate must be positive, got {block_learning_rate!r}")
+    momentum, rate = _block_rates(count, block_momentum, block_learning_rate)
     multiple = float(nesterov) if lookahead is None else _number("lookahead", lookahead)
     rule = BlockRule(
         momentum=momentum,
@@ -155,7 +145,7 @@ def Parallelize_BMUF(
         build_input=input_builder_fun,
         build_forward=forward_pass_builder_fun,
         update=param_update_builder_fun,
-        block=BlockRequest(rule, synchronized, reset_momentum_sgd),
+        block=BlockRequest(rule, _synchronized(add_blobs_to_sync), reset_momentum_sgd),
         processes=settings.with_gpus(processes, chosen),
     )
     return build(model_helper_obj, request)
@@ -185,6 +175,25 @@ def Parallelize_CPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
 def Parallelize_GPU_BMUF(*args: Any, **kwargs: Any) -> Replicas:
     """``Parallelize_BMUF`` on NVIDIA GPUs. The nets can be built on a machine without GPUs."""
     return Parallelize_BMUF(*args, **{**kwargs, "cpu_device": False})
+
+
+def _synchronized(add_blobs_to_sync: Any) -> tuple[str, ...]:
+    if isinstance(add_blobs_to_sync, (str, bytes)):
+        raise TypeError(f"add_blobs_to_sync must be a list, got the single string {add_blobs_to_sync!r}")
+    return tuple(
+        map(blob_name, () if add_blobs_to_sync is None else listed("add_blobs_to_sync", "blobs", add_blobs_to_sync))
+    )
+
+
+def _block_rates(count: int, block_momentum: Any, block_learning_rate: Any) -> tuple[float, float]:
+    """Return momentum and learning rate of the blocks, for a number of replicas."""
+    momentum = 1.0 - 1.0 / count if block_momentum is None else _number("block_momentum", block_momentum)
+    if not 0 <= momentum < 1:
+        raise NetError(f"block_momentum must be in [0, 1), got {block_momentum!r}")
+    rate = _number("block_learning_rate", block_learning_rate)
+    if rate <= 0:
+        raise NetError(f"block_learning_rate must be positive, got {block_learning_rate!r}")
+    return momentum, rate
 
 
 def _number(name: str, value: Any) -> float:

@@ -11,8 +11,7 @@ from netbuilder.graph.net import Net
 from netbuilder.graph.net_copy import copy_net
 from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope
 from netbuilder.model import ModelHelper
-from netbuilder.ops.core.registry import is_registered
-from netbuilder.ops.core.renaming import rename_blobs, subgraphs
+from netbuilder.ops.core.renaming import check_renamable, rename_blobs
 from netbuilder.parallel.record import replicas_of
 from netbuilder.passes.extract_predictor import extract_predictor
 from netbuilder.passes.replicate import draw_as
@@ -84,12 +83,7 @@ def ConvertNetForDevice(net: Net, device: DeviceOption | None = None) -> Net:
         raise NetError("ConvertNetForDevice: give a device, or call it inside a DeviceScope")
     scope = device_prefix(device.device_type, device.device_id) + SEPARATOR
     proto = net.Proto()
-    for op in proto.op:
-        if not is_registered(op.type) and any(True for _ in subgraphs(op)):
-            raise NotImplementedError(
-                f"net {proto.name!r}: operator {op.type!r} {list(op.input)} is unknown and has a subgraph, so blobs in "
-                "its arguments cannot be renamed; register the operator first"
-            )
+    check_renamable(proto, "register the operator first")
     moved = copy_net(proto)
     rename_blobs(moved, lambda name: scope + name)
     place_operators(moved, device)

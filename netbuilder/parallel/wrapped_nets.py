@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph.blob import BlobReference, ScopedBlobReference
-from netbuilder.graph.defuse import dependencies, undefined_inputs
+from netbuilder.graph.defuse import dependencies, undefined_inputs, with_earlier
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.gradient_shares import is_backward
 from netbuilder.graph.memory_budget import clear_stored_budget
@@ -332,13 +332,7 @@ def create_parts(net: WrappedNet, workspace: Workspace, clock: Any) -> list[str]
 def _needed(net: NetDef, end: int, waits: list[set[int]], blobs: list[str]) -> set[int]:
     """Return the operators before ``end`` that make blobs, and all that must run before these."""
     requested = set(blobs)
-    stack = [index for index in range(end) if not requested.isdisjoint(net.op[index].output)]
-    found = set(stack)
-    while stack:
-        for index in waits[stack.pop()] - found:
-            found.add(index)
-            stack.append(index)
-    return found
+    return with_earlier(waits, (index for index in range(end) if not requested.isdisjoint(net.op[index].output)))
 
 
 def as_function(model: ModelHelper) -> Function:

@@ -10,10 +10,10 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.net import Net
 from netbuilder.ops.core.registry import find, is_registered
-from netbuilder.ops.core.renaming import blob_names, rename_in_operator, subgraphs
+from netbuilder.ops.core.renaming import blob_names, check_renamable, rename_in_operator, subgraphs
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef
-from netbuilder.proto.arguments import arguments, make_op, set_argument
+from netbuilder.proto.arguments import arguments, made_at, make_op, set_argument
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.suggestions import did_you_mean
@@ -332,10 +332,9 @@ def _check_mode(net: NetDef, index: int, op: OperatorDef) -> None:
         fields = dataclasses.fields(find(op.type))
         default = next((field.default for field in fields if field.name == "is_test"), 1)
     if not arguments(op).get("is_test", default):
-        made = f", made at {op.debug_info}" if op.debug_info else ""
         raise NetError(
-            f"net {net.name!r}, operator {index} {op.type} {list(op.input)} -> {list(op.output)}{made}: it is in "
-            "training mode (is_test=0); extract from a net built in test mode (is_test=1) with "
+            f"net {net.name!r}, operator {index} {op.type} {list(op.input)} -> {list(op.output)}{made_at(op)}: it is "
+            "in training mode (is_test=0); extract from a net built in test mode (is_test=1) with "
             "ModelHelper(init_params=False)"
         )
     for subgraph in subgraphs(op):
@@ -361,10 +360,6 @@ def _rename(net: NetDef, rename: Callable[[str], str], external: Sequence[str]) 
             raise NetError(f"net {net.name!r}: blobs {other!r} and {blob!r} would both be named {rename(blob)!r}")
     if all(new == old for new, old in names.items()):
         return
+    check_renamable(net, "extract without renames")
     for op in net.op:
-        if not is_registered(op.type) and any(True for _ in subgraphs(op)):
-            raise NotImplementedError(
-                f"net {net.name!r}: operator {op.type!r} {list(op.input)} is unknown and has a subgraph, so blobs in "
-                "its arguments cannot be renamed; extract without renames"
-            )
         rename_in_operator(op, rename)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph.versions import EXTERNAL, number_versions
+from netbuilder.ops.core.fused_activation import as_fused
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.core.renaming import names_in_net, subgraphs
-from netbuilder.ops.windows.fused import as_fused
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
+from netbuilder.proto.arguments import made_at
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.depth import deep_nets
 
@@ -71,11 +72,10 @@ def fold_batch_norm_pass(proto: NetDef, context: PassContext, *, affine: bool = 
     parameters = context.parameters
     if found := training_batch_norms(proto):
         index, op = found[0]
-        made = f", made at {op.debug_info}" if op.debug_info else ""
         raise NetError(
-            f"net {proto.name!r}, operator {index} {op.type} {list(op.input)} -> {list(op.output)}{made}: it is in "
-            "training mode (is_test=0) and normalizes by the statistics of each batch, so it cannot be folded; build "
-            "the net in test mode (is_test=1) with ModelHelper(init_params=False)"
+            f"net {proto.name!r}, operator {index} {op.type} {list(op.input)} -> {list(op.output)}{made_at(op)}: it is "
+            "in training mode (is_test=0) and normalizes by the statistics of each batch, so it cannot be folded; "
+            "build the net in test mode (is_test=1) with ModelHelper(init_params=False)"
         )
     result = NetDef()
     result.CopyFrom(proto)

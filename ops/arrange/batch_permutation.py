@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.indexing import add_rows, checked_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -20,12 +18,6 @@ __all__ = ["BatchPermutation", "BatchPermutationGradient"]
 @dataclass(frozen=True)
 class _Permutation(Operator):
     signature = "X, indices -> Y"
-
-    def _permuted(self, x: TensorSpec, indices: TensorSpec) -> tuple[TensorSpec, ...]:
-        fits = x.ndim >= 1 and indices.shape == x.shape[:1] and indices.dtype == np.int32
-        text = f"got {indices.shape} of type {indices.dtype} for {x.shape}"
-        require(fits, self, f"indices must be int32, one for each sample; {text}")
-        return (x.plain,)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 0

@@ -13,6 +13,7 @@ from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, decode
 from netbuilder.ops.core.registry import find, plain_kernel, prepared_kernels
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, OperatorDef, OperatorError
+from netbuilder.proto.arguments import made_at
 from netbuilder.proto.errors import counted
 
 __all__ = [
@@ -118,9 +119,7 @@ def describe_operator(net_name: str, index: int, op: OperatorDef) -> str:
         text += f" on {_KINDS.get(option.device_type, f'device type {option.device_type},')} {option.device_id}"
     if op.name:
         text += f", named {op.name!r}"
-    if op.debug_info:
-        text += f", made at {op.debug_info}"
-    return text
+    return text + made_at(op)
 
 
 def located(where: str, error: BaseException, *, in_subgraph: bool = False) -> BaseException:

@@ -18,6 +18,7 @@ __all__ = [
     "always_written",
     "arguments_with_blobs",
     "blob_names",
+    "check_renamable",
     "mentioned_blobs",
     "names_in_net",
     "net_names",
@@ -160,6 +161,16 @@ def rename_blobs(net: NetDef, names: Mapping[str, str] | Renaming) -> None:
     for argument in net.arg:
         if argument.name == OBSERVABLE_BLOBS:
             argument.strings[:] = [rename(name.decode()).encode() for name in list(argument.strings)]
+
+
+def check_renamable(net: NetDef, remedy: str) -> None:
+    """Raise NotImplementedError if blobs in a subgraph cannot be renamed, as its operator is unknown."""
+    for op in net.op:
+        if not is_registered(op.type) and any(True for _ in subgraphs(op)):
+            raise NotImplementedError(
+                f"net {net.name!r}: operator {op.type!r} {list(op.input)} is unknown and has a subgraph, so blobs in "
+                f"its arguments cannot be renamed; {remedy}"
+            )
 
 
 def rename_in_operator(op: OperatorDef, names: Mapping[str, str] | Renaming) -> None:

@@ -38,11 +38,6 @@ class _Mask(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index in (0, self.lengths_index) else "here"
 
-    def check_sparse(self, indices: Any, lengths: Any) -> None:
-        check_integers(self, "indices", indices)
-        if lengths is not None:
-            check_integers(self, "lengths", lengths)
-
     def positions(self, ctx: RunContext, indices: Any, lengths: Any) -> tuple[Any, Any]:
         """Return which indices are requested, and their positions in Y: sample * len(mask) + position in the mask.
 

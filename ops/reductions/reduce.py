@@ -31,7 +31,6 @@ __all__ = [
     "SumElementsGradient",
     "SumReduceLike",
     "SumSqrElements",
-    "check_float",
     "count_of",
     "wide_type",
 ]
@@ -40,11 +39,6 @@ __all__ = [
 def wide_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type to add elements in: float32 for float16."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
-
-
-def check_float(op: Operator, x: TensorSpec) -> None:
-    """Raise ShapeError unless X holds floating-point numbers."""
-    require(x.dtype.kind == "f", op, f"needs floating-point numbers, got {x.dtype}")
 
 
 @register

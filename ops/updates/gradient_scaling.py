@@ -26,12 +26,6 @@ _MOST = 1000
 _SMALLEST, _LARGEST = 2.0**-14, 2.0**100
 
 
-def _require_number(op: Operator, name: str, x: TensorSpec, kind: str) -> None:
-    require(
-        x.shape == (1,) and x.dtype.name == kind, op, f"{name} must be one {kind}, got shape {x.shape} of {x.dtype}"
-    )
-
-
 @register
 @dataclass(frozen=True)
 class AllFinite(Operator):

@@ -10,12 +10,9 @@ from netbuilder.ops.core.operator import InBatch, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.sum import Sum, sum_
 from netbuilder.ops.windows.conv import Conv, conv
-from netbuilder.proto import ArgumentError, OperatorDef
-from netbuilder.proto.arguments import arguments
+from netbuilder.proto import OperatorDef
 
-__all__ = ["ConvRelu", "SumRelu", "as_fused"]
-
-_PLAIN = ("", "identity")
+__all__ = ["ConvRelu", "SumRelu"]
 
 
 @register
@@ -39,29 +36,6 @@ class SumRelu(Sum):
 
     def flops(self, *x: TensorSpec) -> int:
         return len(x) * x[0].size
-
-
-def as_fused(op: OperatorDef) -> OperatorDef:
-    """Return a Conv with the argument ``activation="Relu"`` as a ConvRelu; any other operator unchanged.
-
-    Caffe2's transformation FuseNNPACKConvRelu removes a Relu and sets this argument of the Conv before it, for the
-    engine NNPACK.
-
-    Raises:
-        ArgumentError: the activation is another one.
-    """
-    if op.type != "Conv" or op.engine != "NNPACK":
-        return op
-    value = arguments(op).get("activation", "")
-    activation = value.decode() if isinstance(value, bytes) else value
-    if activation in _PLAIN:
-        return op
-    if activation != "Relu":
-        raise ArgumentError(f"Conv: activation must be 'Relu' or 'identity', got {activation!r}")
-    fused = OperatorDef()
-    fused.CopyFrom(op)
-    fused.type = "ConvRelu"
-    return fused
 
 
 @kernel(ConvRelu)

@@ -61,15 +61,17 @@ class Plain(Engine):
         return {"Softsign": lambda op, ctx, x: None, "OfAModuleNotImported": lambda op, ctx: None}
 
 
-def test_kernels_are_registered_once_for_the_operators_that_there_are():
+def test_kernels_are_registered_once_also_for_operators_whose_module_is_not_imported():
     before = prepared_kernels("Softsign", CPU).copy()
     try:
         for _ in range(2):
             Plain().register_kernels()
         rows = prepared_kernels("Softsign", CPU)
         assert [(row.engine, row.priority) for row in rows if row not in before] == [("PLAIN", -9)]
+        assert [row.engine for row in prepared_kernels("OfAModuleNotImported", CPU)] == ["PLAIN"]
     finally:
         prepared_kernels("Softsign", CPU)[:] = before
+        prepared_kernels("OfAModuleNotImported", CPU).clear()
     with pytest.raises(NotImplementedError, match="engine PLAIN: has no buffers for values in the layout"):
         Plain().new_buffer(SPEC, HOST)
     with pytest.raises(NotImplementedError, match="engine PLAIN: has no copies from"):

@@ -31,14 +31,7 @@ from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.session import Collective, Session
 from netbuilder.proto import DeviceError, DistributedError, NetError
 
-__all__ = [
-    "CommonWorld",
-    "create_world",
-    "process_lane",
-    "report_failure",
-    "share_store",
-    "warn_if_oversubscribed",
-]
+__all__ = ["CommonWorld", "create_world", "report_failure", "share_store", "warn_if_oversubscribed"]
 
 _log = logging.getLogger("netbuilder")
 T = TypeVar("T")
@@ -146,11 +139,6 @@ class _Process:
 
 
 _process = _Process()
-
-
-def process_lane() -> Lane:
-    """Return the lane that makes all collectives of this process."""
-    return _process.lane
 
 
 def create_world(

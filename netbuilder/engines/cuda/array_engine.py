@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from netbuilder.engines.array_engines import ArrayEngine
-from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.engines.captures import CapturedCalls
-from netbuilder.engines.cuda.capture import Graph, capture
+from netbuilder.engines.cuda.capture import Graph, between_captures, capture
 from netbuilder.engines.cuda.noted_errors import checked_range, raise_noted
 from netbuilder.engines.cuda.row_updates import update_rows
 from netbuilder.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
@@ -57,6 +57,17 @@ class CuPyEngine(ArrayEngine):
             return np.empty(spec.shape, object)
         with gpu(location[1]) as there:
             return there.xp.zeros(spec.shape, spec.dtype)
+
+    def adopt(self, value: Any) -> Any:
+        xp = array_module(PROTO_CUDA)
+        array = value if isinstance(value, xp.ndarray) else xp.asarray(value)
+        there = gpu(array.device.id)
+        with between_captures(there, wait=True):  # who waits for a whole GPU ends captures, and gets an error
+            array.device.synchronize()
+        with there:
+            copy = array.copy()
+        there.synchronize()  # after this the owner may overwrite the array
+        return copy
 
     def noting_numbers(self) -> AbstractContextManager[list[RunNumbers]]:
         return noting()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
+from netbuilder.engines.programs import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
 
 __all__ = [
     "BFLOAT16",

@@ -23,8 +23,9 @@ from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.run_numbers import RunNumbers
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.joined_updates import JoinedUpdates
+from netbuilder.engines.programs import HostNumber, Load, NotTraced, Program, Uniform
 from netbuilder.engines.traced import kernel_title, trace_chain, trace_inputs, trace_operator
-from netbuilder.engines.tracing import HostNumber, Load, NotTraced, Program, Tracer, Uniform
+from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec

@@ -18,7 +18,6 @@ __all__ = [
     "array_dtype",
     "as_read",
     "elements_of",
-    "flat_elements",
     "image_spec",
     "in_one_layout",
     "in_order",
@@ -137,8 +136,3 @@ def in_one_layout(specs: Sequence[TensorSpec]) -> list[TensorSpec] | None:
 def array_dtype(elements: str) -> np.dtype[Any]:
     """Return the dtype of arrays of such elements."""
     return np.dtype(np.uint16 if elements == BFLOAT16 else elements)
-
-
-def flat_elements(buffer: Any, spec: TensorSpec) -> Any:
-    """Return a value's elements in the order of memory; bfloat16 as uint16."""
-    return buffer.reshape(-1).view(array_dtype(elements_of(spec)))

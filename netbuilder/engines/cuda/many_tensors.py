@@ -14,7 +14,7 @@ from netbuilder.engines.cuda.elementwise import ELEMENTS, loop, numbers_of_run
 from netbuilder.engines.cuda.gpu_layout import elements_of
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.gpu import gpu
-from netbuilder.engines.tracing import HostNumber, Program, Uniform
+from netbuilder.engines.programs import HostNumber, Program, Uniform
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE, Joinable
 from netbuilder.ops.core.operator import TensorSpec

@@ -22,8 +22,9 @@ from netbuilder.engines.cuda.noted_errors import slot_of
 from netbuilder.engines.cuda.row_order import RowOrder
 from netbuilder.engines.cuda.sums import prepare_sums
 from netbuilder.engines.gpu import gpu
+from netbuilder.engines.programs import Load, NotTraced, Program
 from netbuilder.engines.traced import kernel_title, trace_inputs
-from netbuilder.engines.tracing import Load, NotTraced, Program, Symbol, Tracer
+from netbuilder.engines.tracing import Symbol, Tracer
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE, Capturable
 from netbuilder.ops.core.operator import TensorSpec

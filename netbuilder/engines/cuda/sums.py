@@ -21,8 +21,9 @@ from netbuilder.engines.cuda.gpu_layout import as_read, elements_of, in_order, o
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.steps import one_call
 from netbuilder.engines.gpu import gpu
+from netbuilder.engines.programs import Load, NotTraced, Program, Stacked, Sum, View
 from netbuilder.engines.traced import kernel_title, trace_inputs, trace_operator
-from netbuilder.engines.tracing import Load, NotTraced, Program, Stacked, Sum, Symbol, Tracer, View, reshaped_extents
+from netbuilder.engines.tracing import Symbol, Tracer, reshaped_extents
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec

@@ -9,8 +9,8 @@ from typing import Any
 from netbuilder.engines.cuda.gpu_layout import as_read, elements_of, in_order, order_of
 from netbuilder.engines.cuda.many_tensors import ManyTensors, Part
 from netbuilder.engines.joined_updates import JoinedUpdates
+from netbuilder.engines.programs import HostNumber, NotTraced
 from netbuilder.engines.traced import trace_update_chain
-from netbuilder.engines.tracing import HostNumber, NotTraced
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec

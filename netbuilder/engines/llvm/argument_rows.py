@@ -17,7 +17,7 @@ import numpy as np
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.code import Code, generate
 from netbuilder.engines.llvm.emitter import LANES
-from netbuilder.engines.tracing import NotTraced, Program
+from netbuilder.engines.programs import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
 
 __all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "made"]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm.code import FROM_BFLOAT16, TO_BFLOAT16
+from netbuilder.engines.programs import Constant, Expression, Load, Program, Step, Uniform
 from netbuilder.engines.traced import keeps_zeros
-from netbuilder.engines.tracing import Constant, Expression, Load, Program, Step, Uniform
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["Arranged", "arranged", "merged"]

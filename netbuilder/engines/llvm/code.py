@@ -22,7 +22,7 @@ import numpy as np
 
 from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, register_type, vector
 from netbuilder.engines.llvm.functions import FUNCTIONS, FUNCTIONS_OF_DOUBLES
-from netbuilder.engines.tracing import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
+from netbuilder.engines.programs import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
 
 __all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "Function", "converted", "generate"]
 

@@ -12,6 +12,7 @@ from netbuilder.engines.llvm.argument_rows import Rows, Work, made
 from netbuilder.engines.llvm.arranged import Arranged, arranged
 from netbuilder.engines.llvm.code import Code
 from netbuilder.engines.llvm.reducing import reducing
+from netbuilder.engines.programs import Constant, HostNumber, NotTraced, Program, Step
 from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.traced import (
     is_elementwise,
@@ -21,7 +22,7 @@ from netbuilder.engines.traced import (
     trace_inputs,
     trace_operator,
 )
-from netbuilder.engines.tracing import Constant, HostNumber, NotTraced, Program, Step, Tracer
+from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 

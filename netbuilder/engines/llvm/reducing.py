@@ -13,9 +13,10 @@ from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import Rows, Work
 from netbuilder.engines.llvm.arranged import merged
 from netbuilder.engines.llvm.reductions import Form, reduced_code, reductions_of
+from netbuilder.engines.programs import NotTraced
 from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.traced import WITH_SUMS, kernel_title, operator_key, trace_inputs, trace_operator
-from netbuilder.engines.tracing import NotTraced, Symbol, Tracer
+from netbuilder.engines.tracing import Symbol, Tracer
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -162,8 +163,3 @@ def _groups(symbols: Sequence[Symbol]) -> list[list[int]]:
             raise NotTraced("outputs of other sizes than the reductions'")
         found[fits[0]].append(j)
     return [sorted(group) for group in found.values()]
-
-
-def _sizes(axes: Sequence[tuple[int, bool]]) -> tuple[int, int]:
-    """Return how many elements there are, and how many rows."""
-    return math.prod(n for n, _ in axes), math.prod(n for n, reduced in axes if not reduced)

@@ -21,7 +21,8 @@ from netbuilder.engines.llvm.code import Code, Function, converted
 from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, register_type, vector
 from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.llvm.loops import Loops
-from netbuilder.engines.tracing import Constant, Load, NotTraced, Step, Sum, Symbol, View, reshaped_extents
+from netbuilder.engines.programs import Constant, Load, NotTraced, Step, Sum, View
+from netbuilder.engines.tracing import Symbol, reshaped_extents
 
 __all__ = ["Form", "ReducedCode", "reduced_code", "reductions_of"]
 

@@ -1,7 +1,8 @@
 """ONNX: predictors written as ONNX models, and ONNX models read as nets. Needs the extra ``netbuilder[onnx]``."""
 
 from netbuilder.exchange.onnx.export import export_onnx, onnx_model
-from netbuilder.exchange.onnx.reading import ReadModel, read_onnx
+from netbuilder.exchange.onnx.read_model import ReadModel
+from netbuilder.exchange.onnx.read_onnx_model import read_onnx
 from netbuilder.exchange.onnx.reference import ReferenceNodeWarning
 
 __all__ = ["ReadModel", "ReferenceNodeWarning", "export_onnx", "onnx_model", "read_onnx"]

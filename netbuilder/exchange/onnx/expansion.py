@@ -9,18 +9,9 @@ import numpy as np
 
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["branch_taken", "expanded", "with_functions_inlined"]
+__all__ = ["branch_taken", "expanded"]
 
 _AS_THEY_ARE = frozenset({"ReduceLogSumExp", "SequenceMap"})
-
-
-def with_functions_inlined(onnx: Any, model: Any) -> Any:
-    """Return a model in which calls of its own functions are replaced by their nodes."""
-    if not len(model.functions):
-        return model
-    from onnx import inliner
-
-    return inliner.inline_local_functions(model)
 
 
 def branch_taken(node: Any, constants: Mapping[str, np.ndarray[Any, Any]]) -> Any:

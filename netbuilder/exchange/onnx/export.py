@@ -20,11 +20,12 @@ from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
+from netbuilder.ops.core.fused_activation import as_fused
 from netbuilder.ops.core.operator import TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find
-from netbuilder.ops.windows.fused import as_fused
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.proto import ArgumentError, BlobError, NetDef, OperatorDef, OperatorError
+from netbuilder.proto.arguments import made_at
 from netbuilder.proto.whole_file import whole_file
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
@@ -166,9 +167,7 @@ class _Export:
             try:
                 self._add(index, op_def)
             except Exception as error:
-                where = f"net {self._net.name!r}, operator {index}: {op_def.type} {list(op_def.input)}"
-                if op_def.debug_info:
-                    where += f", made at {op_def.debug_info}"
+                where = f"net {self._net.name!r}, operator {index}: {op_def.type} {list(op_def.input)}{made_at(op_def)}"
                 raise OperatorError(f"ONNX export, {where}: {error}") from error
 
     def make_batch_dynamic(self) -> None:

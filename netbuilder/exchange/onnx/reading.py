@@ -1,14 +1,10 @@
-"""Import of ONNX models as predict nets with parameters."""
+"""Reader: the import of one ONNX model, node by node; and the registry of the functions that import operators."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import os
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,31 +12,23 @@ import numpy as np
 from netbuilder.exchange.image_preparation import copy_texts
 from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, LargeConstantError, compute_node, is_cheap
 from netbuilder.exchange.onnx.expansion import branch_taken, expanded
-from netbuilder.exchange.onnx.inference import check_external_data, inferred_graph
-from netbuilder.exchange.onnx.library import onnx_library
-from netbuilder.exchange.onnx.loading import load_model, without_constants
-from netbuilder.exchange.onnx.model_inputs import Extent, extents_of, input_dtype, input_extents, with_shapes
+from netbuilder.exchange.onnx.inference import inferred_graph
+from netbuilder.exchange.onnx.model_inputs import Extent, extents_of, input_dtype, input_extents
+from netbuilder.exchange.onnx.read_model import ReadModel
 from netbuilder.exchange.onnx.reference import (
-    ReferenceNodeWarning,
     holds_graphs,
     names_read,
     reference_arguments,
     supported_dtype,
     try_node,
 )
-from netbuilder.exchange.onnx.training import add_net, in_test_mode
-from netbuilder.exchange.predictor import Predictor
-from netbuilder.exchange.predictor_files import save_predictor
-from netbuilder.graph.blob import BlobReference
-from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.core.signatures import Form, parsed
-from netbuilder.proto import DeviceError, NetDef, NetError, OperatorDef, OperatorError, ParseError, files
+from netbuilder.proto import DeviceError, NetDef, NetError, OperatorDef, OperatorError, ParseError
 from netbuilder.proto.arguments import make_op
-from netbuilder.runtime import Workspace
 
-__all__ = ["Reader", "ReadModel", "read_onnx", "reads"]
+__all__ = ["SEQUENCES", "Reader", "UnknownExtentError", "reads"]
 
 Array = np.ndarray[Any, Any]
 ReadRule = Callable[["Reader", Any], None]
@@ -68,160 +56,6 @@ def reads(*kinds: str) -> Callable[[ReadRule], ReadRule]:
         return function
 
     return add
-
-
-@dataclass(frozen=True)
-class ReadModel:
-    """An imported model.
-
-    Args:
-        net: the predict net; blobs are named like the model's values.
-        parameters: the constants that the net reads, by name.
-        inputs, outputs: names of the inputs and outputs.
-        extents: of each input, by name: a number, the name of a dynamic extent, or None for one without a name; None
-            in place of all of them if even their number is not stated.
-        dtypes: types of the inputs' elements, by name.
-        reference_nodes: types of the nodes that ONNX's reference implementation runs (``ONNXNode``), sorted.
-        dynamic_nodes: those of them that would be operators if their extents were known (see ``shapes``), sorted.
-        trained: the parameters that can be trained: the model's own constants of floating-point numbers, not scalars.
-    """
-
-    net: NetDef
-    parameters: Mapping[str, Array]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    extents: Mapping[str, tuple[Extent, ...] | None]
-    dtypes: Mapping[str, np.dtype[Any]]
-    reference_nodes: tuple[str, ...] = ()
-    dynamic_nodes: tuple[str, ...] = ()
-    trained: tuple[str, ...] = ()
-
-    @property
-    def specs(self) -> dict[str, TensorSpec]:
-        """Shape and type of the inputs whose extents are all known; a first one that is not, the batch, is 1."""
-        found = {}
-        for name in self.inputs:
-            first, *rest = self.extents[name] or (None, None)
-            shape = [first if isinstance(first, int) else 1, *rest]
-            if self.extents[name] == ():
-                shape = []
-            if all(isinstance(extent, int) for extent in shape):
-                found[name] = TensorSpec(tuple(shape), self.dtypes[name])  # type: ignore[arg-type]
-        return found
-
-    def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write init_net.pb and predict_net.pb; see ``save_predictor``."""
-        shapes = {name: spec.shape for name, spec in self.specs.items()}
-        save_predictor(
-            directory, self.net, dict(self.parameters), inputs=self.inputs, outputs=self.outputs, shapes=shapes,
-            workspace=Workspace(),
-        )  # fmt: skip
-
-    def add_to(self, model: ModelHelper, *, frozen: Sequence[str] = ()) -> dict[str, BlobReference]:
-        """Append the net to a model that is to be trained; its constants become parameters with their values.
-
-        It can be called in the forward pass of ``Parallelize``. With ``read_onnx(..., training=True)`` normalization
-        and dropout are as in training, and a constant that was computed from a parameter is computed in the net.
-
-        Args:
-            model: has no backward pass yet; the inputs are blobs under its current name scope.
-            frozen: patterns of names (``fnmatch``) of parameters that keep their values, such as masks.
-
-        Returns:
-            The outputs by name.
-
-        Raises:
-            NetError: a node runs in ONNX's reference implementation, which has no gradient; a pattern fits nothing.
-            ArgumentError: an init net cannot hold the values of a parameter, for their type.
-        """
-        if self.reference_nodes:
-            raise NetError(
-                f"ONNX model {self.net.name!r} cannot be trained: nodes of the types "
-                f"{', '.join(self.reference_nodes)} run in ONNX's reference implementation, without gradients"
-            )
-        return add_net(model, self.net, self.parameters, self.trained, inputs=self.inputs, frozen=frozen)
-
-    def in_test_mode(self) -> ReadModel:
-        """Return what was read with ``training=True`` in test mode, with its parameters: to evaluate and export it.
-
-        Normalization is by the running averages, and Dropout drops nothing.
-        """
-        return dataclasses.replace(self, net=in_test_mode(self.net))
-
-    def predictor(self, **options: Any) -> Predictor:
-        """Return a predictor; options are those of ``Predictor``."""
-        known = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
-        given = {name: value for name, value in options.items() if value is not None or name not in known}
-        return Predictor(NetDef(), self.net, parameters=self.parameters, **{**known, **given})
-
-
-def read_onnx(
-    model: str | os.PathLike[str] | Any,
-    *,
-    reference: bool = True,
-    shapes: Mapping[str, Sequence[int | None]] | None = None,
-    training: bool = False,
-    most_folded: int = MOST_ELEMENTS,
-) -> ReadModel:
-    """Read a model.
-
-    Args:
-        model: a file, or an ``onnx.ModelProto``. External data are read from the model's folder.
-        reference: run unsupported nodes in ONNX's reference implementation, with a ``ReferenceNodeWarning``;
-            otherwise such a node is an error.
-        shapes: extents of inputs that the model leaves dynamic, by the input's name; None for one that stays so. Some
-            nodes, such as the interpolation of images, are operators only if they know their extents.
-        training: read a net to be trained, see ``ReadModel.training_model``: normalization by the batch and dropout
-            as in training, and nothing is folded that depends on a parameter.
-        most_folded: largest number of elements that constants computed while reading have at any time.
-
-    Raises:
-        NetError: ``shapes`` names no input of the model, or contradicts it.
-        OperatorError: a node is not supported, or not with these attributes; the message names it.
-        ParseError: the file is not an ONNX model.
-        OSError: it cannot be read.
-        DeviceError: the package onnx is not installed.
-
-    Nodes with only constant inputs are folded. Dropout, which does nothing in a predictor, is removed.
-    """
-    onnx = onnx_library()
-    import netbuilder.exchange.onnx.reading_choices
-    import netbuilder.exchange.onnx.reading_einsum
-    import netbuilder.exchange.onnx.reading_resize
-    import netbuilder.exchange.onnx.reading_rules
-    import netbuilder.exchange.onnx.reading_sequences
-    import netbuilder.exchange.onnx.reading_windows  # noqa: F401  (they register themselves)
-
-    options: dict[str, Any] = {"reference": reference, "training": training, "most_folded": most_folded}
-    if isinstance(model, (str, os.PathLike)):
-        read = _read_file(onnx, model, shapes or {}, options)
-    else:
-        check_external_data(model, None)
-        light, constants = without_constants(onnx, model)
-        read = Reader(onnx, with_shapes(light, shapes or {}), constants, **options).read()
-    if read.reference_nodes:
-        remedy = ""
-        if read.dynamic_nodes:
-            remedy = f"; {', '.join(read.dynamic_nodes)} need not, if shapes= gives the extents of the model's inputs"
-        warnings.warn(
-            f"ONNX model {read.net.name!r}: nodes of the types {', '.join(read.reference_nodes)} run in ONNX's "
-            f"reference implementation: slowly, on the CPU, without gradients (reference=False makes them errors)"
-            f"{remedy}",
-            ReferenceNodeWarning,
-            stacklevel=2,
-        )
-    return read
-
-
-def _read_file(
-    onnx: Any, path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int | None]], options: Mapping[str, Any]
-) -> ReadModel:
-    with files.naming(path):
-        try:
-            model, constants = load_model(onnx, path)
-            return Reader(onnx, with_shapes(model, shapes), constants, **options).read()
-        except UnicodeDecodeError as error:
-            raise ParseError(f"the model holds text that is not UTF-8: {error}") from None
 
 
 class Reader:

@@ -11,7 +11,7 @@ from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import mentioned_blobs, shares_names, subgraphs
 from netbuilder.proto import OperatorDef
-from netbuilder.proto.arguments import arguments
+from netbuilder.proto.arguments import arguments, made_at
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["check_dangling", "check_observable", "check_races"]
@@ -115,12 +115,11 @@ def check_races(place: Place) -> Iterator[Finding]:
             if first is None or blob in read or op.type in CROSSING or _depends(sources, index, first):
                 pass
             elif not _same(before := net.op[first], op):
-                made = f", made at {before.debug_info}" if before.debug_info else ""
                 yield place.finding(
                     Rule.RACE,
-                    f"it writes {blob!r}, which operator {first} {before.type}{made} writes too, nobody reads the "
-                    "blob between them, and neither depends on the other, so one of the values is lost; give one of "
-                    "the outputs another name, or order them by a control input",
+                    f"it writes {blob!r}, which operator {first} {before.type}{made_at(before)} writes too, nobody "
+                    "reads the blob between them, and neither depends on the other, so one of the values is lost; give "
+                    "one of the outputs another name, or order them by a control input",
                     index,
                     blob=blob,
                 )

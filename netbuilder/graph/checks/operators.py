@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from netbuilder.graph.checks.finding import Finding, Place, Rule
+from netbuilder.ops.core.fused_activation import as_fused
 from netbuilder.ops.core.instructions import check_kernel, device_of
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find, is_registered, operator_types
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.ops.core.unsupported import instead_of
-from netbuilder.ops.windows.fused import as_fused
 from netbuilder.proto import DeviceError, NetError
 
 __all__ = ["check_operators"]

@@ -9,6 +9,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.versions import reads_of, writes_of
 from netbuilder.ops.core.renaming import shares_names, subgraphs
 from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.proto.arguments import made_at
 
 __all__ = ["check_updates"]
 
@@ -59,11 +60,10 @@ def _trained_inputs(net: NetDef) -> list[str]:
 def _twice(blob: str, updates: list[_Step]) -> Finding:
     (at, first), *_, (place, last) = updates
     before = at.net.op[first]
-    made = f", made at {before.debug_info}" if before.debug_info else ""
     return place.finding(
         Rule.UPDATED_TWICE,
-        f"it updates the parameter {blob!r} with its gradient, which operator {first} {before.type}{made} has done "
-        "already in the same step; add one optimizer, once",
+        f"it updates the parameter {blob!r} with its gradient, which operator {first} {before.type}{made_at(before)} "
+        "has done already in the same step; add one optimizer, once",
         last,
         blob=blob,
     )

@@ -13,14 +13,14 @@ import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_blob_object, is_numeric
 from netbuilder.data.gc_paused import collection_paused
-from netbuilder.engines.adopted import adopt
 from netbuilder.engines.arrays import trim_heap
-from netbuilder.engines.engine import release_kernels
+from netbuilder.engines.engine import array_engine, release_kernels
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.checks import check_net, require_sound
 from netbuilder.graph.message import message_of
+from netbuilder.graph.net import Net
 from netbuilder.graph.observability import ALL
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.operator import TensorSpec
@@ -190,7 +190,7 @@ class Workspace:
         if is_numeric(value):
             pass
         elif hasattr(value, "__cuda_array_interface__"):
-            value = adopt(value)
+            value = array_engine((PROTO_CUDA, 0)).adopt(value)
             if value.dtype.kind not in "biuf":
                 raise NetError(
                     f"blob {name!r}: arrays of dtype {value.dtype} cannot be fed; convert them to integers, "
@@ -460,7 +460,9 @@ class Workspace:
             net.finish()
 
     def _net(self, name: Any) -> RuntimeNet:
-        main: Any = getattr(name, "net", None)  # a model: its own name may equal that of another model's net
+        # Of a model, the net: the model's own name may equal that of another model's net. Asking a Net for what it has
+        # not takes milliseconds, in which it looks for similar names.
+        main: Any = None if isinstance(name, Net) else getattr(name, "net", None)
         named: Any = main if hasattr(main, "Name") else name
         text = str(named.Name()) if hasattr(named, "Name") else getattr(name, "name", None) or str(name)
         net = self._nets.get(text)

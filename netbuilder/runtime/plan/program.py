@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from netbuilder.ops.core.fused_activation import as_fused
 from netbuilder.ops.core.instructions import (
     Instruction,
     check_kernel,
@@ -12,7 +13,6 @@ from netbuilder.ops.core.instructions import (
     located,
     read_instruction,
 )
-from netbuilder.ops.windows.fused import as_fused
 from netbuilder.proto import DeviceError, NetDef, NetError
 from netbuilder.runtime.plan.roles import assign_roles
 

@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from netbuilder.engines.adopted import adopt
 from netbuilder.engines.cuda import cublas
+from netbuilder.engines.cuda.array_engine import CuPyEngine
 from netbuilder.engines.cuda.capture import between_captures, capture, streams_of
 from netbuilder.engines.gpu import gpu, to_host
 from on_gpu import gpus
@@ -31,7 +31,7 @@ def test_an_array_of_another_library_is_adopted_after_a_capture():
     """CUDA refuses to wait for a whole GPU meanwhile, and ends the capture."""
     given, result = ones(0, 3), ones(0, 3)
     found = []
-    thread = threading.Thread(target=lambda: found.append(adopt(given)))
+    thread = threading.Thread(target=lambda: found.append(CuPyEngine().adopt(given)))
 
     def call():
         thread.start()

@@ -8,8 +8,9 @@ import pytest
 from netbuilder.engines.cuda.code import BFLOAT16, Places
 from netbuilder.engines.cuda.elementwise import BoundProgram, elementwise
 from netbuilder.engines.gpu import gpu
+from netbuilder.engines.programs import NotTraced
 from netbuilder.engines.random import uniform
-from netbuilder.engines.tracing import NotTraced, Tracer
+from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find

@@ -5,7 +5,7 @@ import pytest
 
 from machine_code import run_traced
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.tracing import numpy_function
+from netbuilder.engines.programs import numpy_function
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
 

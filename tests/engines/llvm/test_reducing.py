@@ -11,7 +11,8 @@ from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import Rows, Work
 from netbuilder.engines.llvm.reducing import reducing
 from netbuilder.engines.llvm.reductions import reduced_code
-from netbuilder.engines.tracing import NotTraced, Tracer
+from netbuilder.engines.programs import NotTraced
+from netbuilder.engines.tracing import Tracer
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.operator import decode, spec_of
 from netbuilder.ops.core.registry import find

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import strategies as st
 
 from netbuilder.graph.gradient_context import operator_gradient
-from netbuilder.ops.windows.fused import ConvRelu, SumRelu, as_fused
+from netbuilder.ops.core.fused_activation import as_fused
+from netbuilder.ops.windows.fused import ConvRelu, SumRelu
 from netbuilder.proto import ArgumentError, GradientError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

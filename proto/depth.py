@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 from netbuilder.proto.netbuilder_pb2 import NetDef
 
-__all__ = ["MOST_NESTED", "deep_nets", "nesting"]
+__all__ = ["FRAMES", "MOST_NESTED", "deep_nets", "nesting"]
 
 MOST_NESTED = 1_000
 """How deep nets may lie within one another: so deep, files are read and nets are run."""
 
 # Some nine Python frames for each of 1,000 nets within one another that run; C's stack of 8 MiB holds them.
-_FRAMES = 10_000
+FRAMES = 10_000
 
 _lock = threading.Lock()
 _users = 0
@@ -48,7 +48,7 @@ def deep_nets() -> Iterator[None]:
     with _lock:
         if _users == 0:
             _frames_before = sys.getrecursionlimit()
-            sys.setrecursionlimit(max(_frames_before, _FRAMES))
+            sys.setrecursionlimit(max(_frames_before, FRAMES))
             _lift(True)
         _users += 1
     try:

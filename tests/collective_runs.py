@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import OneRank
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_op

@@ -485,7 +485,7 @@ class CudnnDouble:
     cudnnGraphNotSupportedError = NotSupported
 
     def __init__(self):
-        self._handles, self._numbers = {}, itertools.count(7000)
+        self.handles, self._numbers = {}, itertools.count(7000)
         self.ran_graphs, self.graphs = [], []
         self.unsupported = set()  # kinds of operations that a test wants refused
 
@@ -494,17 +494,17 @@ class CudnnDouble:
 
     def create_handle(self):
         number = next(self._numbers)
-        self._handles[number] = [_runtime().getDevice(), None]
+        self.handles[number] = [_runtime().getDevice(), None]
         return number
 
     def destroy_handle(self, handle):
-        device, _ = self._handles.pop(handle)
+        device, _ = self.handles.pop(handle)
         if device != _runtime().getDevice():
             raise Invalid("a handle is freed on another GPU than its own")
         _runtime().deviceSynchronize()
 
     def set_stream(self, *, handle, stream):
-        self._handles[handle][1] = stream
+        self.handles[handle][1] = stream
 
     def pygraph(self, **options):
         made = _Graph(self, **options)
@@ -537,7 +537,7 @@ class CudnnDouble:
 
     def ran(self, graph, handle, pointers, scratch, reads, writes, do):
         """Run a graph on the stream of a handle; ``scratch`` is where its workspace begins, and its size."""
-        device, stream = self._handles[handle]
+        device, stream = self.handles[handle]
         if device != _runtime().getDevice() or stream != _current_stream():
             raise Invalid("a handle is used on another GPU or stream than the current one")
         kinds = tuple(node.kind for node in graph.nodes)
@@ -563,7 +563,7 @@ def cudnn_double():
     """Let netbuilder take the double for cuDNN; yields it."""
     made = CudnnDouble()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(library, "_found", lambda: (made, ""))
-        patch.setattr(library, "_handles", library._new_handles())
-        patch.setattr(compiled, "_graphs", {})
+        patch.setattr(library, "found_library", lambda: (made, ""))
+        patch.setattr(library, "thread_handles", library.new_handles())
+        patch.setattr(compiled, "built_graphs", {})
         yield made

@@ -98,8 +98,8 @@ def searched(recipe: Recipe, limit: int | None, gpu: Any) -> tuple[int, int, int
         return 1 / (1 + index)
 
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {CACHE_VARIABLE: folder}):
-        with patch.object(compiled, "_machine", lambda: "described"), patch.object(compiled, "_time", time):
-            assert compiled._build_fastest(builder, recipe, limit, False)
+        with patch.object(compiled, "machine", lambda: "described"), patch.object(compiled, "_time", time):
+            assert compiled.build_fastest(builder, recipe, limit, False)
     graph = builder.graph
     scratch = graph.get_workspace_size_plan_at_index(measured[-1])
     return int(graph.get_execution_plan_count()), len(measured), int(scratch)

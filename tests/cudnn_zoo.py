@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder import zoo
 from netbuilder.engines.cuda import cublas
-from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.cuda.steps import Step
 from netbuilder.engines.cudnn import kernels_conv, kernels_dense, kernels_norm
 from netbuilder.engines.cudnn.graphs import Recipe

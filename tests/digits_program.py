@@ -11,17 +11,10 @@ import numpy as np
 
 from netbuilder.data import digits
 from netbuilder.distributed import Rendezvous
-from netbuilder.model import ModelHelper, brew
 from process_training import Case, train_case
+from toy_models import layers
 
 __all__ = ["DIGITS"]
-
-
-def layers(model: ModelHelper, loss_scale: float) -> list[Any]:
-    """Two layers: data (N, 64), label (N,) of 10 classes."""
-    x = brew.relu(model, brew.fc(model, "data", "fc1", 64, 32), "relu")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 32, 10), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
 
 
 class _Digits(Case):
@@ -32,7 +25,7 @@ class _Digits(Case):
             yield {"data": data[first : first + 64], "label": labels[first : first + 64].astype(np.int32)}
 
 
-DIGITS = _Digits(layers, {"data": (64,), "label": 10})
+DIGITS = _Digits(layers(64, 32, 10), {"data": (64,), "label": 10})
 
 
 def main() -> None:

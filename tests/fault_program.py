@@ -21,7 +21,8 @@ import numpy as np
 from netbuilder import ModelHelper, Workspace, parallel, save_checkpoint
 from netbuilder.distributed import Rendezvous
 from netbuilder.distributed.transport.mpi import MpiCommunicator
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import mlp
 
 __all__ = ["STEPS"]
 

@@ -106,10 +106,10 @@ class PaddedEngine(Engine):
 @contextlib.contextmanager
 def installed(monkeypatch, cls):
     """Let netbuilder find an engine; its kernels are removed at the end."""
-    sources = {**engines._sources(), cls.name: f"{cls.__module__}:{cls.__qualname__}"}
+    sources = {**engines.sources(), cls.name: f"{cls.__module__}:{cls.__qualname__}"}
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "_sources", lambda: sources)
-        patch.setattr(engines, "_found", dict(engines._found))
+        patch.setattr(engines, "sources", lambda: sources)
+        patch.setattr(engines, "found_engines", dict(engines.found_engines))
         try:
             yield engines.find_engine(cls.name)
         finally:

@@ -5,7 +5,7 @@ import pytest
 
 from netbuilder.engines import onednn
 from netbuilder.engines.onednn import declarations as c
-from netbuilder.engines.onednn.layout import channel_blocked, image_view
+from netbuilder.engines.onednn.blocked_layout import channel_blocked, image_view
 from netbuilder.engines.onednn.library import dnnl
 from netbuilder.ops.core.operator import TensorSpec
 from prepared import Value

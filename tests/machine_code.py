@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from netbuilder.engines.llvm.rows import Rows, Work, made
+from netbuilder.engines.llvm.argument_rows import Rows, Work, made
 from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.operator import spec_of
 from netbuilder.proto import OperatorDef

@@ -8,7 +8,8 @@ import numpy as np
 
 from netbuilder import ModelHelper, Workspace, parallel
 from netbuilder.distributed import Rendezvous
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import mlp
 
 
 def main(mistake: str, folder: str) -> None:

@@ -10,9 +10,8 @@ import time
 
 import numpy as np
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.distributed.transport.mpi import mpi
-from netbuilder.engines.rows import order_in_row
+from netbuilder.engines.buffer_rows import order_in_row
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

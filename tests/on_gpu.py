@@ -56,9 +56,9 @@ def gpus(devices, *, access=True):
             patch.setattr(array_module(PROTO_CUDA).cuda.runtime, "deviceCanAccessPeer", lambda device, peer: 0)
         double = NcclDouble()
         patch.setattr(gpus_of_process, "_made", {})
-        patch.setattr(nccl, "_module", lambda: double)
-        patch.setattr(nccl, "_groups", {})
-        patch.setattr(cublas, "_handles", cublas._new_handles())
+        patch.setattr(nccl, "nccl_module", lambda: double)
+        patch.setattr(nccl, "groups", {})
+        patch.setattr(cublas, "thread_handles", cublas.new_handles())
         peers.can_access_peer.cache_clear()
         try:
             yield found

@@ -15,18 +15,18 @@ from golden_builders import ROWS_READ, TABLE_COLUMNS, names_of_calls
 from netbuilder import graph, optimizers, parallel
 from netbuilder.caffe2.python import data_parallel_model
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import ModelHelper
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
+from toy_models import mlp
 
 __all__ = [
     "OPTIMIZERS",
     "Task",
-    "convnet",
     "distance",
     "golden_parallel",
-    "mlp",
+    "in_float64",
     "no_input",
     "parallelize",
     "train",
@@ -43,22 +43,6 @@ OPTIMIZERS: dict[str, Callable[[ModelHelper], Any]] = {
 
 def no_input(model: ModelHelper) -> None:
     """Add nothing: tests feed the blobs of a batch."""
-
-
-def mlp(model: ModelHelper, loss_scale: float) -> list[Any]:
-    """Two layers: data (N, 6), label (N,) of 4 classes."""
-    x = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "fc1")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
-def convnet(model: ModelHelper, loss_scale: float) -> list[Any]:
-    """A residual block and pooling, no normalization: data (N, 3, 8, 8), label (N,) of 4 classes."""
-    x = brew.relu(model, brew.conv(model, "data", "conv1", 3, 4, kernel=3, pad=1), "conv1")
-    y = brew.conv(model, x, "conv2", 4, 4, kernel=3, pad=1)
-    x = brew.average_pool(model, brew.sum(model, [x, y], "block"), "pooled", kernel=8)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
 
 
 @dataclass
@@ -124,6 +108,14 @@ def train(
                 prepare(workspace)
         parallel.RunNet(model, workspace=workspace)
     return model, record, workspace
+
+
+def in_float64(workspace: Workspace) -> None:
+    """Convert all values in float32 to float64."""
+    for name in workspace.blobs():
+        spec = workspace.spec(name)
+        if spec is not None and spec.dtype == np.float32:
+            workspace.feed(name, workspace.fetch(name).astype(np.float64))
 
 
 def distance(got: Sequence[Any], want: Sequence[Any]) -> float:

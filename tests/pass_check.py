@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry, for all tests: conftest imports this)
 from netbuilder.graph.defuse import undefined_inputs
+from netbuilder.graph.message import message_of
 from netbuilder.graph.versions import number_versions
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.windows.fused import as_fused
 from netbuilder.passes.device_check import device_faults
-from netbuilder.passes.net_pass import PassContext, PassResult
+from netbuilder.passes.net_pass import NetPass, PassContext, PassResult
 from netbuilder.proto import NetDef, NetError, OperatorDef
 
-__all__ = ["check_pass"]
+__all__ = ["checked_call"]
+
+_call = NetPass.__call__
 
 
-def check_pass(name: str, before: NetDef, net: NetDef, context: PassContext, result: PassResult) -> None:
+def checked_call(self: Any, net: Any, context: PassContext | None = None, **options: Any) -> PassResult:
+    """Call a pass, in the place of ``NetPass.__call__``, and check its result."""
+    net, before = message_of(net), NetDef()
+    before.CopyFrom(net)
+    result = _call(self, net, context, **options)
+    _check(self.__name__, before, net, context or PassContext(), result)
+    return result
+
+
+def _check(name: str, before: NetDef, net: NetDef, context: PassContext, result: PassResult) -> None:
     """Raise AssertionError, with all faults, if a pass changed the net that it was given or returned a wrong one.
 
     A fault that the net had before is not the pass's.

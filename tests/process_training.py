@@ -17,13 +17,14 @@ import numpy as np
 
 from netbuilder import parallel
 from netbuilder.distributed import Rendezvous, require_equal_blobs
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew, rnn
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, convnet, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import chain, convnet, dropped, mlp, normalized, scaled_loss
 
 __all__ = ["CASES", "CASES_OF_FOUR", "DEVICES", "SHARED", "Case", "build_case", "results", "train_built", "train_case"]
 
@@ -33,40 +34,12 @@ DEVICES = 4
 ROWS, WIDTH, HIDDEN, LENGTH = 9, 3, 4, 5
 
 
-def normalized(model: ModelHelper, loss_scale: float) -> list[Any]:
-    """Convolution with batch normalization: data (N, 3, 8, 8), label (N,) of 4 classes."""
-    x = brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1)
-    x = brew.relu(model, brew.spatial_bn(model, x, "bn", 4, is_test=False), "relu")
-    x = brew.average_pool(model, x, "pooled", kernel=8)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
-def deep(model: ModelHelper, loss_scale: float) -> list[Any]:
-    """Six layers of one size, so that most of the memory is in outputs that can be made again: data (N, 3, 8, 8)."""
-    x, channels = "data", 3
-    for i in range(6):
-        x = brew.relu(model, brew.conv(model, x, f"conv{i}", channels, 16, kernel=3, pad=1), f"relu{i}")
-        channels = 16
-    x = brew.average_pool(model, x, "pooled", kernel=8)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 16, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
-def dropped(model: ModelHelper, loss_scale: float) -> list[Any]:
-    """Two layers with dropout between them: data (N, 6), label (N,) of 4 classes."""
-    x = brew.dropout(model, brew.fc(model, "data", "fc1", 6, 16), "dropped", ratio=0.5, is_test=False)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 16, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
 def lstm(model: ModelHelper, loss_scale: float) -> list[Any]:
     """The last state of an LSTM over sequences of different lengths: seq (N, steps, 3), lengths (N,), label (N,)."""
     steps = model.net.Transpose("seq", "steps", axes=[1, 0, 2])
     last = rnn.LSTM(model, steps, "lengths", None, WIDTH, HIDDEN, scope="lstm", outputs_with_grads=(1,))[1]
     rows, _ = model.net.Reshape(last, ["rows", "rows_shape"], shape=[-1, HIDDEN])
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "scores", HIDDEN, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, rows, "scores", HIDDEN, 4), loss_scale)
 
 
 def table(model: ModelHelper, name: str) -> Any:
@@ -79,16 +52,14 @@ def looked_up(model: ModelHelper, loss_scale: float, tables: list[Any] | None = 
     pairs = [(one, "first"), (two, "first"), (one, "second")]
     rows = [model.net.Gather([from_table, index], f"rows{n}") for n, (from_table, index) in enumerate(pairs)]
     x = model.net.Concat(rows, ["x", "x_split"], axis=1)[0]
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 3 * WIDTH, 4), "label"], ["softmax", "loss"])
-    return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc", 3 * WIDTH, 4), loss_scale)
 
 
 def scaled_by_common(model: ModelHelper, loss_scale: float, shared: list[Any] | None = None) -> list[Any]:
     """A layer whose weights and biases exist once, outside the replicas: data (N, 6), label (N,) of 4 classes."""
     assert shared is not None
     x = model.net.FC(["data", *shared], "fc1")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc2", 8, 4), loss_scale)
 
 
 def common_layer(model: ModelHelper) -> list[Any]:
@@ -191,7 +162,7 @@ CASES = {
     "weighted means of micro-batches": Case(weighted, OF_WEIGHTS, (24, 13), options={"accumulate_steps": 2}),
     "updates on one device": Case(options={"reduce_update_broadcast": True}),
     "shared memory": Case(convnet, IMAGES, options={"optimize_gradient_memory": True}),
-    "a memory budget": Case(deep, IMAGES, options={"memory_budget": 0.95}),
+    "a memory budget": Case(chain(6, 16, normalized=False), IMAGES, options={"memory_budget": 0.95}),
     "only outputs kept": Case(options={"dynamic_memory_management": True, "blobs_to_keep": ["fc1"]}),
     "blocks": Case(
         options={"block_momentum": 0.5, "add_blobs_to_sync": ["fc2_b_momentum"], "warmup_iterations": 1},
@@ -339,8 +310,7 @@ def check_that_nets_are_compared(devices: int, place: Rendezvous) -> None:
 
     def forward(model: ModelHelper, loss_scale: float) -> list[Any]:
         x = brew.fc(model, "data", "fc", 6, 4 if place.shard_id else 5)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     without_store = dataclasses.replace(place, store=None)
     number = place.shard_id % 2 + 1  # of devices

@@ -10,7 +10,8 @@ import numpy as np
 
 from netbuilder import ModelHelper, Workspace, parallel
 from netbuilder.distributed import Rendezvous, require_equal_blobs
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import mlp
 
 
 def main(folder: Path, run_id: str, steps: int) -> None:

@@ -18,7 +18,7 @@ WRITERS = {
     "netbuilder/data/minidb.py": "appends, and writes a mark",
     "ops/control/print_op.py": "a log to append to",
     "netbuilder/distributed/stores/file.py": "os.open of a lock",
-    "netbuilder/distributed/failure/start_watch.py": "/proc",
+    "netbuilder/distributed/transport/start_watch.py": "/proc",
     "netbuilder/engines/llvm/machine.py": "/proc, and object files of its own folder of the cache",
     "netbuilder/engines/onednn/autotune.py": "/proc",
     "proto/files.py": "here",

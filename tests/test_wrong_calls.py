@@ -14,6 +14,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import ArgumentError, DeviceOption, NetDef, NetError, files
 from netbuilder.runtime import LossReader, Prefetch, Workspace
+from toy_models import scaled_loss
 from wrong_calls import VALUES, bare_errors
 
 ROWS, LABELS = np.arange(12, dtype=np.float32).reshape(4, 3), np.zeros(4, np.int32)
@@ -21,8 +22,7 @@ FOR_EVER = VALUES[7]  # iterations
 
 
 def forward(model, loss_scale):
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 3, 2), "label"], ["softmax", "loss"])
-    return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, "data", "fc", 3, 2), loss_scale)
 
 
 def sgd(model):

@@ -10,8 +10,8 @@ import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.lane import Lane
-from netbuilder.distributed.transport.session import Session
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.session import Session
+from netbuilder.distributed.worlds.world import CommonWorld
 
 __all__ = ["ThreadCommunicator", "end_lanes", "on_ranks", "thread_sessions", "thread_worlds", "use_thread_worlds"]
 
@@ -162,7 +162,9 @@ def use_thread_worlds(monkeypatch: Any, size: int) -> None:
     sessions, meetings, lock = thread_sessions(size), dict[str, _Meeting](), threading.Lock()
     worlds: dict[tuple[str, int], CommonWorld] = {}
 
-    def create_world(name: str, size: int, rank: int, timeout: float | None = None) -> CommonWorld:
+    def create_world(
+        name: str, size: int, rank: int, timeout: float | None = None, store: Any = None, gpus: Any = ()
+    ) -> CommonWorld:
         with lock:
             meeting = meetings.setdefault(name, _Meeting(size))
         if (name, rank) not in worlds:

@@ -54,7 +54,7 @@ def signal_in(phase: str, number: int) -> Iterator[None]:
             wrapped = _nth(real, count, lambda: os.kill(os.getpid(), number))
             stack.enter_context(mock.patch.object(owner, function, wrapped))
         if phase == "again":
-            stack.enter_context(mock.patch.object(stopping, "_SAME", 0.0))
+            stack.enter_context(mock.patch.object(stopping, "SAME", 0.0))
         yield
 
 

@@ -15,13 +15,13 @@ from netbuilder.zoo.resnext import create_resnext
 
 __all__ = ["built", "create_small_inception", "create_small_resnext", "operators", "parameter_count"]
 
-_BRANCHES = inception._Branches(16, 16, 24, 8, 16, 8)
+_BRANCHES = inception.Branches(16, 16, 24, 8, 16, 8)
 
 
 def create_small_inception(*args: Any, **kwargs: Any) -> Any:
     """As ``create_inception_v1``: its stem, and one narrow module in each of the three stages."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inception, "_STAGES", {stage: {"a": _BRANCHES} for stage in (3, 4, 5)})
+        patch.setattr(inception, "STAGES", {stage: {"a": _BRANCHES} for stage in (3, 4, 5)})
         return inception.create_inception_v1(*args, **kwargs)
 
 

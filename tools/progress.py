@@ -6,9 +6,9 @@ import sys
 import time
 from typing import Any
 
-__all__ = ["EpochProgress", "Progress"]
+__all__ = ["EVERY", "EpochProgress", "Progress"]
 
-_EVERY = 60.0  # seconds between plain lines
+EVERY = 60.0  # seconds between plain lines
 
 
 class Progress:
@@ -23,7 +23,7 @@ class Progress:
 
     def __init__(self, title: str, total: int | None, unit: str = "image", *, shown: bool = True) -> None:
         self._title, self._total, self._unit = title, total, unit
-        self._every = _EVERY if shown else float("inf")
+        self._every = EVERY if shown else float("inf")
         self._done = 0
         self._began = self._shown = time.perf_counter()
         self._bar: Any = None

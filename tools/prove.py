@@ -23,16 +23,16 @@ from netbuilder.tools.proof.table import MODELS, References, Run, runs_of
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
 
-__all__ = ["Entry", "entries", "main", "places_of"]
+__all__ = ["BOUNDS", "SCALE", "Entry", "entries", "main", "places_of"]
 
 DEVICES = (1, 2, 3, 4, 8)
 
 _OPTIONS = ("dtype", "memory_budget", "shared_model")
 
 # Of bfloat16: the distance of its numbers between 1 and 2. Of float16: twice that, since gradients of filters have it.
-_BOUNDS = {"float32": 1e-5, "bfloat16": 2**-7, "float16": 2**-9}
+BOUNDS = {"float32": 1e-5, "bfloat16": 2**-7, "float16": 2**-9}
 
-_SCALE = GradientScaling(initial=2.0**10)  # with which no step of these models overflows: all trainings skip none
+SCALE = GradientScaling(initial=2.0**10)  # with which no step of these models overflows: all trainings skip none
 
 
 class Entry(NamedTuple):
@@ -112,7 +112,7 @@ def places_of(devices: Sequence[int], processes: Sequence[int]) -> list[tuple[in
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table as the command line says; return 1 if an entry is above the bound."""
     options, chosen, places = _parse(arguments)
-    bound = _BOUNDS[options.dtype or "float32"] if options.bound is None else options.bound
+    bound = BOUNDS[options.dtype or "float32"] if options.bound is None else options.bound
     for name in chosen:
         if without := [method for method in options.methods if not has_options(method, [name])]:
             print(f"left out, since these methods have no {name}: {', '.join(without)}")
@@ -169,7 +169,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[_Options, dict[str, Any], l
     if on_gpus:
         chosen["cpu_device"] = False
     if options.dtype == "float16":
-        chosen["gradient_scaling"] = _SCALE
+        chosen["gradient_scaling"] = SCALE
     return options, chosen, places
 
 
@@ -284,7 +284,7 @@ class _Options:
     dtype: str | None = option(
         "type in which activations are stored, also on the one device that is compared with (default: float32); "
         "float16 is for GPUs (--gpus), and for models whose gradients are dense, since it scales them",
-        choices=list(_BOUNDS),
+        choices=list(BOUNDS),
     )
     memory_budget: str | None = option(
         "memory of a step on several devices, in bytes or as a fraction such as 0.95; compared with one device "
@@ -298,7 +298,7 @@ class _Options:
     )
     bound: float | None = option(
         "exit with status 1 if a difference is larger "
-        f"(default: {', '.join(f'{bound:.0e} with {dtype}' for dtype, bound in _BOUNDS.items())})",
+        f"(default: {', '.join(f'{bound:.0e} with {dtype}' for dtype, bound in BOUNDS.items())})",
         type=real_number(0),
     )
     json: str | None = option("also write all differences as JSON", metavar="FILE")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from netbuilder.distributed.transport.world import create_world
+from netbuilder.distributed.worlds.world import create_world
 from netbuilder.engines.engine import find_engine
 from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster
 from netbuilder.parallel.simulation.links import Link, bandwidth_of, seconds_of

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -15,7 +15,7 @@ __all__ = ["Isru", "IsruGradient"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Isru(Operator):
     """Y = X / sqrt(1 + alpha * X ** 2).
 
@@ -42,7 +42,7 @@ def isru(op: Isru, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IsruGradient(Operator):
     """dX = dY / (1 + alpha * X ** 2) ** 1.5."""
 

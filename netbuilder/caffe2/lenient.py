@@ -20,15 +20,15 @@ from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, OperatorDef, UsageError
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["IgnoredArgumentWarning", "LenientNet", "build_leniently", "warn_ignored"]
+__all__ = ["IgnoredArgumentWarning", "LenientNet", "build_leniently", "logged_repeated_rows", "warn_ignored", "warned"]
 
 
 class IgnoredArgumentWarning(UserWarning):
     """An operator or builder got an argument that it does not read; raised once per type and argument."""
 
 
-_warned: set[tuple[str, str]] = set()
-_logged_repeated_rows: list[str] = []
+warned: set[tuple[str, str]] = set()
+logged_repeated_rows: list[str] = []
 _LOG = logging.getLogger("netbuilder")
 
 
@@ -52,9 +52,9 @@ def build_leniently(
 
 def warn_ignored(owner: str, name: str, text: str) -> None:
     """Warn, once per pair, that an operator type or builder ignores an argument; the message ends with ``text``."""
-    if (owner, name) not in _warned:
+    if (owner, name) not in warned:
         warn_user(f"{owner}: ignored argument {name!r}{text}", IgnoredArgumentWarning)
-        _warned.add((owner, name))
+        warned.add((owner, name))
 
 
 class _EveryNet(type):
@@ -150,8 +150,8 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
 
     def repeated_rows(self, gradient: GradientSlice) -> str:
         """See ``Net.repeated_rows``: as in Caffe2, they update the table one after another; logged once."""
-        if not _logged_repeated_rows:
-            _logged_repeated_rows.append(str(gradient.values))
+        if not logged_repeated_rows:
+            logged_repeated_rows.append(str(gradient.values))
             _LOG.warning(
                 "%s: an index that occurs several times updates its row that often, one after another, as in Caffe2; "
                 "results depend on the order and on the number of devices; sparse_dedup_aggregator='sum' adds the "

@@ -98,11 +98,11 @@ class BlobsQueue(BoundedQueue):
             while len(self._records) >= self.capacity:
                 if self._closed:
                     raise self._refusal("is closed, and full")
-                waited = self._wait(self._not_full, deadline, timeout, "full")
+                waited = self._wait(self.not_full, deadline, timeout, "full")
                 self._write_wait += waited
             self._records.append(record)
             self._written += 1
-            self._not_empty.notify()
+            self.not_empty.notify()
 
     def read(self, timeout: float = 0.0) -> Sequence[Any]:
         """Remove and return the first record, as soon as there is one.
@@ -120,11 +120,11 @@ class BlobsQueue(BoundedQueue):
             while not self._records:
                 if self._closed:
                     raise self._refusal("is closed, and nothing is left in it to read")
-                waited = self._wait(self._not_empty, deadline, timeout, "empty")
+                waited = self._wait(self.not_empty, deadline, timeout, "empty")
                 self._read_wait += waited
             record = self._records.popleft()
             self._read += 1
-            self._not_full.notify()
+            self.not_full.notify()
             return record
 
     def _wait(self, condition: threading.Condition, deadline: float | None, timeout: float, what: str) -> float:

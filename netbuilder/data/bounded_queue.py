@@ -36,8 +36,8 @@ class BoundedQueue(BlobObject):
     def renew(self) -> None:
         """Replace the locks: the threads that wait for them do not exist in a forked process."""
         self._lock = threading.Lock()
-        self._not_full = threading.Condition(self._lock)
-        self._not_empty = threading.Condition(self._lock)
+        self.not_full = threading.Condition(self._lock)
+        self.not_empty = threading.Condition(self._lock)
 
     @property
     def closed(self) -> bool:
@@ -54,8 +54,8 @@ class BoundedQueue(BlobObject):
             self._closed = True
             if self._error is None:
                 self._error = error
-            self._not_full.notify_all()
-            self._not_empty.notify_all()
+            self.not_full.notify_all()
+            self.not_empty.notify_all()
 
     def _refusal(self, what: str) -> QueueClosedError:
         reason = f": {type(self._error).__name__}: {self._error}" if self._error is not None else ""

@@ -19,7 +19,7 @@ from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.structured_text import parse_json
 from netbuilder.proto.whole_file import write_text
 
-__all__ = ["class_names_file", "read_class_names", "write_named_records"]
+__all__ = ["class_names_file", "pending_file", "read_class_names", "write_named_records"]
 
 PathLike = str | os.PathLike[str]
 
@@ -29,7 +29,7 @@ def class_names_file(path: PathLike) -> Path:
     return _next_to(path, ".classes.txt")
 
 
-def _pending_file(path: PathLike) -> Path:
+def pending_file(path: PathLike) -> Path:
     """Return the file with the names of a database that is being replaced, and the checksum of its records."""
     return _next_to(path, ".classes.pending.json")
 
@@ -86,7 +86,7 @@ def write_named_records(
         if not checksum.count:
             raise NetError(f"{os.fspath(path)!r}: there are no records to write")
         pending = {"records": str(checksum), "classes": list(classes)}
-        write_text(_pending_file(path), json.dumps(pending, ensure_ascii=False) + "\n")
+        write_text(pending_file(path), json.dumps(pending, ensure_ascii=False) + "\n")
 
     count = write_records(path, db_type, announced())  # replaces the old database after the last record
     _finish(path, db_type)
@@ -95,7 +95,7 @@ def write_named_records(
 
 def _finish(path: PathLike, db_type: str) -> None:
     """Complete a replacement: write pending names to the text file if they belong to the existing database."""
-    if not _pending_file(path).is_file():
+    if not pending_file(path).is_file():
         return
     try:
         pending = _read_pending(path)
@@ -107,12 +107,12 @@ def _finish(path: PathLike, db_type: str) -> None:
             write_text(class_names_file(path), "".join(f"{name}\n" for name in pending[1]))
         else:
             class_names_file(path).unlink(missing_ok=True)
-    _pending_file(path).unlink()
+    pending_file(path).unlink()
 
 
 def _read_pending(path: PathLike) -> tuple[str, tuple[str, ...]] | None:
     """Return the checksum and the names of a replacement that has begun; None: there is none."""
-    file = _pending_file(path)
+    file = pending_file(path)
     if not file.is_file():
         return None
     try:

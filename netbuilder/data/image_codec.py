@@ -30,6 +30,7 @@ __all__ = [
     "encode_jpeg",
     "image_libraries",
     "jpeg_size",
+    "load",
     "mirror_image",
     "resize_image",
     "split_channels",
@@ -50,7 +51,8 @@ GRAY_WEIGHTS = np.array([0.114, 0.587, 0.299], np.float32)
 
 
 @functools.cache
-def _load(name: str) -> ModuleType | None:
+def load(name: str) -> ModuleType | None:
+    """Return the module of a library for images; None if it is not installed."""
     first = LIBRARIES[name] not in sys.modules
     try:
         module = importlib.import_module(LIBRARIES[name])
@@ -67,14 +69,14 @@ def _load(name: str) -> ModuleType | None:
 
 def image_libraries() -> list[str]:
     """Return the names of the libraries that are installed, the preferred one first."""
-    return [name for name in LIBRARIES if _load(name) is not None]
+    return [name for name in LIBRARIES if load(name) is not None]
 
 
 def _library(names: tuple[str, ...], requested: str | None, what: str) -> tuple[str, Any]:
     if requested is not None and requested not in LIBRARIES:
         raise NetError(f"unknown library {requested!r} for images; known: {list(LIBRARIES)}")
     for name in names if requested is None or requested not in names else (requested,):
-        if (module := _load(name)) is not None:
+        if (module := load(name)) is not None:
             return name, module
     raise DeviceError(
         f"{what} needs a library for images: pip install pillow, or, faster, simplejpeg and opencv-python-headless "
@@ -113,15 +115,15 @@ def decode_image(
     """
     if not data:
         raise ParseError(f"{where}: is empty, not an image")
-    check_image_size(data, where, max_pixels, None if data[:3] == _JPEG or data[:4] == _PNG else _load("pillow"))
+    check_image_size(data, where, max_pixels, None if data[:3] == _JPEG or data[:4] == _PNG else load("pillow"))
     pixels = _as_stored(data, color, where, library, scratch)
     orientation = find_orientation(data) if upright else 1
-    return pixels if orientation == 1 else turned(pixels, orientation, _load("opencv"))
+    return pixels if orientation == 1 else turned(pixels, orientation, load("opencv"))
 
 
 def _as_stored(data: Bytes, color: bool, where: str, library: str | None, scratch: Scratch | None) -> Array:
     what, jpeg = "decoding", data[:3] == _JPEG
-    if jpeg and library in _QUICK and (module := _load("simplejpeg")) is not None:
+    if jpeg and library in _QUICK and (module := load("simplejpeg")) is not None:
         pixels = _by_simplejpeg(module, data, color, where, scratch)
         if pixels is not None:
             return pixels
@@ -138,7 +140,7 @@ def jpeg_size(data: Bytes, library: str | None = None, *, upright: bool = True) 
         data: the bytes of the file, of any format.
         library, upright: see ``decode_image``.
     """
-    module = _load("simplejpeg") if library in _QUICK and data[:3] == _JPEG else None
+    module = load("simplejpeg") if library in _QUICK and data[:3] == _JPEG else None
     if module is None:
         return None
     header = _jpeg_header(module, data)
@@ -280,7 +282,7 @@ def mirror_image(pixels: Array, *, scratch: Scratch | None = None) -> Array:
         pixels: uint8 or float32.
         scratch: buffer for the result; None: a new one.
     """
-    module = _load("opencv")
+    module = load("opencv")
     if module is None or pixels.shape[2] not in (1, 3):
         return pixels[:, ::-1]
     flat = pixels if pixels.shape[2] == 3 else pixels[:, :, 0]
@@ -298,7 +300,7 @@ def split_channels(pixels: Array, *, mirrored: bool = False, scratch: Scratch | 
         mirrored: mirror them, too.
         scratch: buffer for the result; None: a new one.
     """
-    module = _load("opencv")
+    module = load("opencv")
     if module is None or pixels.shape[2] != 3 or scratch is None or pixels.dtype != np.uint8:
         return _split(module, mirror_image(pixels) if mirrored else pixels)
     height, width, channels = pixels.shape

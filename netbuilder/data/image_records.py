@@ -18,7 +18,7 @@ from netbuilder.data.scratch import Scratch
 from netbuilder.data.tensor_records import proto_to_tensor, proto_values, tensor_to_proto
 from netbuilder.proto import NetError, ParseError, TensorProto, TensorProtos
 
-__all__ = ["ImageRecord", "describe_record", "image_record", "read_image_record"]
+__all__ = ["ImageRecord", "describe_record", "encoded_image", "image_record", "read_image_record"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -188,7 +188,7 @@ def _number(text: bytes) -> int:
     return number
 
 
-def _encoded_image(value: bytes) -> tuple[memoryview, int] | None:
+def encoded_image(value: bytes) -> tuple[memoryview, int] | None:
     """Return the image file in the usual record, and where its first tensor ends; None if the record has another form.
 
     This avoids the protobuf library, which would copy each image several times.
@@ -204,7 +204,7 @@ def _encoded_image(value: bytes) -> tuple[memoryview, int] | None:
 
 
 def _of_protos(value: bytes, where: str) -> ImageRecord:
-    quick = _encoded_image(value)
+    quick = encoded_image(value)
     if quick is not None:
         rest = value[quick[1] :]
         try:

@@ -1,4 +1,4 @@
-"""Objects in blobs, other than tensors, that can be stored in files: counters, cursors, mutexes."""
+"""Objects in blobs, other than tensors, that can be stored in files: counters, cursors, indexes, maps, mutexes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.data.counter import Counter, read_counter, write_counter
 from netbuilder.data.forking import new_lock
+from netbuilder.data.key_index import Index, read_index, write_index
+from netbuilder.data.key_map import KEY_MAPS, map_reader, write_map
 from netbuilder.data.record_tree import TreeCursor
 from netbuilder.proto import BlobProto, ParseError, TensorProto
 
-__all__ = ["ObjectKind", "kind_named", "kind_of", "known_kinds", "register_kind"]
+__all__ = ["ObjectKind", "kind_named", "kind_of", "known_kinds"]
 
 
 @dataclass(frozen=True)
@@ -31,29 +34,6 @@ class ObjectKind:
     holds: type
     write: Callable[[BlobProto, Any], None]
     read: Callable[[BlobProto], Any]
-
-
-_KINDS: dict[str, ObjectKind] = {}
-
-
-def register_kind(kind: ObjectKind) -> None:
-    """Register how objects of a class are stored."""
-    _KINDS[kind.name] = kind
-
-
-def kind_of(value: Any) -> ObjectKind | None:
-    """Return how an object is stored; None if it cannot be stored."""
-    return next((kind for kind in _KINDS.values() if isinstance(value, kind.holds)), None)
-
-
-def kind_named(name: str) -> ObjectKind | None:
-    """Return how records of a type are read; None if the type is unknown."""
-    return _KINDS.get(name)
-
-
-def known_kinds() -> list[str]:
-    """Return the known types of records."""
-    return sorted(_KINDS)
 
 
 def _write_cursor(blob: BlobProto, cursor: TreeCursor) -> None:
@@ -76,7 +56,33 @@ def _read_cursor(blob: BlobProto) -> TreeCursor:
     return cursor
 
 
-register_kind(ObjectKind("std::unique_ptr<TreeCursor>", TreeCursor, _write_cursor, _read_cursor))
-register_kind(
-    ObjectKind("std::unique_ptr<std::mutex>", type(threading.Lock()), lambda blob, lock: None, lambda blob: new_lock())
-)
+_KINDS = {
+    kind.name: kind
+    for kind in (
+        ObjectKind("std::unique_ptr<Counter<int64_t>>", Counter, write_counter, read_counter),
+        ObjectKind("std::unique_ptr<TreeCursor>", TreeCursor, _write_cursor, _read_cursor),
+        ObjectKind("std::unique_ptr<caffe2::IndexBase>", Index, write_index, read_index),
+        ObjectKind(
+            "std::unique_ptr<std::mutex>", type(threading.Lock()), lambda blob, lock: None, lambda blob: new_lock()
+        ),
+        *(
+            ObjectKind(f"(std::unordered_map<{keys}_t, {values}_t>)", holds, write_map, map_reader(holds))
+            for (keys, values), holds in KEY_MAPS.items()
+        ),
+    )
+}
+
+
+def kind_of(value: Any) -> ObjectKind | None:
+    """Return how an object is stored; None if it cannot be stored."""
+    return next((kind for kind in _KINDS.values() if isinstance(value, kind.holds)), None)
+
+
+def kind_named(name: str) -> ObjectKind | None:
+    """Return how records of a type are read; None if the type is unknown."""
+    return _KINDS.get(name)
+
+
+def known_kinds() -> list[str]:
+    """Return the known types of records."""
+    return sorted(_KINDS)

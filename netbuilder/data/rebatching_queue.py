@@ -77,11 +77,11 @@ class RebatchingQueue(BoundedQueue):
     def _put(self, sample: tuple[Any, ...]) -> None:
         with self._lock:
             while len(self._samples) >= self.capacity and not self._closed:
-                wait(self._not_full)
+                wait(self.not_full)
             if self._closed:
                 raise self._refusal("is closed; nothing can be written to it")
             self._samples.append(sample)
-            self._not_empty.notify()
+            self.not_empty.notify()
 
     def read(self, count: int = 1) -> list[Any]:
         """Remove and return the first samples, stacked along a new first axis, as soon as there are enough.
@@ -103,14 +103,14 @@ class RebatchingQueue(BoundedQueue):
                 while len(samples) < count:
                     if self._samples:
                         samples.append(self._samples.popleft())
-                        self._not_full.notify()
+                        self.not_full.notify()
                     elif self._closed:
                         break
                     else:
-                        wait(self._not_empty)
+                        wait(self.not_empty)
             except BaseException:  # cancelled or interrupted: put the samples back
                 self._samples.extendleft(reversed(samples))
-                self._not_empty.notify()
+                self.not_empty.notify()
                 raise
             if not samples:
                 raise self._refusal("is closed, and nothing is left in it to read")

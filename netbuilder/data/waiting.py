@@ -30,7 +30,7 @@ class FairLock:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._waiters: deque[threading.Lock] = deque()
+        self.waiters: deque[threading.Lock] = deque()
         self._locked = False
         self._holder = 0
 
@@ -44,14 +44,14 @@ class FairLock:
         with self._guard:
             if self._locked:
                 turn.acquire()
-                self._waiters.append(turn)
+                self.waiters.append(turn)
             self._locked = True
         try:
             turn.acquire()
         except BaseException:  # such as KeyboardInterrupt
             with self._guard:
-                if turn in self._waiters:
-                    self._waiters.remove(turn)
+                if turn in self.waiters:
+                    self.waiters.remove(turn)
                 else:  # the lock has just been handed over to this thread
                     self._hand_over()
             raise
@@ -64,14 +64,14 @@ class FairLock:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        if self._waiters:
-            self._waiters.popleft().release()
+        if self.waiters:
+            self.waiters.popleft().release()
         else:
             self._locked = False
 
     def yield_to_waiters(self) -> None:
         """Let the waiting threads hold the lock first."""
-        if self._waiters:
+        if self.waiters:
             self.release()
             self.acquire()
 

@@ -11,7 +11,7 @@ from netbuilder._lazy import names_on_first_use as _names_on_first_use
 
 _EXPORTS = {
     "netbuilder.distributed.agreement": ["exchanged_bytes", "require_equal_blobs"],
-    "netbuilder.distributed.failure.time_limits": ["set_collective_timeout"],
+    "netbuilder.distributed.transport.time_limits": ["set_collective_timeout"],
     "netbuilder.distributed.optimizer": ["DistributedOptimizer"],
     "netbuilder.distributed.preflight_checks": ["fingerprint", "preflight"],
     "netbuilder.distributed.process_group": ["ProcessGroup"],
@@ -55,7 +55,6 @@ __all__ = [
 if TYPE_CHECKING:
     from netbuilder.distributed.agreement import exchanged_bytes as exchanged_bytes
     from netbuilder.distributed.agreement import require_equal_blobs as require_equal_blobs
-    from netbuilder.distributed.failure.time_limits import set_collective_timeout as set_collective_timeout
     from netbuilder.distributed.optimizer import DistributedOptimizer as DistributedOptimizer
     from netbuilder.distributed.preflight_checks import fingerprint as fingerprint
     from netbuilder.distributed.preflight_checks import preflight as preflight
@@ -72,5 +71,6 @@ if TYPE_CHECKING:
     from netbuilder.distributed.strategies import Strategy as Strategy
     from netbuilder.distributed.strategies import Threshold as Threshold
     from netbuilder.distributed.strategies import TopK as TopK
+    from netbuilder.distributed.transport.time_limits import set_collective_timeout as set_collective_timeout
 
 __getattr__, __dir__ = _names_on_first_use(__name__, _EXPORTS, {"failure", "launch", "stores", "transport"})

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from netbuilder.distributed.common_worlds import create_worlds, makers_of, process_link
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.preflight_checks import preflight, preflight_by, refuse
 from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.distributed.stores import Store
 from netbuilder.distributed.transport.launchers import ATTEMPT
-from netbuilder.distributed.transport.world import CommonWorld, share_store
+from netbuilder.distributed.transport.start_over_store import begin_over_store
+from netbuilder.distributed.transport.time_limits import time_limits
+from netbuilder.distributed.worlds.world import CommonWorld, share_store
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
@@ -102,6 +103,8 @@ def require_equal_nets(model: ModelHelper, workspace: Workspace) -> None:
         return
     share_store(store)
     name = f"{model.net.Name()}/{_number_of_check(rendezvous, store, model.net.Name())}"
+    if rendezvous.engine == "MPI":
+        begin_over_store(store, rendezvous.num_shards, rendezvous.shard_id)  # so that others see if this one ends
     preflight(rendezvous, facts, nets=nets, store=store, name=name, timeout=time_limits().first or _NO_LIMIT)
 
 

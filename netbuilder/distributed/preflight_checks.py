@@ -20,6 +20,7 @@ from netbuilder import __version__
 from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.distributed.stores import Store
 from netbuilder.distributed.transport.launchers import ended_ranks
+from netbuilder.distributed.transport.start_over_store import ended_over_store
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.random_streams import RANDOM_FIRST_SAMPLE, RANDOM_REPLICA
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorDef, StoreTimeoutError
@@ -288,11 +289,12 @@ class _Check:
             passed = int(self.store.peek("passed") or 0)
 
     def _look_for_ended(self, there: Callable[[int], bool], done: str) -> None:
-        """Fail if a process that is missing has ended, as far as netbuilder-launch tells; not at each call."""
+        """Fail if a process that is missing has ended, as far as its launcher tells, or its process manager."""
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + _LOOK
-        ended = ended_ranks(os.environ, self.shard, self.count)
+        ended: dict[int, int | str] = dict.fromkeys(ended_over_store(self.count), "unknown")
+        ended.update(ended_ranks(os.environ, self.shard, self.count))
         missing = {shard: status for shard, status in ended.items() if not there(shard)}
         # what it wrote before its end may have been read too early: it counts if it is missing at the next look, too
         if lost := {shard: status for shard, status in missing.items() if shard in self._ended}:

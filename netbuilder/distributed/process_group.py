@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.rendezvous import Rendezvous
-from netbuilder.distributed.transport.world import CommonWorld, NcclPlace, create_world, report_failure
+from netbuilder.distributed.transport.time_limits import time_limits
+from netbuilder.distributed.worlds.world import CommonWorld, create_world, report_failure
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.proto import DeviceError, DistributedError, NetError
 
@@ -74,14 +74,16 @@ class ProcessGroup:
         self.rank, self.size = rendezvous.shard_id, rendezvous.num_shards
         run = f"{rendezvous.run_id}/" if rendezvous.run_id else ""
         limit = _time_limit() if timeout is None else timeout
-        place = NcclPlace((device,), rendezvous.shared_store()) if rendezvous.engine == "NCCL" else None
-        if place is not None and not gpu_count():
+        by_nccl = rendezvous.engine == "NCCL"
+        if by_nccl and not gpu_count():
             raise DeviceError(
                 "engine NCCL exchanges values of GPUs, and this process can use none; to exchange values of CPUs, "
                 "install netbuilder[mpi] and start the processes with netbuilder-launch --engine MPI, mpiexec or srun; "
                 "for GPUs, install NVIDIA's driver and netbuilder[gpu]"
             )
-        self._world = create_world(run + name, self.size, self.rank, limit, place)
+        in_blob = isinstance(rendezvous.kv_handler, str) and rendezvous.store is None
+        store = None if in_blob and not by_nccl else rendezvous.shared_store()
+        self._world = create_world(run + name, self.size, self.rank, limit, store, (device,) if by_nccl else ())
 
     @classmethod
     def over(cls, world: CommonWorld) -> ProcessGroup:
@@ -108,6 +110,14 @@ class ProcessGroup:
         for row in rows:
             total += row
         return [float(value) for value in total]
+
+    def allreduce(self, array: Any) -> np.ndarray[Any, Any]:
+        """Return the sum of an array over the processes, the same bits on all; they give one shape and type."""
+        total = np.array(array)
+        if self._world is not None:
+            call = self._world.call("ProcessGroup.allreduce", "", f"{total.shape} {total.dtype}", nbytes=total.nbytes)
+            self._world.run(call, lambda communicator, same: communicator.allreduce(total))
+        return total
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, in the order of the ranks, on each of them.

@@ -6,12 +6,14 @@ import dataclasses
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from netbuilder.distributed.stores import Store, TcpStore, TcpStoreServer, open_store
+from netbuilder.distributed.stores import Store, TcpStore, open_store
 from netbuilder.distributed.stores.secret import SECRET, secret_in
+from netbuilder.distributed.stores.server_process import serve_in_process
 from netbuilder.distributed.transport.launchers import (
     BY_RANK,
     ENGINE,
@@ -21,6 +23,8 @@ from netbuilder.distributed.transport.launchers import (
     place_in,
     see_own_gpus,
 )
+from netbuilder.distributed.transport.start_over_store import has_process_manager
+from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.blob import blob_name
 from netbuilder.ops.collectives.stores import StoreHandler
 from netbuilder.proto import DistributedError, NetError
@@ -36,7 +40,9 @@ ENGINES = ("MPI", "NCCL")
 
 _REQUIRED = ("num_shards", "shard_id", "engine")
 _PORT = "NETBUILDER_STORE_PORT"
-_servers: dict[int, TcpStoreServer] = {}  # those of this process, which serve until it ends
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_SLURM_PORTS = 20000  # the first port of stores under srun, and how many there are
+_served = set[int]()  # ports of stores that this process has started
 
 
 @dataclass(frozen=True)
@@ -149,11 +155,12 @@ class Rendezvous:
         that none of them has started is the only one of its world.
 
         Args:
-            engine: "MPI" or "NCCL"; None: that of netbuilder-launch; "NCCL" with torchrun, which starts no world of
-                MPI; otherwise "MPI".
-            store: a store that all processes see, or its address; None: that of netbuilder-launch; with torchrun one
-                that rank 0 serves, on MASTER_ADDR and the port after MASTER_PORT, or NETBUILDER_STORE_PORT; on several
-                hosts it needs NETBUILDER_STORE_SECRET.
+            engine: "MPI" or "NCCL"; None: that of netbuilder-launch; "NCCL" with torchrun, if there are GPUs;
+                otherwise "MPI".
+            store: a store that all processes see, or its address; None: that of netbuilder-launch; with torchrun's
+                variables, and under srun without a process manager for MPI, one that rank 0 serves: on MASTER_ADDR (the
+                first node of srun) and the port after MASTER_PORT, or NETBUILDER_STORE_PORT; on several hosts it needs
+                NETBUILDER_STORE_SECRET.
             run_id: text that other runs do not have; None: made from what the launcher states.
             environment: None: ``os.environ``.
 
@@ -165,14 +172,16 @@ class Rendezvous:
         place = place_in(environment)
         by_torchrun = place.launcher in ("torchrun", BY_RANK)
         given = "" if is_of_outer_job(environment) else environment.get(ENGINE)
-        engine = engine or given or ("NCCL" if by_torchrun else "MPI")
+        engine = engine or given or ("NCCL" if by_torchrun and gpu_count() else "MPI")
         if store is None and place.size > 1:
-            store = _store_by_torchrun(environment, place) if by_torchrun else job_store(environment)
+            alone = place.launcher == "srun" and not has_process_manager(environment, place.size)
+            alone = alone and (place.local_size == place.size or secret_in(environment) is not None)
+            store = _store_of_rank_0(environment, place) if by_torchrun or alone else job_store(environment)
         return cls(
             place.size,
             place.rank,
             engine,
-            mpi_rendezvous=engine == "MPI",
+            mpi_rendezvous=engine == "MPI" and store is None,
             run_id=place.run_id if run_id is None else run_id,
             store=store,
             local_rank=place.local_rank,
@@ -253,33 +262,53 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _store_by_torchrun(environment: Mapping[str, str], place: Place) -> Store:
-    """Return a store that rank 0 serves next to torchrun's own.
+def _store_of_rank_0(environment: Mapping[str, str], place: Place) -> Store:
+    """Return a store that rank 0 serves, next to torchrun's own.
 
-    torchrun gives its processes no secret. NETBUILDER_STORE_SECRET does, which processes of several hosts must have;
-    those of one host do without, by an address that no other host reaches: then the secret is made from the run's id,
-    which keeps runs apart that meet by mistake, and not other users of the host that know it.
+    torchrun and srun give processes no secret. NETBUILDER_STORE_SECRET does, which processes of several hosts must
+    have; those of one host do without, by an address that no other host reaches: then the secret is made from the run's
+    id, which keeps runs apart that meet by mistake, and not other users of the host that know it.
     """
+    host, port = _address_of_rank_0(environment, place)
+    one_host = place.local_size == place.size or host in _LOOPBACK
+    secret = secret_in(environment)
+    if secret is None and not one_host:
+        here = f" ({place.local_size} on this one)" if place.local_size < place.size > 1 else ""
+        raise NetError(
+            f"the {place.size} processes of {place.launcher} are on several hosts{here}, so their store needs a "
+            f"secret: set {SECRET} to the same 16 random characters on all of them, or give store="
+        )
+    if secret is None:
+        secret = hashlib.sha256(f"{place.run_id}/{host}:{port}".encode()).hexdigest().encode()
+    if place.rank == 0 and port not in _served:
+        try:
+            serve_in_process("127.0.0.1" if one_host else "", port, secret)
+        except DistributedError as error:
+            raise DistributedError(f"{error}; {_PORT} sets it") from error
+        _served.add(port)
+    return TcpStore("127.0.0.1" if one_host else host, port, secret=secret)
+
+
+def _address_of_rank_0(environment: Mapping[str, str], place: Place) -> tuple[str, int]:
     host, port = environment.get("MASTER_ADDR"), environment.get(_PORT)
     if port is None and (theirs := environment.get("MASTER_PORT", "")).isdecimal():
         port = str(int(theirs) + 1)
+    if place.launcher == "srun":
+        host = host or _first_node(environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", ""))
+        port = port or str(_SLURM_PORTS + int(environment.get("SLURM_JOB_ID", "0")) % _SLURM_PORTS)
     if not host or port is None or not port.isdecimal():
         raise NetError(
             "RANK and WORLD_SIZE are set in the environment, as by torchrun, but MASTER_ADDR or MASTER_PORT is not; "
             "set them to the address of rank 0 and a free port, or give store="
         )
-    one_host = place.local_size == place.size
-    secret = secret_in(environment)
-    if secret is None and not one_host:
-        raise NetError(
-            f"the {place.size} processes of torchrun are on several hosts ({place.local_size} on this one), so their "
-            f"store needs a secret: set {SECRET} to the same 16 random characters on all of them, or give store="
-        )
-    if secret is None:
-        secret = hashlib.sha256(f"{place.run_id}/{host}:{port}".encode()).hexdigest().encode()
-    if place.rank == 0 and int(port) not in _servers:
-        try:
-            _servers[int(port)] = TcpStoreServer("127.0.0.1" if one_host else "", int(port), secret=secret)
-        except DistributedError as error:
-            raise DistributedError(f"{error}; {_PORT} sets it") from error
-    return TcpStore("127.0.0.1" if one_host else host, int(port), secret=secret)
+    return host, int(port)
+
+
+def _first_node(nodes: str) -> str:
+    """Return the first node of Slurm's list.
+
+    >>> _first_node("node[07-09,12],login"), _first_node("gpu1,gpu2")
+    ('node07', 'gpu1')
+    """
+    name, _, numbers = nodes.partition("[")
+    return name.partition(",")[0] if "," in name or not numbers else name + re.split("[-,\\]]", numbers)[0]

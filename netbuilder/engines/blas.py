@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from netbuilder.data.forking import after_fork, held_over_fork
 from netbuilder.engines.brief_calls import brief_call
 
-__all__ = ["limit_threads", "release_threads"]
+__all__ = ["libraries", "limit", "limit_threads", "release_threads"]
 
 
 class _Library(NamedTuple):
@@ -26,7 +26,7 @@ class _Library(NamedTuple):
 
 
 @functools.cache
-def _libraries() -> list[_Library]:
+def libraries() -> list[_Library]:
     """Return the BLAS libraries of the process.
 
     There are none without threadpoolctl, so that nothing is limited.
@@ -61,7 +61,7 @@ class _ThreadLimit:
     def acquire(self, threads: int) -> None:
         with self.lock:
             self.users += 1
-            for library in _libraries():
+            for library in libraries():
                 found = library.thread_count()
                 if found is not None and found > threads:
                     self.before.append((library, found))
@@ -84,15 +84,15 @@ class _ThreadLimit:
         self.before.clear()
 
 
-_limit = _ThreadLimit()
-after_fork(_limit.forget)
+limit = _ThreadLimit()
+after_fork(limit.forget)
 
 
 def limit_threads(threads: int) -> None:
     """Let BLAS use at most so many threads, in the whole process, until ``release_threads`` is called as often."""
-    _limit.acquire(threads)
+    limit.acquire(threads)
 
 
 def release_threads() -> None:
     """End a ``limit_threads``; after the last one, BLAS uses as many threads as before the first."""
-    _limit.release()
+    limit.release()

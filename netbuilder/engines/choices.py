@@ -13,7 +13,7 @@ from pathlib import Path
 from netbuilder.data.forking import new_lock
 from netbuilder.proto.files import read_bytes
 
-__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "Choices", "cache_file", "cache_folder", "turned_off"]
+__all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "Choices", "cache_file", "cache_folder", "choices_of", "turned_off"]
 
 CACHE_VARIABLE = "NETBUILDER_CACHE"
 """The environment variable with the folder of the files."""
@@ -43,7 +43,7 @@ class Choices:
     @staticmethod
     def of(machine: str) -> Choices:
         """Return the choices of a machine, for the present value of ``NETBUILDER_CACHE``."""
-        return _choices(cache_file(machine), machine)
+        return choices_of(cache_file(machine), machine)
 
     def get(self, key: str) -> str | float | None:
         return self._choices.get(key)
@@ -81,7 +81,8 @@ class Choices:
 
 
 @functools.lru_cache(8)
-def _choices(path: Path | None, machine: str) -> Choices:
+def choices_of(path: Path | None, machine: str) -> Choices:
+    """Return the choices of a machine in a file, which is read once."""
     return Choices(path, machine)
 
 

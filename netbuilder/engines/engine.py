@@ -35,9 +35,11 @@ __all__ = [
     "array_engine",
     "engine_names",
     "find_engine",
+    "found_engines",
     "layout_engine",
     "library_engines",
     "release_kernels",
+    "sources",
 ]
 
 ENTRY_POINTS = "netbuilder.engines"
@@ -227,11 +229,11 @@ _OWN: Mapping[str, str] = {
     "CUDNN": "netbuilder.engines.cudnn.engine:CudnnEngine",
 }
 _ARRAY_ENGINES = ("NUMPY", "CUPY")
-_found: dict[str, Engine] = {}
+found_engines: dict[str, Engine] = {}
 
 
 @functools.cache
-def _sources() -> Mapping[str, importlib.metadata.EntryPoint | str]:
+def sources() -> Mapping[str, importlib.metadata.EntryPoint | str]:
     """Return the source of each engine's class, by name: an entry point, or "module:class"."""
     others = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {**_OWN, **{point.name: point for point in others if point.name not in _OWN}}
@@ -239,7 +241,7 @@ def _sources() -> Mapping[str, importlib.metadata.EntryPoint | str]:
 
 def engine_names() -> tuple[str, ...]:
     """Return the names of all library engines, available or not."""
-    return tuple(name for name in _sources() if name not in _ARRAY_ENGINES)
+    return tuple(name for name in sources() if name not in _ARRAY_ENGINES)
 
 
 def find_engine(name: str) -> Engine:
@@ -248,17 +250,17 @@ def find_engine(name: str) -> Engine:
     Raises:
         DeviceError: there is no engine of this name, or its entry point cannot be loaded or is no ``Engine``.
     """
-    engine = _found.get(name)
+    engine = found_engines.get(name)
     if engine is None:
         with loading:
-            engine = _found.setdefault(name, _load(name))
+            engine = found_engines.setdefault(name, _load(name))
     return engine
 
 
 def _load(name: str) -> Engine:
-    source = _sources().get(name)
+    source = sources().get(name)
     if source is None:
-        raise DeviceError(f"no engine is called {name!r}; there are {', '.join(_sources())}")
+        raise DeviceError(f"no engine is called {name!r}; there are {', '.join(sources())}")
     if isinstance(source, str):
         module, _, attribute = source.partition(":")
         found = getattr(importlib.import_module(module), attribute)
@@ -292,7 +294,7 @@ def library_engines(allowed: Callable[[str], bool], device_type: int | None = No
 
 def release_kernels() -> None:
     """Free cached kernels that no plan uses, of all engines used so far."""
-    for engine in list(_found.values()):
+    for engine in list(found_engines.values()):
         if engine.available():
             engine.release_kernels()
 

@@ -14,7 +14,7 @@ from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.engines.cudnn import library
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
-__all__ = ["describe_gpus", "gpu_memory_in_use", "missing_for_gpus"]
+__all__ = ["VERSIONS", "describe_gpus", "gpu_memory_in_use", "missing_for_gpus", "or_why"]
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _LOADED = Path("/proc/self/maps")
@@ -32,7 +32,7 @@ def describe_gpus() -> list[str]:
         name = found["name"].decode() if isinstance(found["name"], bytes) else found["name"]
         size = found["totalGlobalMem"] / 2**30
         lines.append(f"GPU {number}: {name}, {size:.0f} GiB, compute capability {found['major']}.{found['minor']}")
-    libraries = ", ".join(f"{name} {_or_why(version)}" for name, version in _VERSIONS.items())
+    libraries = ", ".join(f"{name} {or_why(version)}" for name, version in VERSIONS.items())
     lines += [f"driver {_driver()}, CUDA runtime {runtime.runtimeGetVersion()}", libraries]
     return [*lines, f"missing: {'; '.join(missing)}"] if (missing := missing_for_gpus()) else lines
 
@@ -64,7 +64,7 @@ def _driver() -> str:
         return "of unknown version"
 
 
-def _or_why(version: Callable[[], str]) -> str:
+def or_why(version: Callable[[], str]) -> str:
     """Return a version, or that there is none: a library that cannot be asked must not hide the others."""
     try:
         return version()
@@ -105,7 +105,7 @@ def _nccl_version() -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-_VERSIONS = {
+VERSIONS = {
     "CuPy": _cupy_version,
     "cuBLAS": _cublas_version,
     "cuDNN": _cudnn_version,

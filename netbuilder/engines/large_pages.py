@@ -19,7 +19,7 @@ import numpy as np
 from netbuilder.data.forking import new_lock
 from netbuilder.engines.arrays import aligned_zeros
 
-__all__ = ["LARGE_PAGES", "lasting_zeros"]
+__all__ = ["LARGE_PAGES", "Slabs", "lasting_zeros", "map", "slabs"]
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ _OPEN = 3  # slabs into which further buffers are placed; few, so that those of 
 _FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 
 
-class _Slabs:
+class Slabs:
     """The slabs that are being filled. A slab is freed when none of its buffers is left."""
 
     def __init__(self) -> None:
@@ -45,12 +45,12 @@ class _Slabs:
     def take(self, nbytes: int) -> Array | None:
         """Return zeroed memory; None where the system has no large pages."""
         if nbytes > _SLAB // 2:
-            return _map(nbytes)
+            return map(nbytes)
         with self._lock:
             self._open = [(slab, used) for slab, used in self._open if slab() is not None]
             fitting = [(used, i) for i, (_, used) in enumerate(self._open) if used + nbytes <= _SLAB]
             start, index = max(fitting, default=(0, -1))  # into the one with the least room
-            slab = self._open[index][0]() if fitting else _map(_SLAB)
+            slab = self._open[index][0]() if fitting else map(_SLAB)
             if slab is None:
                 return None
             if not fitting:
@@ -60,7 +60,7 @@ class _Slabs:
             return slab[start : start + nbytes]
 
 
-def _map(nbytes: int) -> Array | None:
+def map(nbytes: int) -> Array | None:
     """Return fresh memory that begins with a large page; None where the system has none."""
     if not hasattr(mmap.mmap, "madvise") or not hasattr(mmap, "MAP_ANONYMOUS"):
         return None
@@ -74,10 +74,10 @@ def _map(nbytes: int) -> Array | None:
     return np.frombuffer(memory, np.uint8, nbytes, start)
 
 
-_slabs = _Slabs()
+slabs = Slabs()
 
 
 def lasting_zeros(nbytes: int) -> Array:
     """Return zeroed memory like ``aligned_zeros``, in large pages where it can be: for buffers that are kept long."""
-    found = _slabs.take(nbytes) if nbytes >= _LEAST else None
+    found = slabs.take(nbytes) if nbytes >= _LEAST else None
     return aligned_zeros(nbytes) if found is None else found

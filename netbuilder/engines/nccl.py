@@ -32,13 +32,17 @@ from netbuilder.proto import DeviceError
 
 __all__ = [
     "INSTALL",
+    "ISSUING",
+    "TYPES",
     "BoundGroup",
     "GpuGroup",
     "NcclCall",
     "copies_of_words",
     "gpu_group",
+    "groups",
     "nccl",
     "nccl_available",
+    "nccl_module",
     "one_group",
     "type_of",
 ]
@@ -47,12 +51,12 @@ Array = Any
 
 INSTALL = "pip install 'netbuilder[gpu]', which has nvidia-nccl-cu12; with CuPy for CUDA 13 nvidia-nccl-cu13"
 
-_TYPES = {
+TYPES = {
     "bool": "UINT8",  # only copied
     "int8": "INT8", "uint8": "UINT8", "int32": "INT32", "uint32": "UINT32", "int64": "INT64", "uint64": "UINT64",
     "float16": "FLOAT16", "float32": "FLOAT32", "float64": "FLOAT64", "bfloat16": "BFLOAT16",
 }  # fmt: skip
-_ITEMSIZES = {kind: 2 if name == "bfloat16" else np.dtype(name).itemsize for name, kind in _TYPES.items()}
+_ITEMSIZES = {kind: 2 if name == "bfloat16" else np.dtype(name).itemsize for name, kind in TYPES.items()}
 
 _PACKED = frozenset({"allReduce", "broadcast"})
 _SMALL = 256 << 10
@@ -62,7 +66,7 @@ _FEWEST = 4
 _ALIGNMENT = 16  # bytes
 
 
-def _module() -> Any:
+def nccl_module() -> Any:
     """Return CuPy's module for NCCL; None without CuPy."""
     try:
         with warnings.catch_warnings():
@@ -74,7 +78,7 @@ def _module() -> Any:
 
 def nccl_available() -> bool:
     """Whether CuPy can call NCCL here; making an id needs no GPU."""
-    module = _module()
+    module = nccl_module()
     return module is not None and bool(getattr(module, "available", False))
 
 
@@ -86,7 +90,7 @@ def nccl() -> Any:
     """
     if not nccl_available():
         raise DeviceError(f"NCCL is not installed, through which GPUs exchange values: {INSTALL}; or use_nccl=False")
-    return _module()
+    return nccl_module()
 
 
 @contextlib.contextmanager
@@ -111,7 +115,7 @@ def type_of(dtype: Any, *, sums: bool = False) -> str | None:
         sums: elements are to be added, which bools cannot be.
     """
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-    return None if sums and name == "bool" else _TYPES.get(name)
+    return None if sums and name == "bool" else TYPES.get(name)
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class NcclCall:
     root: int = 0
 
 
-_ISSUING = new_lock()
+ISSUING = new_lock()
 """One group at a time: GPUs that get groups in different orders would wait for one another forever."""
 
 
@@ -168,11 +172,11 @@ class BoundGroup:
     """
 
     def __init__(self, group: GpuGroup, calls: Sequence[NcclCall]) -> None:
-        self._module, self._gpus = nccl(), [gpu(number) for number in group.devices]
+        self.nccl_module, self._gpus = nccl(), [gpu(number) for number in group.devices]
         self._ready, self._done = ([each.new_event() for each in self._gpus] for _ in range(2))
         whole, self._packed = _pack([call for call in calls if call.count], group.devices)
         self._issued = [
-            (place, getattr(communicator, call.what), _arguments(call, place, self._module))
+            (place, getattr(communicator, call.what), _arguments(call, place, self.nccl_module))
             for call in whole
             for place, communicator in enumerate(group.communicators)
         ]
@@ -184,12 +188,12 @@ class BoundGroup:
 
     def start(self) -> None:
         """Give the group to the GPUs' streams for exchange; does not wait for it."""
-        lock: Any = _ISSUING if len(self._gpus) > 1 else contextlib.nullcontext()
+        lock: Any = ISSUING if len(self._gpus) > 1 else contextlib.nullcontext()
         with lock:
             streams = [each.begin_exchange(event).ptr for each, event in zip(self._gpus, self._ready)]
             for packed in self._packed:
                 packed.copy_in()
-            with one_group(self._module):
+            with one_group(self.nccl_module):
                 for place, function, arguments in self._issued:
                     function(*arguments, streams[place])
             for packed in self._packed:
@@ -290,13 +294,13 @@ def _pack(calls: Sequence[NcclCall], devices: Sequence[int]) -> tuple[list[NcclC
     return [*alone, *(each.call for each in packed)], packed
 
 
-_groups: dict[tuple[int, ...], GpuGroup] = {}
+groups: dict[tuple[int, ...], GpuGroup] = {}
 _making = new_lock()
 
 
 @after_fork
 def _forked() -> None:
-    _groups.clear()
+    groups.clear()
 
 
 def gpu_group(devices: Sequence[int]) -> GpuGroup:
@@ -310,7 +314,7 @@ def gpu_group(devices: Sequence[int]) -> GpuGroup:
     """
     key = tuple(devices)
     with _making:
-        found = _groups.get(key)
+        found = groups.get(key)
         if found is None:
             module = nccl()
             try:
@@ -321,5 +325,5 @@ def gpu_group(devices: Sequence[int]) -> GpuGroup:
                     f"NCCL cannot connect the GPUs {list(key)}: {error}; run with NCCL_DEBUG=INFO to see why, or "
                     "build the net with use_nccl=False"
                 ) from error
-            found = _groups[key] = GpuGroup(key, communicators)
+            found = groups[key] = GpuGroup(key, communicators)
     return found

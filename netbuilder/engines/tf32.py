@@ -14,16 +14,16 @@ from netbuilder.engines.arrays import array_module
 from netbuilder.engines.gpu import gpu
 from netbuilder.proto import PROTO_CUDA
 
-__all__ = ["has_tf32", "tf32", "with_tf32"]
+__all__ = ["FIRST", "TF32", "has_tf32", "tf32", "with_tf32"]
 
-_FIRST = 80  # compute capability of the first GPUs that have it, Ampere
-_TF32 = 7  # COMPUTE_TYPE_TF32 of cupy._core
+FIRST = 80  # compute capability of the first GPUs that have it, Ampere
+TF32 = 7  # COMPUTE_TYPE_TF32 of cupy._core
 
 
 def has_tf32(number: int) -> bool:
     """Whether a GPU has TF32."""
     with gpu(number) as here:
-        return int(here.xp.cuda.Device(number).compute_capability) >= _FIRST
+        return int(here.xp.cuda.Device(number).compute_capability) >= FIRST
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def tf32() -> Iterator[None]:
     """Inside, CuPy's products of float32 matrices use TF32; the current GPU must have it."""
     routines = array_module(PROTO_CUDA)._core._routines_linalg
     before = routines.get_compute_type("f")
-    routines.set_compute_type("f", _TF32)
+    routines.set_compute_type("f", TF32)
     try:
         yield
     finally:

@@ -71,22 +71,22 @@ class NetPool:
         parameters: Collection[str],
         threads: int | None,
     ) -> None:
-        self._net, self._create, self._parameters = net, create, parameters
+        self._net, self.create_net, self._parameters = net, create, parameters
         why = _why_in_turn(net, workspace, parameters)
         if why and threads is not None and threads > 1:
             raise NetError(f"net {net.name!r} {why}, so its runs must take turns; give threads=1, or omit it")
         self.limit = 1 if why else threads or core_count()
-        self._seats = [Seat(workspace)]
+        self.seats = [Seat(workspace)]
         self._making = 0
-        self._waiting: deque[_Waiter] = deque()
-        self._guard = threading.Lock()  # of these two
+        self.waiting: deque[_Waiter] = deque()
+        self.guard = threading.Lock()  # of these two
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Forget the threads that waited: they do not exist in a forked process."""
-        self._guard = threading.Lock()
+        self.guard = threading.Lock()
         self._making = 0
-        self._waiting.clear()
+        self.waiting.clear()
 
     def take(self, *, first: bool = False) -> Seat:
         """Return a seat that no other thread has until ``give_back``; ``first``: that of the given workspace.
@@ -100,24 +100,24 @@ class NetPool:
         """End the use of a seat."""
         seat.thread = 0
         seat.lock.release()
-        if self._waiting:
-            with self._guard:
+        if self.waiting:
+            with self.guard:
                 self._offer(seat)
 
     def _offer(self, seat: Seat) -> None:
         """Wake the thread that has waited longest for this seat, or hand it over if the thread was overtaken before."""
-        waiter = next((waiter for waiter in self._waiting if not waiter.first or seat is self._seats[0]), None)
+        waiter = next((waiter for waiter in self.waiting if not waiter.first or seat is self.seats[0]), None)
         if waiter is None or waiter.looks:
             return
         if not waiter.overtaken:
             waiter.wake()
         elif seat.lock.acquire(False):
             waiter.seat, seat.thread = seat, waiter.thread
-            self._waiting.remove(waiter)
+            self.waiting.remove(waiter)
             waiter.lock.release()
 
     def _free(self, first: bool) -> Seat | None:
-        for seat in self._seats:
+        for seat in self.seats:
             if seat.lock.acquire(False):
                 seat.thread = threading.get_ident()
                 return seat
@@ -127,7 +127,7 @@ class NetPool:
 
     def _wait(self, first: bool) -> Seat:
         """Wait for a seat, or make another one."""
-        if any(seat.thread == threading.get_ident() for seat in self._seats):
+        if any(seat.thread == threading.get_ident() for seat in self.seats):
             raise NetError(f"net {self._net.name!r}: an operator of it runs the same predictor again")
         waiter = _Waiter(first)
         try:
@@ -140,32 +140,32 @@ class NetPool:
 
     def _found(self, waiter: _Waiter) -> bool:
         """Whether a thread has found a seat, or may make one; otherwise it waits."""
-        with self._guard:
+        with self.guard:
             if waiter.seat is not None:  # handed over
                 return True
-            if waiter not in self._waiting:
-                self._waiting.append(waiter)  # before it looks, so that it is offered what is given back afterwards
+            if waiter not in self.waiting:
+                self.waiting.append(waiter)  # before it looks, so that it is offered what is given back afterwards
             waiter.seat = self._free(waiter.first)
             if waiter.seat is None:
-                if waiter.first or len(self._seats) + self._making >= self.limit:
+                if waiter.first or len(self.seats) + self._making >= self.limit:
                     waiter.overtaken, waiter.looks = waiter.overtaken or waiter.looks, False
                     return False
                 self._making += 1
-            self._waiting.remove(waiter)
+            self.waiting.remove(waiter)
             self._offer_free()
             return True
 
     def _offer_free(self) -> None:
         """Offer a free seat, if there is one: each thread that was woken wakes the next one."""
-        free = next((seat for seat in self._seats if not seat.lock.locked()), None) if self._waiting else None
+        free = next((seat for seat in self.seats if not seat.lock.locked()), None) if self.waiting else None
         if free is not None:
             self._offer(free)
 
     def _leave(self, waiter: _Waiter) -> None:
         """End the wait of a thread that was interrupted; what it was offered is for the next one."""
-        with self._guard:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
+        with self.guard:
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
             self._offer_free()
         if waiter.seat is not None:
             self.give_back(waiter.seat)
@@ -176,22 +176,22 @@ class NetPool:
             seat = Seat(self._copy())
             seat.lock.acquire()
             seat.thread = threading.get_ident()
-            self._seats.append(seat)
+            self.seats.append(seat)
             return seat
         finally:
-            with self._guard:
+            with self.guard:
                 self._making -= 1
-                if self._waiting:
-                    self._waiting[0].wake()  # it may make one, if this failed
+                if self.waiting:
+                    self.waiting[0].wake()  # it may make one, if this failed
 
     def _copy(self) -> Workspace:
         """Return a workspace with the net and the same parameters."""
-        first = self._seats[0].workspace
+        first = self.seats[0].workspace
         copy = Workspace(engines=first.engines, threads=first.threads, seed=first.seed, without=first.without)
         copy.root_folder = first.root_folder
-        with self._guard:
+        with self.guard:
             copy.share_blobs(first, self._parameters)
-        self._create(copy)
+        self.create_net(copy)
         return copy
 
 

@@ -143,7 +143,7 @@ class Predictor:
         create = partial(_create, net=self._net, inputs=self.inputs, observable=observable, constants=read)
         create(self.workspace)
         kept = constants.intersection([*(blob for op in self._net.op for blob in reads_of(op)), *self.outputs])
-        self._pool = NetPool(self.workspace, self._net, create, kept, threads)
+        self.pool = NetPool(self.workspace, self._net, create, kept, threads)
         self._parameters = kept
         self._options = {"observable": observable, "threads": threads, "trusted": trusted}
         _log.info("predictor %r runs on %s", self._net.name, _where(self._net))
@@ -239,7 +239,7 @@ class Predictor:
                 + (f"; unknown: {unknown}" if unknown else "")
             )
         arrays = {name: self._checked(name, value) for name, value in given.items()}
-        seat = self._pool.take()
+        seat = self.pool.take()
         try:
             workspace = seat.workspace
             for name, array in arrays.items():
@@ -247,7 +247,7 @@ class Predictor:
             workspace.run_net(self._net.name)
             return {name: workspace.fetch(name) for name in self.outputs}
         finally:
-            self._pool.give_back(seat)
+            self.pool.give_back(seat)
 
     def _checked(self, name: str, value: Any) -> Any:
         """Return an input as an array of the type and shape of the saved predictor, if these are known."""

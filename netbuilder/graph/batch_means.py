@@ -44,10 +44,10 @@ class _Extents(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Rows:
-    """How many rows the data choose: a divisor, and the version of the blob that it is computed from.
+    """A number that the data determine: of rows, or a sum of weights; and the version of the blob it is computed from.
 
     Args:
-        of: "sum", of a mask or of lengths, or "rows".
+        of: "sum", of weights, a mask or lengths, or "rows".
         blob, version: the blob, and how often the net had written it.
     """
 
@@ -63,6 +63,7 @@ class _State:
     rows: Rows | None = None
     why: str = ""
     means: frozenset[int] = frozenset()  # the combined means that it depends on
+    total: Rows | None = None  # of a sum: what it sums
 
 
 _CONSTANT, _SAMPLES = _State(), _State(Kind.ROWS)
@@ -84,6 +85,7 @@ class BatchMeans:
     def __init__(self, ops: Sequence[OperatorDef], constants: Collection[str], scale: float = 1.0) -> None:
         self.combined: dict[int, BatchMean] = {}
         self.rows: dict[int, Rows] = {}
+        self._divisors: dict[int, Rows] = {}  # of combined means that divide by a sum
         self._versions: dict[str, int] = {}
         self._scale = scale
         self._states: dict[str, _State] = dict.fromkeys(constants, _CONSTANT)
@@ -146,7 +148,8 @@ class BatchMeans:
                 found[mean.output] = self._of_mean(index, op, mean, inputs)
         elif InBatch.SUM in operator.in_batch and not arguments(op).get("axes"):
             why = f"{_describe(op)} is a sum over samples; use a mean, such as AveragedLoss"
-            found = [_State(Kind.SUM, why=why)] * len(op.output)
+            total = Rows("sum", op.input[0], self._versions.get(op.input[0], 0))
+            found = [_State(Kind.SUM, why=why, total=total)] * len(op.output)
         elif InBatch.OVER_SAMPLES in operator.in_batch and not arguments(op).get("axes"):
             found = [_State(Kind.MIXED, why=f"{_describe(op)} is over all samples")] * len(op.output)
         elif op.type == "Size" and inputs[0].extents:
@@ -166,6 +169,9 @@ class BatchMeans:
             return _State(Kind.MIXED, why=why)
         if mean.by_values or extents:
             self.combined[index] = mean
+            if mean.of == "sum" and len(mean.inputs) == 1 and not (mean.least or mean.offset):
+                blob = op.input[mean.inputs[0]]
+                self._divisors[index] = Rows("sum", blob, self._versions.get(blob, 0))
             rows = read[0].rows if not mean.by_values else None
             if rows is not None and self._versions.get(rows.blob, 0) == rows.version:
                 self.rows[index] = rows
@@ -189,8 +195,23 @@ class BatchMeans:
 
     def _of_means(self, op: OperatorDef, operator: Operator, inputs: Sequence[_State]) -> _State:
         """Return the state of the outputs of an operator that reads a mean or a sum over samples."""
+        if op.type == "Mul" and (undone := self._undone(op, inputs)) is not None:
+            return undone
         means = frozenset[int]().union(*(state.means for state in inputs))
         return dataclasses.replace(self._combined_state(op, operator, inputs), means=means)
+
+    def _undone(self, op: OperatorDef, inputs: Sequence[_State]) -> _State | None:
+        """Return the state of a mean times its own divisor, which is a sum; the mean then stays that of a share."""
+        for mean, count in zip(inputs, inputs[::-1]):
+            for index in mean.means if mean.kind == Kind.MEAN and count.total is not None else ():
+                if self._divisors.get(index) == count.total and len(mean.means) == 1:
+                    del self.combined[index]
+                    why = f"{_describe(op)} multiplies the mean of a share by its own divisor"
+                    for name, state in self._states.items():
+                        if index in state.means:
+                            self._states[name] = _State(Kind.MIXED, why=why)
+                    return _State(Kind.SUM, why=f"{_describe(op)} is a sum over samples; scale it by their number")
+        return None
 
     def _combined_state(self, op: OperatorDef, operator: Operator, inputs: Sequence[_State]) -> _State:
         first = next((state for state in inputs if state.kind == Kind.MIXED), None)

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import DeviceOption, NetDef, OperatorDef

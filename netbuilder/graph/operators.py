@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import BlobReference, as_names
 from netbuilder.graph.scope import CurrentDeviceScope
 from netbuilder.graph.source import user_source

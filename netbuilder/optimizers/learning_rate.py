@@ -16,14 +16,14 @@ from netbuilder.proto.arguments import make_op
 from netbuilder.proto.numbers import check_numbers, check_whole_numbers
 from netbuilder.proto.suggestions import did_you_mean
 
-__all__ = ["LR_INJECTION", "check_policy", "check_policy_as_in_caffe2", "completed"]
+__all__ = ["LR_INJECTION", "NEEDED", "check_policy", "check_policy_as_in_caffe2", "completed"]
 
 LR_INJECTION = "lr_injection"
 """The blob that multiplies all rates of a model built with ``allow_lr_injection``; it can be fed between runs."""
 
 _COMPOSITE = "composite"
 
-_NEEDED = {
+NEEDED = {
     "alter": ("active_period", "inactive_period"),
     "compositeCosine": ("constant_warmup_num_iter", "linear_warmup_num_iter", "cosine_period"),
     "compositeCyclical": (
@@ -131,7 +131,7 @@ def completed(policy: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _completed(policy: str, arguments: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    needed = _NEEDED.get(policy, ())
+    needed = NEEDED.get(policy, ())
     if missing := [prefix + name for name in needed if arguments.get(name) is None]:
         hint = "; period is the number of iterations of the whole run" if "period" in missing else ""
         raise ArgumentError(f"learning rate: policy {policy!r} needs {', '.join(missing)}{hint}")

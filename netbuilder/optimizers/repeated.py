@@ -13,7 +13,7 @@ from netbuilder.optimizers.optimizer import Optimizer
 from netbuilder.passes.replicate import Template
 from netbuilder.proto import OperatorDef
 
-__all__ = ["RepeatedUpdates"]
+__all__ = ["RepeatedUpdates", "Update"]
 
 
 class RepeatedUpdates:
@@ -31,7 +31,7 @@ class RepeatedUpdates:
         self._optimizer, self._nets = optimizer, (model.net, model.param_init_net)
         self._repeats = "repeats" in vars(type(optimizer)) and optimizer.repeats and not operator_watchers
         self._first: set[str] | None = None  # what the first update writes
-        self._update: _Update | None = None
+        self._update: Update | None = None
 
     def add(self, info: ParameterInfo) -> None:
         """Add the update of a parameter."""
@@ -50,10 +50,10 @@ class RepeatedUpdates:
             self._first = {name for ops in added for op in ops for name in op.output}
             return
         self._repeats = not self._optimizer.uses_shapes
-        self._update = _Update(self._nets, added, blobs, local[state:], self._first)
+        self._update = Update(self._nets, added, blobs, local[state:], self._first)
 
 
-class _Update:
+class Update:
     """The update of one parameter, to be appended for others.
 
     Args:

@@ -5,12 +5,16 @@ The wrappers are those of MXNet's gluon-cv; use ``DataParallel``. ``DistOpt`` is
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from netbuilder.distributed.process_group import ProcessGroup
 from netbuilder.distributed.rendezvous import Rendezvous
+from netbuilder.distributed.stores import Store, TcpStore
+from netbuilder.distributed.stores.server_process import serve_in_process
 from netbuilder.distributed.strategies import (
     HalfPrecision,
     PartialSynchronization,
@@ -32,6 +36,7 @@ __all__ = [
     "DataParallelCriterion",
     "DataParallelModel",
     "DistOpt",
+    "NcclIdHolder",
     "parallel_backward",
     "split_and_load",
     "split_load_kwargs",
@@ -155,17 +160,19 @@ class DistOpt:
 
     Args:
         opt: appends the update of all parameters, such as ``lambda model: build_sgd(model, 0.1)``.
-        nccl_id: must be None: processes find one another by ``rendezvous``.
-        local_rank: must be None: ``options`` have the devices of this process.
-        world_size: number of processes, which is checked; None: that of ``rendezvous``.
+        nccl_id: the ``NcclIdHolder`` of the process that has started this one and the others, all on one host; None:
+            they find one another by ``rendezvous``.
+        local_rank: with ``nccl_id``, the number of this process, from 0 on; it uses the GPU of this number.
+        world_size: number of processes; without ``nccl_id`` it is checked, and may be left out.
         buffSize: largest number of elements of small gradients that are exchanged together.
         model: a ModelHelper without backward pass.
         rendezvous: as for ``Parallelize``; None: ``Rendezvous.from_environment()``.
+        gpu_num, gpu_per_node: other names of ``local_rank`` and ``world_size``.
         options: further arguments of ``Parallelize``, such as ``devices`` and ``cpu_device``.
 
     Raises:
         TypeError: ``opt`` is not a function, or ``model`` is missing.
-        NetError: an argument is out of range or not supported.
+        NetError: an argument is out of range, or does not go with another one.
 
     >>> from netbuilder.model import brew
     >>> from netbuilder.optimizers import build_sgd
@@ -189,26 +196,59 @@ class DistOpt:
         *,
         model: ModelHelper,
         rendezvous: Rendezvous | Mapping[str, Any] | None = None,
+        gpu_num: int | None = None,
+        gpu_per_node: int | None = None,
         **options: Any,
     ) -> None:
         if not callable(opt):
             raise TypeError(f"DistOpt: opt must be a function that appends the update of a ModelHelper, got {opt!r}")
         if not isinstance(model, ModelHelper):
             raise TypeError(f"DistOpt: model must be a ModelHelper, got {model!r}")
-        for name, given, instead in (("nccl_id", nccl_id, "rendezvous="), ("local_rank", local_rank, "devices=")):
-            if given is not None:
-                raise NetError(f"DistOpt: {name} is not supported, got {given!r}; give {instead}")
         if refused := sorted({"strategy", "bucket_bytes", "optimizer_builder_fun"} & set(options)):
             raise NetError(f"DistOpt: {refused} are chosen by its own arguments and methods; use Parallelize instead")
-        place = Rendezvous.from_environment() if rendezvous is None else Rendezvous.of(rendezvous)
-        if world_size not in (None, place.num_shards):
-            raise NetError(
-                f"DistOpt: world_size must be that of the rendezvous, {place.num_shards}, got {world_size!r}"
-            )
+        local_rank = _one_of("local_rank", local_rank, "gpu_num", gpu_num)
+        world_size = _one_of("world_size", world_size, "gpu_per_node", gpu_per_node)
+        if nccl_id is not None:
+            if rendezvous is not None:
+                raise NetError("DistOpt: nccl_id and rendezvous cannot both be given; leave out one")
+            place, more = _place_by_id(nccl_id, local_rank, world_size, on_cpu=bool(options.get("cpu_device")))
+            options = more | options
+        else:
+            if local_rank is not None:
+                raise NetError(f"DistOpt: local_rank={local_rank!r} needs nccl_id; or give rendezvous= and devices=")
+            place = Rendezvous.from_environment() if rendezvous is None else Rendezvous.of(rendezvous)
+            if world_size not in (None, place.num_shards):
+                raise NetError(
+                    f"DistOpt: world_size must be that of the rendezvous, {place.num_shards}, got {world_size!r}"
+                )
         _elements("buffSize", buffSize)
         self.opt, self.model = opt, model
-        self.world_size, self.global_rank = place.num_shards, place.shard_id
+        self.world_size, self.global_rank, self.local_rank = place.num_shards, place.shard_id, place.local_rank
         self._most, self._place, self._options = buffSize, place, options
+        self._group: ProcessGroup | None = None
+
+    def rank_in_local(self) -> int:
+        """Return the number of this process among those of its host, from 0 on."""
+        return self.local_rank
+
+    def rank_in_global(self) -> int:
+        """Return the number of this process among all, from 0 on."""
+        return self.global_rank
+
+    def all_reduce(self, tensor: Any) -> np.ndarray[Any, Any]:
+        """Return the sum of an array over the processes; all of them call it, with arrays of one shape and type."""
+        return self._processes().allreduce(tensor)
+
+    synch = all_reduce
+
+    def wait(self) -> None:
+        """Wait until all processes call it."""
+        self._processes().wait()
+
+    def _processes(self) -> ProcessGroup:
+        if self._group is None:
+            self._group = ProcessGroup(self._place, name="dist_opt")
+        return self._group
 
     def backward_and_update(self, loss: Callable[[ModelHelper], Any], threshold: int = _ELEMENTS) -> Replicas:
         """Sum gradients as they are: ``Plain``.
@@ -269,6 +309,8 @@ class DistOpt:
         kind: type[TopK] | type[Threshold] = TopK if topK else Threshold
         return self._build(loss, kind(spars, corr), threshold)
 
+    backward_and_spars_update = backward_and_sparse_update  # the name in SINGA's text
+
     def update(self, param: Any, grad: Any) -> None:
         """Raise UsageError: ``opt`` appends the updates of all parameters when a method builds the step."""
         raise UsageError("DistOpt.update: nets are built before they run; opt appends the updates of all parameters")
@@ -295,6 +337,49 @@ class DistOpt:
             bucket_bytes=4 * min(threshold, self._most),
             **self._options,
         )
+
+
+class NcclIdHolder:
+    """SINGA's id, which a process makes and gives to those that it starts on its host, by which they find one another.
+
+    >>> from multiprocessing import Process
+    >>> nccl_id = NcclIdHolder()
+    >>> processes = [Process(target=print, args=(rank, 2, nccl_id)) for rank in range(2)]
+
+    Their function makes ``DistOpt(opt, nccl_id, rank, 2, model=model, cpu_device=True)``. Here the id is the address of
+    a store, which the process that has made it serves until it ends.
+
+    Raises:
+        DistributedError: this host has no free port.
+    """
+
+    def __init__(self) -> None:
+        secret = secrets.token_hex(32).encode()
+        self._address = serve_in_process("127.0.0.1", 0, secret), secret
+
+    def store(self) -> Store:
+        """Open the store."""
+        port, secret = self._address
+        return TcpStore("127.0.0.1", port, secret=secret)
+
+
+def _one_of(name: str, value: Any, other: str, of_other: Any) -> Any:
+    if value is not None and of_other is not None:
+        raise NetError(f"DistOpt: {name} and {other} are two names of one argument; give one of them")
+    return of_other if value is None else value
+
+
+def _place_by_id(nccl_id: Any, rank: Any, size: Any, *, on_cpu: bool) -> tuple[Rendezvous, dict[str, Any]]:
+    """Return the place of a process whose parent has made an id, and options for its devices."""
+    if not isinstance(nccl_id, NcclIdHolder):
+        raise TypeError(f"DistOpt: nccl_id must be an NcclIdHolder that the parent process has made, got {nccl_id!r}")
+    if rank is None or size is None:
+        raise NetError("DistOpt: with nccl_id give local_rank and world_size, the number of this process and of all")
+    engine = "MPI" if on_cpu else "NCCL"
+    place = Rendezvous(size, rank, engine, store=nccl_id.store(), local_rank=rank, local_size=size)
+    if not on_cpu:
+        place.see_own_gpus()  # so that the nets of all processes name the same one
+    return place, {"devices": [0]}
 
 
 def _elements(name: str, value: Any) -> None:

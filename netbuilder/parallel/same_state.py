@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder.distributed.agreement import require_equal_blobs
 from netbuilder.distributed.common_worlds import barrier_name
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import warn_user

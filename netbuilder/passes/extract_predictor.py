@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.net import Net

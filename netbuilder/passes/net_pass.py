@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.message import message_of
 from netbuilder.proto import NetDef
 from netbuilder.proto.call_checks import checked
 
-__all__ = ["CHECKS", "PASSES", "Check", "NetPass", "PassContext", "PassResult", "net_pass"]
+__all__ = ["NetPass", "PassContext", "PassResult", "net_pass"]
 
 
 @dataclass(frozen=True)
@@ -42,40 +42,18 @@ class PassResult:
     extras: Mapping[str, Any] = field(default_factory=dict)
 
 
-class NetPass(Protocol):
-    """A pass: it does not change its net; options are given by keyword."""
+class NetPass:
+    """A pass: gets a NetDef where users pass a Net or NetDef, and does not change it; options are given by keyword."""
 
-    __name__: str
+    def __init__(self, function: Callable[..., PassResult]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
 
-    def __call__(self, net: Any, context: PassContext = ..., **options: Any) -> PassResult: ...
-
-
-Check = Callable[[str, NetDef, NetDef, PassContext, PassResult], None]
-"""Called with the pass's name, a copy of the net before the pass, the same net after it, the context and the result."""
-
-PASSES: dict[str, NetPass] = {}
-"""Name -> pass, for all passes that have been imported."""
-
-CHECKS: list[Check] = []
-"""Functions called after each pass. The library has none; tests add one."""
+    def __call__(self, net: Any, context: PassContext | None = None, **options: Any) -> PassResult:
+        return self._function(message_of(net), PassContext() if context is None else context, **options)
 
 
 @checked()
 def net_pass(function: Callable[..., PassResult]) -> NetPass:
-    """Decorate ``function(net, context, **options)`` as a pass: it gets a NetDef where users pass a Net or NetDef."""
-
-    @functools.wraps(function)
-    def run(net: Any, context: PassContext | None = None, **options: Any) -> PassResult:
-        context = PassContext() if context is None else context
-        net = message_of(net)
-        if not CHECKS:
-            return function(net, context, **options)
-        before = NetDef()
-        before.CopyFrom(net)
-        result = function(net, context, **options)
-        for check in CHECKS:
-            check(function.__name__, before, net, context, result)
-        return result
-
-    PASSES[function.__name__] = run
-    return run
+    """Decorate ``function(net, context, **options)`` as a pass."""
+    return NetPass(function)

@@ -10,10 +10,12 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
 from netbuilder.zoo.layers import Blob, NormalizedConv, add_dropout, add_head
 
-__all__ = ["create_inception_v1"]
+__all__ = ["STAGES", "Branches", "create_inception_v1"]
 
 
-class _Branches(NamedTuple):
+class Branches(NamedTuple):
+    """How many channels the convolutions of a module have, in each of its branches."""
+
     one: int
     three_reduce: int
     three: int
@@ -26,16 +28,16 @@ class _Branches(NamedTuple):
         return self.one + self.three + self.five + self.pool
 
 
-_STAGES = {
-    3: {"a": _Branches(64, 96, 128, 16, 32, 32), "b": _Branches(128, 128, 192, 32, 96, 64)},
+STAGES = {
+    3: {"a": Branches(64, 96, 128, 16, 32, 32), "b": Branches(128, 128, 192, 32, 96, 64)},
     4: {
-        "a": _Branches(192, 96, 208, 16, 48, 64),
-        "b": _Branches(160, 112, 224, 24, 64, 64),
-        "c": _Branches(128, 128, 256, 24, 64, 64),
-        "d": _Branches(112, 144, 288, 32, 64, 64),
-        "e": _Branches(256, 160, 320, 32, 128, 128),
+        "a": Branches(192, 96, 208, 16, 48, 64),
+        "b": Branches(160, 112, 224, 24, 64, 64),
+        "c": Branches(128, 128, 256, 24, 64, 64),
+        "d": Branches(112, 144, 288, 32, 64, 64),
+        "e": Branches(256, 160, 320, 32, 128, 128),
     },
-    5: {"a": _Branches(256, 160, 320, 32, 128, 128), "b": _Branches(384, 192, 384, 48, 128, 128)},
+    5: {"a": Branches(256, 160, 320, 32, 128, 128), "b": Branches(384, 192, 384, 48, 128, 128)},
 }
 """Stage -> letter of a module -> channels of its branches."""
 
@@ -73,7 +75,7 @@ class _Layers:
         result: BlobReference = self.model.net.LRN(blob, name, size=5, alpha=1e-4, beta=0.75, bias=1.0)
         return result
 
-    def module(self, blob: Blob, name: str, dim_in: int, channels: _Branches) -> BlobReference:
+    def module(self, blob: Blob, name: str, dim_in: int, channels: Branches) -> BlobReference:
         one = self.conv(blob, f"{name}_1x1", dim_in, channels.one, 1)
         three = self.conv(blob, f"{name}_3x3_reduce", dim_in, channels.three_reduce, 1)
         three = self.conv(three, f"{name}_3x3", channels.three_reduce, channels.three, 3)
@@ -138,8 +140,8 @@ def create_inception_v1(
     layers = _Layers(NormalizedConv(model, is_test, bn_epsilon, bn_momentum), batch_norm)
     blob, dim = _stem(layers, data, num_input_channels, lrn=lrn and not batch_norm), 192
     inner = {}
-    for stage, modules in _STAGES.items():
-        if stage > min(_STAGES):
+    for stage, modules in STAGES.items():
+        if stage > min(STAGES):
             blob = layers.pool(blob, f"pool{stage - 1}")
         for letter, channels in modules.items():
             blob = layers.module(blob, f"inception_{stage}{letter}", dim, channels)

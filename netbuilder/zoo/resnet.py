@@ -11,7 +11,15 @@ from netbuilder.proto import ArgumentError
 from netbuilder.zoo.layers import MSRA, Blob, NormalizedConv, add_head
 from netbuilder.zoo.residual import ResNetBuilder
 
-__all__ = ["RESNET_STAGES", "ImageNetFrame", "add_scores", "create_resnet", "create_resnet50", "create_resnet_32x32"]
+__all__ = [
+    "BASE_FILTERS",
+    "RESNET_STAGES",
+    "ImageNetFrame",
+    "add_scores",
+    "create_resnet",
+    "create_resnet50",
+    "create_resnet_32x32",
+]
 
 RESNET_STAGES = {
     18: (2, 2, 2, 2),
@@ -24,7 +32,7 @@ RESNET_STAGES = {
 """Number of layers -> blocks in each of the four stages."""
 
 _FIRST_WITH_BOTTLENECKS = 50
-_BASE_FILTERS = 64
+BASE_FILTERS = 64
 
 
 def stages_of(num_layers: int) -> tuple[int, ...]:
@@ -57,10 +65,10 @@ class ImageNetFrame:
         """Add a convolution to 64 channels, normalization, Relu and pooling; return the builder of the blocks."""
         model, conv = self.conv.model, self.conv
         conv1 = brew.conv(
-            model, self.data, "conv1", self.num_input_channels, _BASE_FILTERS,
+            model, self.data, "conv1", self.num_input_channels, BASE_FILTERS,
             weight_init=MSRA, kernel=self.conv1_kernel, stride=self.conv1_stride, pad=3, no_bias=self.no_bias,
         )  # fmt: skip
-        normalized = conv.normalize(conv1, "conv1_spatbn_relu", _BASE_FILTERS)
+        normalized = conv.normalize(conv1, "conv1_spatbn_relu", BASE_FILTERS)
         relu = brew.relu(model, normalized, normalized)
         pool1 = brew.max_pool(model, relu, "pool1", kernel=3, stride=2, pad=1)
         return ResNetBuilder(model, pool1, self.no_bias, conv.is_test, conv.bn_epsilon, conv.bn_momentum)
@@ -126,9 +134,9 @@ def create_resnet(
         no_bias, conv1_kernel, conv1_stride, final_avg_kernel,
     )  # fmt: skip
     builder = frame.begin()
-    filters = _BASE_FILTERS
+    filters = BASE_FILTERS
     for stage, blocks in enumerate(stages):
-        base = _BASE_FILTERS << stage
+        base = BASE_FILTERS << stage
         for block in range(blocks):
             halves = stage > 0 and block == 0
             if num_layers >= _FIRST_WITH_BOTTLENECKS:

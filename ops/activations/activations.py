@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import GradientError, OperatorDef
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Activation(Operator):
     """Base of elementwise functions whose derivative can be computed from their value."""
 
@@ -51,7 +51,7 @@ def is_passed(op: Any, y: Any) -> Any:
     return y > 0 if op.alpha == 0 else y >= 0
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ActivationGradient(Operator):
     """Base of gradients dX = dY * f'(X), with the derivative f'(X) computed from Y = f(X)."""
 
@@ -60,7 +60,7 @@ class ActivationGradient(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Relu(Activation):
     """Y = max(X, 0).
 
@@ -69,13 +69,13 @@ class Relu(Activation):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReluGradient(ActivationGradient):
     """dX = dY where Y > 0, else 0."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LeakyRelu(Activation):
     """Y = X where X >= 0, else alpha * X.
 
@@ -90,7 +90,7 @@ class LeakyRelu(Activation):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LeakyReluGradient(ActivationGradient):
     """dX = dY where Y >= 0, else alpha * dY; with alpha = 0, where Y is 0 for all negative X, dX = 0 where Y = 0."""
 
@@ -98,7 +98,7 @@ class LeakyReluGradient(ActivationGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Elu(Activation):
     """Y = X where X >= 0, else alpha * (exp(X) - 1).
 
@@ -113,7 +113,7 @@ class Elu(Activation):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class EluGradient(ActivationGradient):
     """dX = dY where Y >= 0, else dY * (Y + alpha); with alpha = 0, dX = 0 where Y = 0."""
 
@@ -121,25 +121,25 @@ class EluGradient(ActivationGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Sigmoid(Activation):
     """Y = 1 / (1 + exp(-X))."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SigmoidGradient(ActivationGradient):
     """dX = dY * Y * (1 - Y)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Tanh(Activation):
     """Y = tanh(X)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TanhGradient(ActivationGradient):
     """dX = dY * (1 - Y * Y)."""
 

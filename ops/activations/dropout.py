@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef
@@ -14,7 +14,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["Dropout", "DropoutGrad"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DropoutArguments(Operator):
     """The arguments of Dropout and of its gradient."""
 
@@ -30,7 +30,7 @@ class DropoutArguments(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Dropout(DropoutArguments):
     """Y = X * mask / (1 - ratio), with a random mask, False with probability ``ratio``; in test mode Y = X.
 
@@ -91,7 +91,7 @@ def _scale(op: DropoutArguments, dtype: Any) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DropoutGrad(DropoutArguments):
     """dX = dY * mask / (1 - ratio); in test mode, dX = dY."""
 

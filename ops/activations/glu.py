@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -14,7 +14,7 @@ __all__ = ["Glu"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Glu(Operator):
     """Y = the first half of X along axis ``dim``, times the sigmoid of the second half. No gradient, as in Caffe2.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ __all__ = ["LogSoftmax", "LogSoftmaxGradient"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LogSoftmax(Operator):
     """Y = X - log(sum(exp(X))), the sum taken along ``axis`` alone.
 
@@ -34,7 +34,7 @@ class LogSoftmax(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LogSoftmaxGradient(Operator):
     """dX = dY - exp(Y) * sum(dY), the sum taken along ``axis``."""
 

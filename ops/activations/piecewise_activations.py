@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.activations.activations import Activation, ActivationGradient
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 
@@ -23,7 +23,7 @@ Arrays = tuple[Any, ...]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HardSigmoid(Activation):
     """Y = alpha * X + beta, clipped to [0, 1].
 
@@ -35,7 +35,7 @@ class HardSigmoid(Activation):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HardSigmoidGradient(ActivationGradient):
     """dX = alpha * dY where 0 < Y < 1, else 0."""
 
@@ -53,7 +53,7 @@ def hard_sigmoid_gradient(op: HardSigmoidGradient, ctx: RunContext, y: Any, dy: 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ThresholdedRelu(Activation):
     """Y = X where X > alpha, else 0.
 
@@ -65,7 +65,7 @@ class ThresholdedRelu(Activation):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ThresholdedReluGradient(ActivationGradient):
     """dX = dY where Y > 0, else 0."""
 
@@ -83,7 +83,7 @@ def thresholded_relu_gradient(op: ThresholdedReluGradient, ctx: RunContext, y: A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReluN(Activation):
     """Y = X clipped to [0, n].
 
@@ -98,7 +98,7 @@ class ReluN(Activation):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReluNGradient(ActivationGradient):
     """dX = dY where 0 < Y < n, else 0."""
 

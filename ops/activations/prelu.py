@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, other_axes
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -15,7 +15,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["PRelu", "PReluGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PReluArguments(Operator):
     """The arguments and checks of PRelu and of its gradient."""
 
@@ -38,7 +38,7 @@ class PReluArguments(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PRelu(PReluArguments):
     """Y = X where X > 0, else slope * X, with a slope per channel or one for all.
 
@@ -58,7 +58,7 @@ class PRelu(PReluArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PReluGradient(PReluArguments):
     """dX = dY where X > 0, else slope * dY; dslope is the sum of dY * X over where X <= 0, per slope."""
 

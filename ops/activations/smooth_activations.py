@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.activations.activations import Activation, ActivationGradient, logistic
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -37,7 +37,7 @@ Arrays = tuple[Any, ...]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Softplus(Activation):
     """Y = log(1 + exp(X)), computed so that it does not overflow.
 
@@ -46,7 +46,7 @@ class Softplus(Activation):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SoftplusGradient(ActivationGradient):
     """dX = dY * (1 - exp(-Y))."""
 
@@ -63,7 +63,7 @@ def softplus_gradient(op: SoftplusGradient, ctx: RunContext, y: Any, dy: Any) ->
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Selu(Activation):
     """Y = scale * X where X > 0, else scale * alpha * (exp(X) - 1).
 
@@ -75,7 +75,7 @@ class Selu(Activation):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SeluGradient(ActivationGradient):
     """dX = scale * dY where Y > 0, else dY * (Y + scale * alpha)."""
 
@@ -95,7 +95,7 @@ def selu_gradient(op: SeluGradient, ctx: RunContext, y: Any, dy: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Softsign(Unary):
     """Y = X / (1 + |X|).
 
@@ -107,7 +107,7 @@ class Softsign(Unary):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SoftsignGradient(UnaryGradient):
     """dX = dY / (1 + |X|) ** 2."""
 
@@ -127,7 +127,7 @@ def softsign_gradient(op: SoftsignGradient, ctx: RunContext, x: Any, dy: Any) ->
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Gelu(Unary):
     """Y = X * P(X), with P the distribution function of the standard normal.
 
@@ -147,7 +147,7 @@ class Gelu(Unary):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GeluGradient(UnaryGradient):
     """dX = dY times the derivative of Gelu at X."""
 
@@ -182,7 +182,7 @@ def gelu_gradient(op: GeluGradient, ctx: RunContext, dy: Any, x: Any) -> Arrays:
     return (narrow(widen(dy) * slope, dy),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _GradientFromBoth(Operator):
     """Base of gradients that read both X and Y."""
 
@@ -192,7 +192,7 @@ class _GradientFromBoth(Operator):
         return 6 * inputs[0].size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _WithGradientFromBoth(Unary):
     """Base of activations whose gradients read both X and Y."""
 
@@ -207,7 +207,7 @@ class _WithGradientFromBoth(Unary):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Swish(_WithGradientFromBoth):
     """Y = X / (1 + exp(-X)).
 
@@ -216,7 +216,7 @@ class Swish(_WithGradientFromBoth):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SwishGradient(_GradientFromBoth):
     """dX = dY * (Y + (1 - Y) / (1 + exp(-X)))."""
 
@@ -234,7 +234,7 @@ def swish_gradient(op: SwishGradient, ctx: RunContext, x: Any, y: Any, dy: Any) 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Mish(_WithGradientFromBoth):
     """Y = X * tanh(log(1 + exp(X))).
 
@@ -243,7 +243,7 @@ class Mish(_WithGradientFromBoth):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MishGradient(_GradientFromBoth):
     """dX = dY * (t + X * (1 - t * t) / (1 + exp(-X))), where t = tanh(log(1 + exp(X)))."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -22,7 +22,7 @@ def _matrix_shape(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Softmax(Operator):
     """Y = exp(X) / sum(exp(X)), the sum taken over all axes from ``axis`` on."""
 
@@ -48,7 +48,7 @@ def softmax(op: Softmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SoftmaxGradient(Operator):
     """dX = Y * (dY - sum(dY * Y)), the sum taken over all axes from ``axis`` on."""
 

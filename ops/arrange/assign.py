@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.indexing import checked_indices, with_rows
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
@@ -20,7 +20,7 @@ __all__ = ["CopyRowsToTensor", "CopyRowsToTensorGradient", "NumpyTile", "Scatter
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NumpyTile(Operator):
     """Y = X repeated ``repeats[i]`` times along each axis i, as numpy.tile does. No gradient."""
 
@@ -46,7 +46,7 @@ def numpy_tile(op: NumpyTile, ctx: RunContext, x: Any, repeats: Any) -> tuple[An
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Scatter(Operator):
     """Y = X with elements replaced along ``axis``: Y[i, indices[i, j]] = updates[i, j] for axis 1. No gradient.
 
@@ -71,7 +71,7 @@ def scatter(op: Scatter, ctx: RunContext, x: Any, indices: Any, updates: Any) ->
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CopyRowsToTensor(Operator):
     """Y = X with the rows ``indices`` replaced by ``row``, in place. The gradient of X is that of Y itself."""
 
@@ -94,7 +94,7 @@ def copy_rows_to_tensor(op: CopyRowsToTensor, ctx: RunContext, x: Any, indices: 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CopyRowsToTensorGradient(Operator):
     """dX = dY."""
 

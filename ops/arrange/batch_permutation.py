@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -17,7 +17,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["BatchPermutation", "BatchPermutationGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Permutation(Operator):
     signature = "X, indices -> Y"
 
@@ -32,7 +32,7 @@ class _Permutation(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchPermutation(_Permutation):
     """Y[i] = X[indices[i]] for each sample i."""
 
@@ -43,7 +43,7 @@ class BatchPermutation(_Permutation):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchPermutationGradient(_Permutation):
     """dX[indices[i]] = dY[i] for each sample i, summed over repeated indices."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
@@ -27,7 +27,7 @@ def _check_mask(op: Operator, mask: Any, length: int | None = None) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BooleanMask(Operator):
     """The rows of ``data`` where ``mask`` is true; the second output is their indices."""
 
@@ -48,7 +48,7 @@ class BooleanMask(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BooleanMaskGradient(Operator):
     """dX = the rows of dY where ``mask`` is true, zeros elsewhere."""
 
@@ -77,7 +77,7 @@ def boolean_mask_gradient(op: BooleanMaskGradient, ctx: RunContext, mask: Any, d
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BooleanUnmask(Operator):
     """Merge the rows of several tensors by their masks: the inverse of several BooleanMask. No gradient.
 
@@ -126,7 +126,7 @@ def boolean_unmask(op: BooleanUnmask, ctx: RunContext, *inputs: Any) -> tuple[An
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BooleanMaskLengths(Operator):
     """masked_lengths[i] = the number of true elements of ``mask`` in segment i, of lengths[i] elements. No gradient."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -14,7 +14,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["NCHW2NHWC", "NHWC2NCHW"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _MovesChannels(Operator):
     signature = "X -> Y"
 
@@ -26,7 +26,7 @@ class _MovesChannels(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NCHW2NHWC(_MovesChannels):
     """Y = X with the channel axis moved from axis 1 to the last axis."""
 
@@ -42,7 +42,7 @@ def nchw_to_nhwc(op: NCHW2NHWC, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NHWC2NCHW(_MovesChannels):
     """Y = X with the channel axis moved from the last axis to axis 1."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError
@@ -19,7 +19,7 @@ _MAX_BLOBS = 1000
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AsyncNetBarrier(Operator):
     """Return the inputs unchanged; what reads an output waits for the writers of all inputs, on all their devices."""
 
@@ -52,7 +52,7 @@ def async_net_barrier(op: AsyncNetBarrier, ctx: RunContext, *values: Any) -> tup
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnsafeCoalesce(Operator):
     """Concatenate tensors into one vector, the last output, and make the other outputs views of its parts.
 

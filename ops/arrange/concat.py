@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import integer_list
 from netbuilder.ops.core.image_order import channel_axis, check_order
 from netbuilder.ops.core.operator import Exchange, InBatch, Operator, TensorSpec, require, spec_of
@@ -20,7 +20,7 @@ __all__ = ["Concat", "DepthConcat", "DepthSplit", "Split", "concat_gradients"]
 _NHWC_CHANNELS = 3  # Caffe2's channel axis in NHWC, whatever the number of axes
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class JoinArguments(Operator):
     """The axis of Concat and Split, by default that of the channels.
 
@@ -64,7 +64,7 @@ def concat_gradients(g: GradientContext) -> list[OperatorDef]:
 _INDICES = {np.dtype(np.int32), np.dtype(np.int64)}
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Concat(JoinArguments):
     """Base: tensors joined along an axis."""
 
@@ -105,7 +105,7 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Split(JoinArguments):
     """Base: a tensor split along an axis."""
 
@@ -167,7 +167,7 @@ class _Split(JoinArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Concat(_Concat):
     """Y = the inputs joined along ``axis`` (or, with ``add_axis``, along a new one); split_info = their extents."""
 
@@ -176,13 +176,13 @@ class Concat(_Concat):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DepthConcat(_Concat):
     """Concat under its old name."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Split(_Split):
     """X split along ``axis`` into one part per output, of the extents ``split``, or of equal extents without it.
 
@@ -191,7 +191,7 @@ class Split(_Split):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DepthSplit(_Split):
     """Split under its old name."""
 

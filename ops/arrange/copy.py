@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Exchange, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Copying(Operator):
     """Base of copies."""
 
@@ -42,7 +42,7 @@ class _Copying(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Copy(_Copying):
     """Y = X, on the operator's device; X may be on another device of its kind."""
 
@@ -54,7 +54,7 @@ class Copy(_Copying):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CopyOnDeviceLike(_Copying):
     """Y = X, on the device where the second input is."""
 
@@ -67,7 +67,7 @@ class CopyOnDeviceLike(_Copying):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CopyCPUToGPU(_Copying):
     """Y = X, from host memory to the operator's GPU."""
 
@@ -79,7 +79,7 @@ class CopyCPUToGPU(_Copying):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CopyGPUToCPU(_Copying):
     """Y = X, from a GPU to host memory."""
 
@@ -92,13 +92,13 @@ class CopyGPUToCPU(_Copying):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CopyFromCPUInput(_Copying):
     """Y = X, from host memory to the operator's device, CPU or GPU. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class EnsureCPUOutput(_Copying):
     """Y = X, in host memory. Not differentiable."""
 
@@ -110,7 +110,7 @@ class EnsureCPUOutput(_Copying):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Alias(_Copying):
     """Y = X; the gradient of X is that of Y itself."""
 
@@ -122,7 +122,7 @@ class Alias(_Copying):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AliasWithName(Alias):
     """Alias with the arguments ``name`` and ``is_backward``, which are ignored."""
 
@@ -131,7 +131,7 @@ class AliasWithName(Alias):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class EnsureDense(_Copying):
     """Y = X; the gradient of X is that of Y, as a dense tensor."""
 
@@ -146,7 +146,7 @@ class EnsureDense(_Copying):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StopGradient(_Copying):
     """Y = X; the gradient stops here."""
 
@@ -158,7 +158,7 @@ class StopGradient(_Copying):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NegateGradient(_Copying):
     """Y = X; the gradient of X is that of Y with its sign changed, for adversarial training."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, checked_indices, with_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -31,7 +31,7 @@ __all__ = [
 Shape = tuple[int, ...]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Chosen(Operator, abc.ABC):
     """Base: rows of a tensor, seen as a matrix, chosen by an index tensor; a negative index counts from the end."""
 
@@ -55,7 +55,7 @@ class _Chosen(Operator, abc.ABC):
         return 0
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Elements(_Chosen):
     """Base: single elements; the indices replace the coordinate along ``axis``."""
 
@@ -82,7 +82,7 @@ class _Elements(_Chosen):
         return math.prod(shape), places.reshape(-1)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Slices(_Chosen):
     """Base: slices; the last axis of the indices holds coordinates along the axes after the first ``batch_dims``."""
 
@@ -113,7 +113,7 @@ class _Slices(_Chosen):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GatherElements(_Elements):
     """Y[i, j] = X[indices[i, j], j] for ``axis`` 0, X[i, indices[i, j]] for axis 1, and so on.
 
@@ -131,7 +131,7 @@ class GatherElements(_Elements):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GatherND(_Slices):
     """Y[i] = X[indices[i, 0], indices[i, 1], ...]: an element, or a slice if X has more axes.
 
@@ -156,7 +156,7 @@ def _gather(op: _Chosen, ctx: RunContext, x: Any, indices: Any) -> tuple[Any, ..
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GatherElementsGradient(_Elements):
     """dX = dY added to the elements that were gathered, 0 elsewhere."""
 
@@ -165,7 +165,7 @@ class GatherElementsGradient(_Elements):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GatherNDGradient(_Slices):
     """dX = dY added to the slices that were gathered, 0 elsewhere."""
 
@@ -180,7 +180,7 @@ def _gather_gradient(op: _Chosen, ctx: RunContext, x: Any, indices: Any, dy: Any
     return (table.reshape(x.shape),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Scattering(_Chosen):
     """Base: a copy of X in which what the indices choose is replaced by updates, or has them added."""
 
@@ -210,7 +210,7 @@ class _Scattering(_Chosen):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ScatterElements(_Scattering, _Elements):
     """Y = X, but Y[indices[i, j], j] = updates[i, j] for ``axis`` 0, Y[i, indices[i, j]] for axis 1, and so on.
 
@@ -224,7 +224,7 @@ class ScatterElements(_Scattering, _Elements):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ScatterND(_Scattering, _Slices):
     """Y = X, but Y[indices[i, 0], indices[i, 1], ...] = updates[i], an element or a slice.
 
@@ -250,7 +250,7 @@ def _scatter(op: _Scattering, ctx: RunContext, x: Any, indices: Any, updates: An
     return (table.reshape(x.shape),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _ScatteringGradient(_Chosen):
     signature = "indices, dY -> dX"
     reduction: str = "none"
@@ -261,13 +261,13 @@ class _ScatteringGradient(_Chosen):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ScatterElementsGradient(_ScatteringGradient, _Elements):
     """dX = dY, but 0 where an update took the element's place."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ScatterNDGradient(_ScatteringGradient, _Slices):
     """dX = dY, but 0 where an update took the element's place."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.broadcasting import MOST_AXES, sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, integer_list
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -20,7 +20,7 @@ __all__ = ["Expand", "ExpandGradient"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Expand(Operator):
     """Y = X broadcast with ``shape``, as by NumPy; 1 or -1 in ``shape`` keeps the extent of X.
 
@@ -77,7 +77,7 @@ class Expand(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ExpandGradient(Operator):
     """dX = dY summed over the axes along which X was broadcast."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -24,7 +24,7 @@ def _like(g: GradientContext) -> list[OperatorDef]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Flatten(Operator):
     """Y = X as a matrix: the axes before ``axis`` are its rows, the others its columns."""
 
@@ -49,7 +49,7 @@ def flatten(op: Flatten, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FlattenToVec(Operator):
     """Y = X as a vector."""
 
@@ -69,7 +69,7 @@ def flatten_to_vec(op: FlattenToVec, ctx: RunContext, x: Any) -> tuple[Any, ...]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ResizeLike(Operator):
     """Y = X in the shape of the second input, which must have the same number of elements."""
 

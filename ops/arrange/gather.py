@@ -5,12 +5,12 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, check_indices, checked_indices
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
@@ -22,7 +22,7 @@ __all__ = ["BatchGather", "BatchGatherGradient", "Gather"]
 Shape = tuple[int, ...]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Gathering(Operator, abc.ABC):
     """Base: slices of a tensor gathered by indices."""
 
@@ -57,7 +57,7 @@ def _outer_indices(xp: Any, x: Shape, indices: Any, axis: int) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Gather(_Gathering):
     """Y = the slices of X at ``indices`` along ``axis``; the shape of the indices replaces the axis.
 
@@ -85,7 +85,7 @@ class Gather(_Gathering):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchGather(_Gathering):
     """Y = the slices of X at ``indices`` along axis 1; with ``match_outer`` each sample has its own indices."""
 
@@ -137,7 +137,7 @@ for _cls in (Gather, BatchGather):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchGatherGradient(_Gathering):
     """dX = dY summed at ``indices`` along ``axis``, 0 elsewhere; ``match_outer`` as for Gather."""
 

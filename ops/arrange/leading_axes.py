@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -14,7 +14,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["MergeDim", "PrependDim"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Leading(Operator):
     signature = "data -> reshaped"
     inplace = ((0, 0),)
@@ -24,7 +24,7 @@ class _Leading(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeDim(_Leading):
     """reshaped = data with its first two axes merged. No gradient."""
 
@@ -32,7 +32,7 @@ class MergeDim(_Leading):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PrependDim(_Leading):
     """reshaped = data with its first axis split in two, of extents ``dim_size`` and N / ``dim_size``."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 
@@ -15,7 +15,7 @@ __all__ = ["NonZero"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NonZero(Operator):
     """Y = the indices of the elements that are not 0, in order: a row for each axis of X. No gradient."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -18,7 +18,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["Pad", "PadGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Padding(Operator):
     pads: tuple[int, ...] = ()
     mode: str = "constant"
@@ -69,7 +69,7 @@ class _Padding(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Pad(_Padding):
     """Y = X with a border: of a ``value``, of X mirrored, of its edge repeated, or of its other end.
 
@@ -103,7 +103,7 @@ def pad(op: Pad, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PadGradient(_Padding):
     """dX = dY inside the border, and each element of the border added to the one that it was copied from."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -14,7 +14,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["SampleAs", "SampleAsGradient", "SpatialNarrowAs", "SpatialNarrowAsGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Narrowing(Operator):
     signature = "A, B -> C"
 
@@ -27,7 +27,7 @@ class _Narrowing(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SpatialNarrowAs(_Narrowing):
     """C = the upper left corner of each image plane of A, of the size of the planes of B."""
 
@@ -46,7 +46,7 @@ class SpatialNarrowAs(_Narrowing):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SpatialNarrowAsGradient(_Narrowing):
     """dA = dC in the upper left corner, 0 elsewhere."""
 
@@ -71,7 +71,7 @@ def spatial_narrow_as_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SampleAs(Operator):
     """Y = the samples of X whose label is positive."""
 
@@ -87,7 +87,7 @@ class SampleAs(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SampleAsGradient(Operator):
     """dX = dY for the samples whose label is positive, 0 for the others."""
 

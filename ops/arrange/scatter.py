@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, check_indices, checked_indices, with_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
@@ -18,7 +18,7 @@ __all__ = ["ScatterAssign", "ScatterWeightedSum"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ScatterWeightedSum(Operator):
     """X[indices] = w0 * X[indices] + w1 * X1 + w2 * X2 + ..., in place.
 
@@ -100,7 +100,7 @@ def _prepare_scatter_weighted_sum(op: ScatterWeightedSum, ctx: PlanContext, *spe
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ScatterAssign(Operator):
     """X[indices] = rows along ``axis``, in place; if an index is repeated, one of its rows is used."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.given_numbers import integer_list
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
@@ -69,7 +69,7 @@ def _prepare_reshaped_on_gpu(x: TensorSpec, outs: Sequence[TensorSpec], constant
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Reshape(Operator):
     """Y = X in another shape, given by the argument or the second input; old_shape is the shape of X.
 
@@ -160,7 +160,7 @@ def _prepare_reshape_on_gpu(op: Reshape, ctx: PlanContext, x: TensorSpec, *shape
     return _prepare_reshaped_on_gpu(x, outs, [np.array(x.shape, outs[1].dtype)])
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Dims(Operator):
     """Base of operators that insert or remove axes of extent 1."""
 
@@ -177,7 +177,7 @@ class _Dims(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ExpandDims(_Dims):
     """Y = X with axes of extent 1 inserted, which are at ``dims`` in Y."""
 
@@ -194,7 +194,7 @@ class ExpandDims(_Dims):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Squeeze(_Dims):
     """Y = X without its axes ``dims``, which must have extent 1."""
 
@@ -226,7 +226,7 @@ for _cls in (ExpandDims, Squeeze):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Transpose(Operator):
     """Y = X with its axes in the order ``axes``, by default reversed."""
 
@@ -260,7 +260,7 @@ def transpose(op: Transpose, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (ctx.xp.ascontiguousarray(x.transpose(op.order(x.ndim))).reshape([x.shape[i] for i in op.order(x.ndim)]),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Measure(Operator, abc.ABC):
     signature = "X -> Y"
 
@@ -276,7 +276,7 @@ class _Measure(Operator, abc.ABC):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Shape(_Measure):
     """Y = the shape of X, or the extents of ``axes``. No gradient."""
 
@@ -294,7 +294,7 @@ class Shape(_Measure):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Size(_Measure):
     """Y = the number of elements of X, a scalar. No gradient."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import integer_list
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["Slice", "SliceGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Box(Operator):
     """Base: the slice from ``starts`` to before ``ends`` along the first axes, with all of the other axes.
 
@@ -98,7 +98,7 @@ def _selected(box: Sequence[slice], shape: Sequence[int]) -> tuple[int, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Slice(_Box):
     """Y = X from ``starts`` to before ``ends``, which may be given as the second and third input.
 
@@ -135,7 +135,7 @@ def slice_(op: Slice, ctx: RunContext, x: Any, *bounds: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SliceGradient(_Box):
     """dX = dY in the slice, 0 elsewhere; the inputs are X, then starts and ends if Slice had them, then dY."""
 

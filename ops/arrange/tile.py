@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, one_integer
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["Tile", "TileGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Tiling(Operator):
     tiles: int = 1
     axis: int = 0
@@ -45,7 +45,7 @@ class _Tiling(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Tile(_Tiling):
     """Y = X repeated ``tiles`` times along ``axis``; both may be given as inputs."""
 
@@ -79,7 +79,7 @@ def tile(op: Tile, ctx: RunContext, x: Any, *given: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TileGradient(_Tiling):
     """dX = the sum of the tiles of dY."""
 

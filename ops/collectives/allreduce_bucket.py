@@ -10,27 +10,26 @@ from typing import Any
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.nccl import GpuRanks
+from netbuilder.distributed.transport.nccl_communicator import GpuRanks
 from netbuilder.distributed.transport.reductions import FLOAT_TYPES, narrow, sum_rows, widen
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.buffer_rows import as_row, order_in_row
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.nccl import NcclCall, type_of
-from netbuilder.engines.rows import as_row, order_in_row
 from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, NetError
 
-__all__ = ["IN_PLACE_BYTES", "AllreduceBucket"]
+__all__ = ["CHUNK", "IN_PLACE_BYTES", "AllreduceBucket"]
 
 Array = Any
 
 IN_PLACE_BYTES = 128 << 10
 """Bytes of a blob from which it is exchanged where it is: another call costs less than two copies of it."""
 
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 """Elements that are rounded, exchanged and widened at a time, so that they stay in the cache meanwhile."""
 
 _EXPONENT = {"float16": 0x7C00, "bfloat16": 0x7F80}  # the bits that infinities and NaN have
@@ -40,7 +39,7 @@ _INFINITE_FROM = {"float16": 65520.0, "bfloat16": 3.3961775292304957e38}  # floa
 
 @in_place_kernels
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AllreduceBucket(InPlace):
     """Output i is the sum of input i over the processes.
 
@@ -227,7 +226,7 @@ def _row(blobs: Sequence[Array]) -> _Part:
 
 def _rounded(named: Mapping[str, Array], wire: np.dtype[Any]) -> Iterator[_Part]:
     """Yield the calls for float32 blobs that are exchanged as ``wire``; all of them use the same memory."""
-    size = min(_CHUNK, sum(blob.size for blob in named.values()))
+    size = min(CHUNK, sum(blob.size for blob in named.values()))
     if not size:
         return
     buffer = lasting_zeros(size * wire.itemsize).view(wire)

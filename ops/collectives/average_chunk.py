@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, DistributedError
@@ -22,7 +22,7 @@ Array = Any
 
 @in_place_kernels
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AverageChunk(InPlace):
     """Replace one chunk of the elements of all X, one after the other, by its mean over the processes.
 

@@ -10,22 +10,21 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.nccl import GpuRanks, NcclCommunicator
-from netbuilder.distributed.transport.session import Collective
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.transport.nccl_communicator import GpuRanks, NcclCommunicator
+from netbuilder.distributed.worlds.session import Collective
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.gpu import copy_into, gpu, gpu_of, here, to_host
 from netbuilder.engines.layouts import convert
 from netbuilder.engines.nccl import NcclCall
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.extensions import SplitKernel, Together
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
 from netbuilder.proto import PROTO_CUDA, ArgumentError
 
-__all__ = ["MAX_BLOBS", "GpuExchange", "InPlace", "Work", "in_place_kernels", "same_shape_and_type"]
+__all__ = ["MAX_BLOBS", "GpuExchange", "InPlace", "Work", "in_place_kernels", "prepare_on_gpu", "same_shape_and_type"]
 
 Array = Any
 T = TypeVar("T")
@@ -50,7 +49,7 @@ class GpuExchange:
     wait: Callable[[], object]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class InPlace(OverWorld):
     """Base: blobs X after the common world, which are the outputs too.
 
@@ -221,7 +220,7 @@ def _layouts(specs: Sequence[TensorSpec]) -> str:
     return "" if all(spec.layout is None for spec in specs) else repr([spec.layout for spec in specs])
 
 
-def _prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) -> Prepared | None:
+def prepare_on_gpu(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) -> Prepared | None:
     """Return the kernel over blobs of GPUs: by NCCL where they are, or through the memory of the host."""
     if any(x.dtype == STRING for x in xs):
         return None
@@ -369,5 +368,5 @@ def in_place_kernels(cls: type[Operator]) -> type[Operator]:
     """Class decorator: register the kernels of an ``InPlace`` operator."""
     kernel(cls)(_run)
     prepare(cls, device=CPU)(_prepare)
-    prepare(cls, device=GPU)(_prepare_on_gpu)
+    prepare(cls, device=GPU)(prepare_on_gpu)
     return cls

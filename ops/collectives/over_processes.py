@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.nccl import GpuRanks, NcclCommunicator
+from netbuilder.distributed.transport.nccl_communicator import GpuRanks, NcclCommunicator
 from netbuilder.distributed.transport.reductions import sum_rows
-from netbuilder.distributed.transport.session import Collective
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.session import Collective
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.gpu import copy_into, gpu, gpu_of, to_host
 from netbuilder.engines.nccl import BoundGroup, NcclCall, type_of
 from netbuilder.ops.collectives.in_place import GpuExchange, InPlace, Work, in_place_kernels, same_shape_and_type
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, ShapeError
@@ -36,7 +36,7 @@ def _check_root(op: Any, world: CommonWorld) -> None:
 
 @in_place_kernels
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Allreduce(InPlace):
     """Every output is the sum of all inputs of all processes.
 
@@ -102,7 +102,7 @@ def _of_first(exchange: GpuExchange, blobs: Sequence[Array], *, add: bool) -> Gp
 
 @in_place_kernels
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Reduce(InPlace):
     """On the process with rank ``root``, the sum over the processes; on the others, Y = X.
 
@@ -141,7 +141,7 @@ class Reduce(InPlace):
 
 @in_place_kernels
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Broadcast(InPlace):
     """Every output is the first input of the process with rank ``root``.
 
@@ -207,7 +207,7 @@ def _broadcast_strings(communicator: Communicator, strings: Array, root: int) ->
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Allgather(OverWorld):
     """Y = the inputs of all processes, joined along the first axis: in the order of the ranks, then of the inputs.
 
@@ -289,7 +289,7 @@ def _gathered_on_gpu(ctx: RunContext, common: CommonWorld, call: Collective, ran
 
 @in_place_kernels
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceScatter(InPlace):
     """The first elements of every X become this process's part of the sum of all X over all processes.
 

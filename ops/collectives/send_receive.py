@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -23,7 +23,7 @@ _ANY = -1
 _MAX_TAG = (1 << 15) - 1  # the least upper bound that MPI may set
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _BetweenTwo(OverWorld):
     dynamic = True
 
@@ -46,7 +46,7 @@ class _BetweenTwo(OverWorld):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SendTensor(_BetweenTwo):
     """Send a tensor to the process with rank ``dst``, which runs ReceiveTensor.
 
@@ -67,7 +67,7 @@ class SendTensor(_BetweenTwo):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReceiveTensor(_BetweenTwo):
     """Receive a tensor from the process with rank ``src``; -1: from any. Likewise with its ``tag``.
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, NetError
 
-__all__ = ["AllreduceThreshold", "AllreduceTopK", "top_k_count"]
+__all__ = ["MOST", "AllreduceThreshold", "AllreduceTopK", "top_k_count"]
 
 Array = Any
 
-_MOST = 1 << 32
+MOST = 1 << 32
 """Elements of one operator, whose positions are exchanged as uint32."""
 
 
@@ -34,7 +34,7 @@ def top_k_count(size: int, fraction: float) -> int:
     return min(size, max(1, math.ceil(round(size * exact, 3))))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _SparseAllreduce(InPlace):
     """Base: each process gives some elements of each X, and output i is their sum over the processes.
 
@@ -72,8 +72,8 @@ class _SparseAllreduce(InPlace):
         count = len(blobs) // 2 if self.residual else len(blobs)
         values, residuals = blobs[:count], blobs[count:] or [None] * count
         ends = np.cumsum([0, *(each.size for each in values)])
-        if ends[-1] >= _MOST:
-            raise NetError(f"{self.type}: exchanges fewer than {_MOST} elements at a time, got {ends[-1]}")
+        if ends[-1] >= MOST:
+            raise NetError(f"{self.type}: exchanges fewer than {MOST} elements at a time, got {ends[-1]}")
 
         def work(communicator: Communicator) -> None:
             given = [self._take(value, rest) for value, rest in zip(values, residuals)]
@@ -111,7 +111,7 @@ class _SparseAllreduce(InPlace):
 
 @in_place_kernels
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AllreduceTopK(_SparseAllreduce):
     """Output i is the sum, over the processes, of the elements of X_i with the largest magnitudes, and zero elsewhere.
 
@@ -144,7 +144,7 @@ class AllreduceTopK(_SparseAllreduce):
 
 @in_place_kernels
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AllreduceThreshold(_SparseAllreduce):
     """Output i is the sum, over the processes, of the elements of X_i with magnitudes of ``bound`` or more.
 

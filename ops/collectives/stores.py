@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +11,6 @@ from netbuilder.data.blob_records import BlobParts, blob_records
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.distributed.stores import DEFAULT_TIMEOUT, FileStore, RedisStore, Store
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -42,7 +42,7 @@ class StoreHandler(BlobObject):
         self.store = store
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnHost(Operator):
     stateful = True
     outputs_on_host = True
@@ -65,7 +65,7 @@ def store_of(op: Operator, value: Any) -> Store:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FileStoreHandlerCreate(_OnHost):
     """Make a store in the folder ``path``, which all processes see; ``prefix`` begins all keys."""
 
@@ -86,7 +86,7 @@ def file_store_handler_create(op: FileStoreHandlerCreate, ctx: RunContext) -> tu
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RedisStoreHandlerCreate(_OnHost):
     """Make a store on a Redis server, which needs the extra netbuilder[redis]; ``prefix`` begins all keys."""
 
@@ -110,7 +110,7 @@ def redis_store_handler_create(op: RedisStoreHandlerCreate, ctx: RunContext) -> 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StoreSet(_OnHost):
     """Store a blob under the key ``blob_name``, by default its own name."""
 
@@ -127,7 +127,7 @@ def store_set(op: StoreSet, ctx: RunContext, handler: Any, data: Any) -> tuple[A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StoreGet(_OnHost):
     """Return what StoreSet stored under the key ``blob_name``, by default the output's name; wait for it.
 
@@ -154,7 +154,7 @@ def store_get(op: StoreGet, ctx: RunContext, handler: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StoreAdd(_OnHost):
     """Add ``add_value`` to the number under the key ``blob_name``, initially 0; value = the sum.
 
@@ -180,7 +180,7 @@ def store_add(op: StoreAdd, ctx: RunContext, handler: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StoreWait(_OnHost):
     """Wait until all keys are there, at most ``timeout_secs``; they are ``blob_name``, or the strings in ``names``."""
 

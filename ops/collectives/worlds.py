@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from netbuilder.distributed.transport.world import CommonWorld, NcclPlace, create_world
+from netbuilder.distributed.worlds.world import CommonWorld, create_world
 from netbuilder.ops.collectives.stores import store_of
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -26,7 +26,7 @@ _OBJECT = TensorSpec((), STRING)
 _ENGINES = ("", "DEFAULT", "MPI", "GLOO", "NCCL")  # all but the last one exchange values of the host by MPI
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class OverWorld(Operator):
     """Base: a collective of all processes, over the common world in input 0."""
 
@@ -53,21 +53,21 @@ def world_of(op: Operator, value: Any) -> CommonWorld:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateCommonWorld(Operator):
     """Make the common world of ``size`` processes, of which this one has the number ``rank``.
 
-    All of them run it, in the same order among other collectives. Several processes are connected by MPI, which has
-    started them; with engine NCCL by NCCL, between the GPUs of the processes, which meet in the store: of this one the
-    GPU ``device_id``, or several, ``device_ids``. A world of one process needs no library. A second run gives the same
-    world.
+    All of them run it, in the same order among other collectives. Several processes are connected by MPI, whose process
+    manager has started them, or which meet in the store; with engine NCCL by NCCL, between the GPUs of the processes,
+    which meet in the store: of this one the GPU ``device_id``, or several, ``device_ids``. A world of one process needs
+    no library. A second run gives the same world.
 
     A collective raises an error if other ranks have not come after ``timeout_ms`` milliseconds; -1: after the time
-    limits of the process. The other arguments, and the input, are Caffe2's; MPI does without them.
+    limits of the process. The other arguments are Caffe2's, and change nothing.
     """
 
     signature = """
-        kv_handler?: object, the store; ignored by MPI
+        kv_handler?: object, the store in which processes meet for NCCL, and for MPI without a process manager
         -> common_world: object
     """
     stateful = True
@@ -113,14 +113,13 @@ def create_common_world(op: CreateCommonWorld, ctx: RunContext, *store: Any) -> 
         )
     timeout = None if op.timeout_ms < 0 else op.timeout_ms / 1000
     name = ctx.op_def.output[0]
-    if ctx.op_def.engine != "NCCL" or op.size == 1:
-        return (create_world(name, op.size, op.rank, timeout),)
-    given = store_of(op, store[0]).with_prefix(ctx.op_def.name) if store else None
-    return (create_world(name, op.size, op.rank, timeout, NcclPlace(op.device_ids or (op.device_id,), given)),)
+    gpus = (op.device_ids or (op.device_id,)) if ctx.op_def.engine == "NCCL" and op.size != 1 else ()
+    found = store_of(op, store[0]).with_prefix(ctx.op_def.name or name) if store and op.size != 1 else None
+    return (create_world(name, op.size, op.rank, timeout, found, gpus),)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CloneCommonWorld(OverWorld):
     """Make a common world of the same processes; messages over the two do not meet."""
 
@@ -135,7 +134,7 @@ def clone_common_world(op: CloneCommonWorld, ctx: RunContext, world: Any) -> tup
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DestroyCommonWorld(OverWorld):
     """Free what the library has for a common world; using it afterwards is an error."""
 
@@ -150,7 +149,7 @@ def destroy_common_world(op: DestroyCommonWorld, ctx: RunContext, world: Any) ->
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Barrier(OverWorld):
     """Wait until all processes have come to it."""
 

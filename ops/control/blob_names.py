@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.records.serialization_options import as_bfloat16, option_of, parse_options
@@ -22,7 +22,7 @@ _STRING_BYTES = 50
 _ELEMENT_BYTES = {"u1": 2, "i1": 2, "u2": 3, "i2": 3, "f2": 3}  # integers are stored with variable lengths
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OverBlobs(Operator):
     """Base: covers all blobs of the workspace and, with ``include_shared``, those of its parent."""
 
@@ -39,7 +39,7 @@ class _OverBlobs(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GetAllBlobNames(_OverBlobs):
     """blob_names = the sorted names of the workspace's blobs and, with ``include_shared``, of its parent's.
 
@@ -64,7 +64,7 @@ def _strings(names: list[str]) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class EstimateAllBlobSizes(_OverBlobs):
     """blob_names = the sorted names of the workspace's blobs; blob_sizes = their estimated sizes in a file, in bytes.
 

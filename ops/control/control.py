@@ -7,13 +7,13 @@ differentiated need different names for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 from netbuilder.ops.control.loop_gradient import Iterations, loop_gradient
 from netbuilder.ops.core.conditions import truth_of
 from netbuilder.ops.core.contexts import GradientContext, RunContext, Sparse
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, NetDef, OperatorDef
@@ -34,7 +34,7 @@ def _run(op: Any, ctx: RunContext, which: str) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class If(Operator):
     """Run ``then_net`` if the condition is true, else ``else_net``, if there is one.
 
@@ -154,7 +154,7 @@ def if_(op: If, ctx: RunContext, condition: Any, *others: Any) -> tuple[Any, ...
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class While(Operator):
     """Run ``loop_net`` while the condition is true; ``cond_net``, if given, runs before each test of it.
 

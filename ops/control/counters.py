@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
-from netbuilder.data.forking import new_lock
-from netbuilder.data.object_records import ObjectKind, register_kind
+from netbuilder.data.counter import Counter
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.proto import BlobProto, ParseError, TensorProto
 
 __all__ = [
     "AtomicBool",
@@ -25,7 +23,6 @@ __all__ = [
     "ConditionalSetAtomicBool",
     "CountDown",
     "CountUp",
-    "Counter",
     "CreateAtomicBool",
     "CreateCounter",
     "ResetCounter",
@@ -35,49 +32,6 @@ __all__ = [
 Arrays = tuple[Any, ...]
 
 
-class Counter:
-    """An integer that several nets may change at the same time.
-
-    Args:
-        count: the initial value.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._lock = new_lock()
-
-    @property
-    def count(self) -> int:
-        return self._count
-
-    def add(self, step: int) -> int:
-        """Add ``step`` and return the previous value."""
-        with self._lock:
-            before = self._count
-            self._count = before + step
-        return before
-
-    def reset(self, count: int) -> int:
-        """Set the counter to ``count`` and return the previous value."""
-        with self._lock:
-            before, self._count = self._count, count
-        return before
-
-
-def _write_counter(blob: BlobProto, counter: Counter) -> None:
-    tensor = TensorProto(name=blob.name, data_type=TensorProto.INT64, dims=[1], int64_data=[counter.count])
-    blob.tensor.CopyFrom(tensor)
-
-
-def _read_counter(blob: BlobProto) -> Counter:
-    if len(blob.tensor.int64_data) != 1:
-        raise ParseError(f"a counter of {len(blob.tensor.int64_data)} numbers; it has one")
-    return Counter(blob.tensor.int64_data[0])
-
-
-register_kind(ObjectKind("std::unique_ptr<Counter<int64_t>>", Counter, _write_counter, _read_counter))
-
-
 class AtomicBool(BlobObject):
     """A bool, initially false, that several nets may set at the same time."""
 
@@ -85,7 +39,7 @@ class AtomicBool(BlobObject):
         self.value = False
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Shared(Operator):
     """Base: works on an object in a blob, on the host."""
 
@@ -100,7 +54,7 @@ class _Shared(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateCounter(_Shared):
     """Create a counter with the initial value ``init_count``."""
 
@@ -114,13 +68,13 @@ def create_counter(op: CreateCounter, ctx: RunContext) -> Arrays:
     return (Counter(op.init_count),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnCounter(_Shared):
     signature = "counter ->"
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CountUp(_OnCounter):
     """Add one to a counter; previous_count = the value before."""
 
@@ -129,7 +83,7 @@ class CountUp(_OnCounter):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CountDown(_OnCounter):
     """Subtract one from a counter; done = whether it is below 0 now."""
 
@@ -138,7 +92,7 @@ class CountDown(_OnCounter):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CheckCounterDone(_OnCounter):
     """done = whether a counter is 0 or less."""
 
@@ -147,7 +101,7 @@ class CheckCounterDone(_OnCounter):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ResetCounter(_OnCounter):
     """Set a counter to ``init_count``; previous_value = the value before."""
 
@@ -157,7 +111,7 @@ class ResetCounter(_OnCounter):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RetrieveCount(_OnCounter):
     """count = the value of a counter."""
 
@@ -195,7 +149,7 @@ def retrieve_count(op: RetrieveCount, ctx: RunContext, counter: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateAtomicBool(_Shared):
     """Create a shared bool, initially false."""
 
@@ -204,7 +158,7 @@ class CreateAtomicBool(_Shared):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConditionalSetAtomicBool(_Shared):
     """Set a shared bool to true if ``condition`` is true; else leave it unchanged."""
 
@@ -213,7 +167,7 @@ class ConditionalSetAtomicBool(_Shared):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CheckAtomicBool(_Shared):
     """value = a shared bool."""
 
@@ -239,7 +193,7 @@ def check_atomic_bool(op: CheckAtomicBool, ctx: RunContext, shared: Any) -> Arra
     return (np.array([shared_object(op, shared, AtomicBool, "CreateAtomicBool").value]),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _FetchAdd(Operator):
     signature = "mutex_ptr, mut_value, increment -> mut_value, fetched_value"
     must_inplace = ((1, 0),)
@@ -247,7 +201,7 @@ class _FetchAdd(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AtomicFetchAdd(_FetchAdd):
     """Add ``increment`` to ``mut_value`` in place, under a mutex; fetched_value = the value before. For int32."""
 
@@ -262,7 +216,7 @@ class AtomicFetchAdd(_FetchAdd):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AtomicFetchAdd64(_FetchAdd):
     """AtomicFetchAdd for int64."""
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 
 __all__ = ["HasElements", "IsEmpty"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OfShapes(Operator):
     signature = "-> Y"
     outputs_on_host = True
@@ -27,7 +27,7 @@ class _OfShapes(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HasElements(_OfShapes):
     """Y = whether any of the tensors has elements, a bool. No gradient."""
 
@@ -35,7 +35,7 @@ class HasElements(_OfShapes):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IsEmpty(_OfShapes):
     """Y = whether X has no elements, a bool. No gradient."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -16,7 +16,7 @@ __all__ = ["FeedBlob"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FeedBlob(Operator):
     """Y = the string ``value``, as ``workspace.feed`` would store it."""
 

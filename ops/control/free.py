@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -16,7 +16,7 @@ _MAX_BLOBS = 1000
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Free(Operator):
     """Replace tensors by empty ones, of shape (0,), and other values by None."""
 

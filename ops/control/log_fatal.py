@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorError
@@ -13,7 +13,7 @@ from netbuilder.proto import OperatorError
 __all__ = ["Fail", "LogFatal", "ThrowException"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Failing(Operator):
     dynamic: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
@@ -23,19 +23,19 @@ class _Failing(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LogFatal(_Failing):
     """Fail: a net should not reach this operator. (In Caffe2 it ends the process.)"""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fail(_Failing):
     """Fail like an operator that returns false in Caffe2, to test how nets fail."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ThrowException(_Failing):
     """Fail like an operator that raises an exception, to test how nets fail."""
 

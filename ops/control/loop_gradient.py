@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import find, kernel, register
 from netbuilder.ops.core.renaming import (
@@ -43,7 +43,7 @@ class Iterations(BlobObject):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WhileGradient(Operator):
     """The gradients of a loop, computed from those of its outputs.
 

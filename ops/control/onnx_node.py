@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, require
 from netbuilder.ops.core.registry import kernel, register
@@ -22,7 +22,7 @@ _WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "QLinearConv": 3}  
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ONNXNode(Operator):
     """Run a node with ONNX's reference implementation, on the host; the shapes of outputs are known only afterwards.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -10,7 +11,6 @@ import numpy as np
 
 from netbuilder.ops.core.conditions import truth_of
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.renaming import rename_blobs
@@ -23,7 +23,7 @@ _compiled: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ONNXWhile(Operator):
     """Run ``body`` up to ``max_trip_count`` times (with ``has_trip_count``), while the condition holds (``has_cond``).
 

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from netbuilder.ops.core.contexts import LEFT_AS_IS, GradientContext, RunContext, Sparse
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.instructions import describe_operator, infer_outputs, located, read_instruction
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -44,7 +43,7 @@ class _Inner:
     results: tuple[str, ...]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class OnDevices(Operator):
     """Base: a net, the devices that run it, and for each input and output its name in the net."""
 
@@ -124,7 +123,7 @@ class OnDevices(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ParallelDo(OnDevices):
     """Run ``net`` on several devices at the same time, each with a share of the batch, and merge the outputs.
 
@@ -212,7 +211,7 @@ class ParallelDo(OnDevices):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ParallelDoGradient(OnDevices):
     """The gradients of the inputs of a ParallelDo, on the devices and from the shares of its last run.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -32,7 +32,7 @@ _NAMES = {
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Print(Operator):
     """Write name, type, shape and elements of a blob to standard output, on one line.
 

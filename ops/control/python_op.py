@@ -6,6 +6,7 @@ A net names functions by tokens; the functions themselves exist only in the proc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,6 @@ from netbuilder.data.blob_values import as_tensor
 from netbuilder.data.forking import new_lock
 from netbuilder.data.tensor_records import NUMPY_TYPES
 from netbuilder.ops.core.contexts import LEFT_AS_IS, GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator
 from netbuilder.ops.core.registry import kernel
 from netbuilder.ops.core.registry import register as register_operator
@@ -34,7 +34,7 @@ __all__ = [
 Function = Callable[..., Any]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Functions:
     f: Any  # a function, or a _Factory of one
     grad_f: Any
@@ -42,7 +42,7 @@ class _Functions:
     must_fill: bool
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Factory:
     """A call that returns a function, made once for each operator that runs the function."""
 
@@ -237,7 +237,7 @@ class PythonTensor:
 
 
 @register_operator
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Python(Operator):
     """Run the function registered under ``token`` on the inputs and outputs; it may have any further arguments."""
 
@@ -284,7 +284,7 @@ class Python(Operator):
 
 
 @register_operator
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PythonGradient(Operator):
     """Run the gradient function registered under ``token``."""
 

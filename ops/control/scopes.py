@@ -8,6 +8,7 @@ that of the scope.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -59,7 +59,7 @@ class Scope(BlobObject):
         self._latest = False
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnHost(Operator):
     stateful = True
     outputs_on_host = True
@@ -72,7 +72,7 @@ class _OnHost(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateScope(_OnHost):
     """Create a scope, which a Do operator takes as its last input and output."""
 
@@ -86,7 +86,7 @@ def create_scope(op: CreateScope, ctx: RunContext) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HasScope(_OnHost):
     """has_scope = whether a Do operator has run with a scope, and its gradient has not."""
 
@@ -100,7 +100,7 @@ def has_scope(op: HasScope, ctx: RunContext, scope: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Do(Operator):
     """Run ``net`` with blobs of its own.
 

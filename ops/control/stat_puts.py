@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.control.timers import statistics_of_process
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -18,7 +18,7 @@ __all__ = ["AveragePut", "IncrementPut", "StdDevPut"]
 _INT64_MAX = 2**63 - 1
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Put(Operator):
     """Base: adds a number to the statistics of the process."""
 
@@ -70,7 +70,7 @@ class _Put(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IncrementPut(_Put):
     """Add the value to the statistic <name>/stat_value. No outputs.
 
@@ -81,13 +81,13 @@ class IncrementPut(_Put):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragePut(_Put):
     """Add the value to <name>/stat_value/sum, and 1 to <name>/stat_value/count; otherwise as IncrementPut."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StdDevPut(_Put):
     """As AveragePut, and add the difference from the first value, and its square, to sumoffset and sumsqoffset."""
 

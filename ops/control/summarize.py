@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.control.print_op import append_line
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -17,7 +17,7 @@ __all__ = ["Summarize"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Summarize(Operator):
     """summary = (minimum, maximum, mean, standard deviation) of the elements; the variance is divided by N - 1.
 

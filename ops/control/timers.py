@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -72,7 +72,7 @@ class _Timer(BlobObject):
         self.began: int | None = time.perf_counter_ns()
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnHost(Operator):
     stateful = True
     outputs_on_host = True
@@ -85,7 +85,7 @@ class _OnHost(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TimerBegin(_OnHost):
     """Start a timer.
 
@@ -102,14 +102,14 @@ def timer_begin(op: TimerBegin, ctx: RunContext) -> Arrays:
     return (_Timer(op.counter_name or ctx.op_def.output[0]),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnTimer(_OnHost):
     signature = "timer -> nanos"
     result: ClassVar[tuple[TensorSpec, ...]] = ()
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TimerEnd(_OnTimer):
     """Stop a timer."""
 
@@ -117,7 +117,7 @@ class TimerEnd(_OnTimer):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TimerGet(_OnTimer):
     """nanos = the time since a timer was started, in nanoseconds."""
 
@@ -126,7 +126,7 @@ class TimerGet(_OnTimer):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TimerGetAndEnd(_OnTimer):
     """Stop a timer; nanos = the time since it was started, in nanoseconds."""
 
@@ -163,7 +163,7 @@ def timer_get_and_end(op: TimerGetAndEnd, ctx: RunContext, timer: Any) -> Arrays
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WallClockTime(_OnHost):
     """time = the time of day, in nanoseconds since the start of 1970 (UTC)."""
 
@@ -176,7 +176,7 @@ def wall_clock_time(op: WallClockTime, ctx: RunContext) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StatRegistryCreate(_OnHost):
     """Create a registry of statistics."""
 
@@ -184,7 +184,7 @@ class StatRegistryCreate(_OnHost):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StatRegistryExport(_OnHost):
     """The names and numbers of a registry, and the time in nanoseconds; with ``reset``, the numbers are set to 0.
 
@@ -197,7 +197,7 @@ class StatRegistryExport(_OnHost):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StatRegistryUpdate(_OnHost):
     """Add numbers to a registry, by name; without a third input, to that of the process."""
 

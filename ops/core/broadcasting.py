@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError, ShapeError
 
@@ -52,7 +52,7 @@ def placed_shape(op: Operator, a: Shape, b: Shape, start: int) -> Shape:
     return core + (1,) * (len(a) - first - len(core))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Broadcasting(Operator):
     """Base of operators on two operands A and B.
 

@@ -24,14 +24,14 @@ __all__ = [
     "NOT_NEGATIVE",
     "AddInOrder",
     "BoundStep",
-    "CompiledSegment",
+    "CompiledSubgraph",
     "Demand",
     "GradientContext",
     "Layout",
     "PlanContext",
     "Prepared",
     "RunContext",
-    "Segment",
+    "Subgraph",
     "Sparse",
 ]
 
@@ -249,7 +249,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, eq=False)
-class Segment:
+class Subgraph:
     """Operators of an operator's subgraph, to be compiled together.
 
     Args:
@@ -271,14 +271,14 @@ class Segment:
 
 
 class BoundStep(NamedTuple):
-    """A bound call of a segment, and a function that adds the operator's position to an error of the call."""
+    """A bound call of a subgraph, and a function that adds the operator's position to an error of the call."""
 
     call: Call
     failed: Callable[[Exception], BaseException]
 
 
-class CompiledSegment(Protocol):
-    """A segment with its kernels; binding it to the buffers of a step gives the calls of that step."""
+class CompiledSubgraph(Protocol):
+    """A subgraph with its kernels; binding it to the buffers of a step gives the calls of that step."""
 
     scratch: int  #: bytes of scratch memory that the calls need
     name: str  #: what profilers show
@@ -333,8 +333,8 @@ class PlanContext(Protocol):
     def together(self, jobs: Sequence[Call]) -> Call:
         """Return a call that does jobs, of which none may raise, in parallel: one in each thread of the lane."""
 
-    def compile_segment(self, segment: Segment) -> CompiledSegment:
-        """Compile a segment of the operator's subgraph in the way the plan itself is compiled.
+    def compile_subgraph(self, subgraph: Subgraph) -> CompiledSubgraph:
+        """Compile operators of the operator's subgraph in the way the plan itself is compiled.
 
         Raises:
             NetError: one of the operators has no kernel; the message names it.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.image_order import check_order, image_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError
@@ -24,7 +24,7 @@ NOTSET, VALID, SAME, CAFFE_LEGACY_POOLING = range(4)
 extents rounded up, so that the last window may extend over the edge."""
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Geometry:
     """How windows slide over images of one shape: one number per image axis, outermost first, in elements.
 
@@ -51,7 +51,7 @@ class Geometry:
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WindowArguments(Operator):
     """Base of convolution and pooling: the arguments of a window.
 
@@ -176,7 +176,7 @@ class WindowArguments(Operator):
         return (extent + begin + end - reach) // stride + 1, begin, end
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FixedAxes(WindowArguments):
     """Base of operators on images with exactly ``axes`` axes."""
 

@@ -154,7 +154,7 @@ class Together(Extension):
 
     Args:
         outputs: their indices, in any order, each beginning at a multiple of 64 bytes, see
-            ``netbuilder.engines.rows.order_in_row``.
+            ``netbuilder.engines.buffer_rows.order_in_row``.
     """
 
     outputs: Sequence[Sequence[int]]

@@ -15,9 +15,9 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator, require
 from netbuilder.proto import ShapeError
 
-__all__ = ["check_extents", "machine_memory", "one_integer", "one_number", "integer_list"]
+__all__ = ["CGROUP", "check_extents", "integer_list", "machine_memory", "one_integer", "one_number"]
 
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
+CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def machine_memory() -> int:
     """Return how many bytes of memory this process can use: the machine's, or its control group's limit if lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        limit = _CGROUP.read_text().strip()
+        limit = CGROUP.read_text().strip()
     except OSError:
         return total
     return min(total, int(limit)) if limit.isdigit() else total

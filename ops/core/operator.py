@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from google.protobuf.message import DecodeError
 
-from netbuilder.ops.core.declaration import Declared
 from netbuilder.ops.core.shape_rules import ShapeRules, shape_rules
 from netbuilder.ops.core.signatures import Signature, parsed
 from netbuilder.ops.core.specs import STRING, TensorSpec, spec_of
@@ -132,7 +131,7 @@ def _dedented(text: str) -> str:
     return text.rstrip().replace(indentation, "\n") if "\n" in text and not indentation.strip() else text
 
 
-class Operator(Declared):
+class Operator:
     """Base of all operators: a frozen dataclass whose fields are the arguments, with their defaults.
 
     Class attributes that a subclass sets:

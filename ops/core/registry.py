@@ -1,11 +1,14 @@
-"""The registry of operators and of their kernels."""
+"""The registry of operators and of their kernels. The module of an operator is imported when it is first asked for."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.data.forking import loading
+from netbuilder.ops.core.declarations import declaring_modules
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.unsupported import instead_of
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
@@ -30,6 +33,7 @@ CPU = PROTO_CPU
 GPU = PROTO_CUDA
 
 _operators: dict[str, type[Operator]] = {}
+_imported: set[str] = set()  # netbuilder's own operators that have been asked for
 _plain: dict[tuple[str, int | None], Callable[..., Any]] = {}
 _prepared: dict[tuple[str, int], list[PreparedKernel]] = {}
 _joined: dict[tuple[str, int], Callable[..., Any]] = {}
@@ -50,8 +54,10 @@ def register(cls: type[Operator]) -> type[Operator]:
     A class takes the place of the one that an interrupted import of the same module has left.
     """
     name = cls.__name__
-    if name in _operators and not _same_place(_operators[name], cls):
-        raise NetError(f"operator {name!r} is registered twice: {_operators[name].__module__} and {cls.__module__}")
+    known = _operators.get(name)
+    module = declaring_modules().get(name, known.__module__ if known else cls.__module__)
+    if module != cls.__module__ or (known and not _same_place(known, cls)):
+        raise NetError(f"operator {name!r} is registered twice: {module} and {cls.__module__}")
     _operators[name] = cls
     for gradient, forward in ((name, _forward_of(name)), (f"{name}Gradient", name), (f"{name}Grad", name)):
         if gradient != forward and gradient in _operators and forward in _operators:
@@ -100,13 +106,17 @@ def prepare(
     """
 
     def add(fn: Callable[..., Any]) -> Callable[..., Any]:
-        rows = _prepared.setdefault((cls.__name__, device), [])
-        rows[:] = [row for row in rows if row.engine != engine or not _same_place(row.make, fn)]
-        rows.append(PreparedKernel(fn, engine, priority))
-        rows.sort(key=lambda row: -row.priority)
+        _add_prepared(cls.__name__, device, PreparedKernel(fn, engine, priority))
         return fn
 
     return add
+
+
+def _add_prepared(op_type: str, device: int, added: PreparedKernel) -> None:
+    rows = _prepared.setdefault((op_type, device), [])
+    rows[:] = [row for row in rows if row.engine != added.engine or not _same_place(row.make, added.make)]
+    rows.append(added)
+    rows.sort(key=lambda row: -row.priority)
 
 
 def prepare_joined(cls: type[Operator], *, device: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -124,13 +134,23 @@ def prepare_joined(cls: type[Operator], *, device: int) -> Callable[[Callable[..
 
 
 def prepare_table(table: Mapping[str, Callable[..., Any]], *, device: int, engine: str, priority: int = 0) -> None:
-    """Register an engine's prepared kernels, given by operator type, for the operators that are registered so far.
+    """Register an engine's prepared kernels, given by operator type; a later call adds none of them again.
 
-    A later call adds those of operators registered since. Arguments as for ``prepare``.
+    Arguments as for ``prepare``.
     """
     for op_type, make in table.items():
-        if is_registered(op_type) and all(row.engine != engine for row in prepared_kernels(op_type, device)):
-            prepare(find(op_type), device=device, engine=engine, priority=priority)(make)
+        if all(row.engine != engine for row in _prepared.get((op_type, device), [])):
+            _add_prepared(op_type, device, PreparedKernel(make, engine, priority))
+
+
+def _declared(op_type: str) -> type[Operator] | None:
+    """Return the class of an operator, whose module has been imported in full; None: it is not registered."""
+    if op_type not in _imported and (module := declaring_modules().get(op_type)):
+        with loading:
+            importlib.import_module(module)
+            _imported.add(op_type)
+            _declared(_forward_of(op_type))  # its ``gradient_of``
+    return _operators.get(op_type)
 
 
 def find(op_type: str) -> type[Operator]:
@@ -139,10 +159,10 @@ def find(op_type: str) -> type[Operator]:
     Raises:
         NetError: it is not registered; the message suggests a replacement for Caffe2's operators, else similar names.
     """
-    cls = _operators.get(op_type)
+    cls = _declared(op_type)
     if cls is None:
         raise NetError(
-            f"unknown operator {op_type!r}{instead_of(op_type, _operators)}"
+            f"unknown operator {op_type!r}{instead_of(op_type, operator_types())}"
             " (netbuilder.ops.core.registry.operator_types() lists all)"
         )
     return cls
@@ -150,24 +170,27 @@ def find(op_type: str) -> type[Operator]:
 
 def is_registered(op_type: str) -> bool:
     """Whether an operator of this name is registered."""
-    return op_type in _operators
+    return op_type in declaring_modules() or op_type in _operators
 
 
 def operator_types() -> list[str]:
     """Return the names of all operators, sorted."""
-    return sorted(_operators)
+    return sorted({*declaring_modules(), *_operators})
 
 
 def plain_kernel(op_type: str, device: int) -> Callable[..., Any] | None:
     """Return the plain kernel for a device: one for this device only, else one for both; None if there is none."""
+    _declared(op_type)
     return _plain.get((op_type, device)) or _plain.get((op_type, None))
 
 
 def prepared_joined(op_type: str, device: int) -> Callable[..., Any] | None:
     """Return the prepared kernel of several operators of a type on a device; None if there is none."""
+    _declared(op_type)
     return _joined.get((op_type, device))
 
 
 def prepared_kernels(op_type: str, device: int) -> list[PreparedKernel]:
     """Return the prepared kernels of an operator on a device, the preferred ones first."""
+    _declared(op_type)
     return _prepared.get((op_type, device), [])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.broadcasting import sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -17,7 +17,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["Attention", "AttentionGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Arguments(Operator):
     scale: float | None = None
     causal: bool = False
@@ -52,7 +52,7 @@ class _Arguments(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Attention(_Arguments):
     """Y = softmax(scale * Q K^T + mask) V, for each sample and head; the softmax is taken over the S keys.
 
@@ -83,7 +83,7 @@ class Attention(_Arguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AttentionGradient(_Arguments):
     """Gradients of Attention: of Q, K, V and, if it is asked for, the mask; that of a boolean mask is zeros."""
 

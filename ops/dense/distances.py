@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class OfSamples(Operator):
     """Base of operators that compute one number per sample of X and Y; ``<type>Gradient`` reads X, Y and dZ."""
 
@@ -38,7 +38,7 @@ class OfSamples(Operator):
         return 3 * x.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class OfSamplesGradient(Operator):
     """Base of the gradients of operators that compute one number per sample."""
 
@@ -54,7 +54,7 @@ def sample_rows(*arrays: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SquaredL2Distance(OfSamples):
     """Z[i] = sum((X[i] - Y[i])^2) / 2, for each sample i of the first axis."""
 
@@ -69,7 +69,7 @@ def squared_l2_distance(op: SquaredL2Distance, ctx: RunContext, x: Any, y: Any) 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SquaredL2DistanceGradient(OfSamplesGradient):
     """dX[i] = (X[i] - Y[i]) * dZ[i], and dY = -dX."""
 
@@ -84,7 +84,7 @@ def squared_l2_distance_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class L1Distance(OfSamples):
     """Z[i] = sum(|X[i] - Y[i]|), for each sample i of the first axis."""
 
@@ -98,7 +98,7 @@ def l1_distance(op: L1Distance, ctx: RunContext, x: Any, y: Any) -> tuple[Any, .
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class L1DistanceGradient(OfSamplesGradient):
     """dX[i] = sign(X[i] - Y[i]) * dZ[i], and dY = -dX."""
 

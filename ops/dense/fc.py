@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, widen
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
@@ -19,7 +19,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["FC", "FCGradient", "FCTransposed", "FCTransposedGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FCArguments(Operator):
     """The arguments of fully connected layers and their gradients, and the checks of X and W."""
 
@@ -58,7 +58,7 @@ class FCArguments(Operator):
         return (*x.shape[: self.split_x(x)], n)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Forward(FCArguments):
     signature = "X, W, b -> Y"
 
@@ -71,7 +71,7 @@ class _Forward(FCArguments):
         return 2 * m * n * k + m * n
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Backward(FCArguments):
     signature = "X, W, dY -> dW, db, dX?"
 
@@ -81,7 +81,7 @@ class _Backward(FCArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FC(_Forward):
     """Y = X W^T + b, with X flattened to a matrix at ``axis``, and W, (outputs, inputs), at ``axis_w``."""
 
@@ -95,13 +95,13 @@ class FC(_Forward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FCGradient(_Backward):
     """Gradients of FC: dW = dY^T X, db = the column sums of dY and, if it is an output, dX = dY W."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FCTransposed(_Forward):
     """Y = X W + b, with X flattened to a matrix at ``axis``, and W, (inputs, outputs), at ``axis_w``."""
 
@@ -116,7 +116,7 @@ class FCTransposed(_Forward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FCTransposedGradient(_Backward):
     """Gradients of FCTransposed: dW = X^T dY, db = the column sums of dY and, if it is an output, dX = dY W^T."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
@@ -21,7 +21,7 @@ __all__ = ["BatchMatMul", "MatMul"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MatMul(Operator):
     """Y = A B, with A and B flattened to matrices at ``axis_a`` and ``axis_b``.
 
@@ -118,7 +118,7 @@ def _prepare_mat_mul(op: MatMul, ctx: PlanContext, a: TensorSpec, b: TensorSpec,
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchMatMul(Operator):
     """Y[i] = A[i] B[i] for stacks of matrices, which ``trans_a`` and ``trans_b`` transpose.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -14,7 +14,7 @@ __all__ = ["ConcatBatchMatMulBatchGatherOp"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConcatBatchMatMulBatchGatherOp(Operator):
     """Y[n, k] = the dot product of X_i[n] and X_j[n], where indices[k] = i * (number of X) + j. No gradient.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -17,7 +17,7 @@ __all__ = ["RotaryEmbedding"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RotaryEmbedding(Operator):
     """Y = X with each pair of features (i, i + D / 2) of row t rotated by the angle whose cosine is cos[t, i].
 

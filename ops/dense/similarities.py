@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -26,7 +26,7 @@ _TINY = 1e-12  # squared norms are clamped to this minimum, as in Caffe2
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DotProduct(OfSamples):
     """Z[i] = sum(X[i] * Y[i]), for each sample i of the first axis."""
 
@@ -40,7 +40,7 @@ def dot_product(op: DotProduct, ctx: RunContext, x: Any, y: Any) -> tuple[Any, .
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DotProductGradient(OfSamplesGradient):
     """dX[i] = Y[i] * dZ[i], and dY[i] = X[i] * dZ[i]."""
 
@@ -52,7 +52,7 @@ def dot_product_gradient(op: DotProductGradient, ctx: RunContext, x: Any, y: Any
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CosineSimilarity(OfSamples):
     """Z[i] = sum(X[i] * Y[i]) / (|X[i]| * |Y[i]|), for each sample i of the first axis; norms are at least 1e-6."""
 
@@ -74,7 +74,7 @@ def cosine_similarity(op: CosineSimilarity, ctx: RunContext, x: Any, y: Any) -> 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CosineSimilarityGradient(OfSamplesGradient):
     """dX and dY of CosineSimilarity, from X, Y and dZ."""
 
@@ -95,7 +95,7 @@ def cosine_similarity_gradient(
     return narrow(dx.reshape(x.shape), x), narrow(dy.reshape(y.shape), y)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Padding(Operator):
     pad_value: float = 0.0
     replicate: bool = False
@@ -110,7 +110,7 @@ class _Padding(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DotProductWithPadding(_Padding):
     """Z[i] = sum(X[i] * Y[i]), with the shorter rows padded with ``pad_value`` or, with ``replicate``, repeated."""
 
@@ -127,7 +127,7 @@ class DotProductWithPadding(_Padding):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DotProductWithPaddingGradient(_Padding):
     """dX and dY of DotProductWithPadding, from X, Y and dZ."""
 

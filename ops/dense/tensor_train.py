@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -18,7 +18,7 @@ __all__ = ["TT", "TTLinearGradient"]
 Array = Any
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Train(Operator):
     """Base: the sizes of the cores."""
 
@@ -70,7 +70,7 @@ class _Train(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TT(_Train):
     """Y = X W + b, where W, (K, N), is a tensor train: a product of cores.
 
@@ -120,7 +120,7 @@ def tt(op: TT, ctx: RunContext, x: Array, b: Array, cores: Array) -> tuple[Any, 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TTLinearGradient(_Train):
     """The gradients of TT: of X, of b and of the cores."""
 

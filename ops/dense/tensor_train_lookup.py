@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -19,7 +19,7 @@ __all__ = ["TTSparseLengthsSum", "TTSparseLengthsSumGradient"]
 Array = Any
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Table(Operator):
     """Base: the sizes of the cores."""
 
@@ -69,7 +69,7 @@ class _Table(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TTSparseLengthsSum(_Table):
     """OUTPUT[s] = the sum of the rows of a table at the indices of segment s; the segments have ``lengths``.
 
@@ -123,7 +123,7 @@ def tt_sparse_lengths_sum(op: TTSparseLengthsSum, ctx: RunContext, *inputs: Any)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TTSparseLengthsSumGradient(_Table):
     """The gradients of the three cores.
 

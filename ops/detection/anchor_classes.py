@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -14,7 +14,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["AnchorArguments", "GroupSpatialSoftmax", "GroupSpatialSoftmaxGradient", "softmax_by_class"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AnchorArguments(Operator):
     """Base of operators on scores of anchors, with ``num_classes`` channels for each anchor."""
 
@@ -39,7 +39,7 @@ class AnchorArguments(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GroupSpatialSoftmax(AnchorArguments):
     """probabilities = the softmax over the ``num_classes`` channels of each anchor."""
 
@@ -57,7 +57,7 @@ class GroupSpatialSoftmax(AnchorArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GroupSpatialSoftmaxGradient(AnchorArguments):
     """dX = p * (dp - the sum of dp * p over the classes of each anchor), with p the probabilities."""
 

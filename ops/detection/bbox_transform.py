@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import TensorSpec, require
@@ -17,7 +17,7 @@ __all__ = ["BBoxTransform"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BBoxTransform(AngleArguments):
     """box_out = the boxes of ``rois`` transformed by deltas, one box for each class, clipped to their images.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.boxes import overlaps, suppress, suppress_softly
@@ -20,7 +20,7 @@ _SOFT_METHODS = ("linear", "gaussian")
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BoxWithNMSLimit(Operator):
     """The boxes of each class with a score above ``score_thresh`` that non-maximum suppression keeps. No gradient.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import ArgumentError
 
@@ -25,7 +25,7 @@ Overlap = Callable[[int, Any], Any]
 _MAX_LOG_SCALE = math.log(1000 / 16)  # upper bound of the logarithm of a factor, so that extreme deltas stay finite
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AngleArguments(Operator):
     """Base of operators that transform boxes, rotated ones among them.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import BatchMean, TensorSpec, require
@@ -24,7 +24,7 @@ __all__ = [
 _LEAST = 1e-20  # probabilities are clamped to this before log
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Focal(AnchorArguments):
     scale: float = 1.0
     alpha: float = 0.25
@@ -49,7 +49,7 @@ class _Focal(AnchorArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SigmoidFocalLoss(_Focal):
     """loss = ``scale`` * the sum of the focal losses of all classes / max(1, normalizer).
 
@@ -77,7 +77,7 @@ class SigmoidFocalLoss(_Focal):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SigmoidFocalLossGradient(_Focal):
     """The gradient of SigmoidFocalLoss."""
 
@@ -86,7 +86,7 @@ class SigmoidFocalLossGradient(_Focal):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SoftmaxFocalLoss(_Focal):
     """loss = ``scale`` * the sum of the anchors' focal losses / max(1, normalizer); and the softmax of each anchor.
 
@@ -114,7 +114,7 @@ class SoftmaxFocalLoss(_Focal):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SoftmaxFocalLossGradient(_Focal):
     """The gradient of SoftmaxFocalLoss; the gradient of its probabilities is ignored."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -20,7 +20,7 @@ __all__ = ["CollectAndDistributeFpnRpnProposals", "CollectRpnProposals", "Distri
 Array = np.ndarray[Any, Any]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Host(Operator, abc.ABC):
     dynamic: ClassVar[bool] = True
 
@@ -37,7 +37,7 @@ class _Host(Operator, abc.ABC):
             )
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Collecting(_Host):
     rpn_min_level: int = 2
     rpn_max_level: int = 6
@@ -58,7 +58,7 @@ class _Collecting(_Host):
             )
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Distributing(_Host):
     roi_canonical_scale: int = 224
     roi_canonical_level: int = 4
@@ -73,7 +73,7 @@ class _Distributing(_Host):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CollectRpnProposals(_Collecting):
     """rois = the ``rpn_post_nms_topN`` boxes of all levels with the best scores, best first. No gradient.
 
@@ -89,7 +89,7 @@ class CollectRpnProposals(_Collecting):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DistributeFpnProposals(_Distributing):
     """The boxes of each level from ``roi_min_level`` to ``roi_max_level``, one output per level, and rois_idx_restore.
 
@@ -116,7 +116,7 @@ class DistributeFpnProposals(_Distributing):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CollectAndDistributeFpnRpnProposals(_Distributing, _Collecting):
     """CollectRpnProposals, whose result is the first output, and DistributeFpnProposals of that result, the others."""
 

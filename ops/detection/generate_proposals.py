@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.boxes import AngleArguments, clip_boxes, overlaps, suppress, transform_boxes
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GenerateProposals(AngleArguments):
     """rois = the best boxes of each image after non-maximum suppression, and rois_probs = their scores. No gradient.
 
@@ -72,7 +72,7 @@ class GenerateProposals(AngleArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GenerateProposalsCPP(GenerateProposals):
     """GenerateProposals under its old name."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -16,7 +16,7 @@ _FARTHEST = 1.5  # the largest distance of the refined maximum from the largest 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HeatmapMaxKeypoint(Operator):
     """keypoints = x, y, value and probability of each heatmap's maximum. No gradient.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, check_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -19,7 +19,7 @@ __all__ = ["PSRoIPool", "PSRoIPoolGradient"]
 _INT32 = np.dtype(np.int32)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Boxes(Operator):
     spatial_scale: float = 1.0
     group_size: int = 1
@@ -34,7 +34,7 @@ class _Boxes(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PSRoIPool(_Boxes):
     """Y = the means of a grid of bins of each box; 0 for an empty bin.
 
@@ -61,7 +61,7 @@ class PSRoIPool(_Boxes):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PSRoIPoolGradient(_Boxes):
     """dX = each element of dY, divided by the size of its bin, added at all pixels of the bin."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -17,7 +17,7 @@ _MAX_STEPS = 6
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RMACRegions(Operator):
     """Regions of the images X, rows (image, x1, y1, x2, y2) as RoIPool takes them. No gradient.
 

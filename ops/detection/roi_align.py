@@ -7,12 +7,12 @@ from the left and one from the right.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import add_rows, check_indices
 from netbuilder.ops.core.operator import require
@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1 << 26
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RoIAlign(BoxSamples):
     """Y = the means of a grid of bins of each box, from bilinear samples.
 
@@ -42,7 +42,7 @@ class RoIAlign(BoxSamples):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RoIAlignGradient(BoxSamplesGradient):
     """dX = each element of dY added to the pixels of X that it was sampled from, by their weights."""
 

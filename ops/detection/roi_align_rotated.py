@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import add_rows, check_indices
@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 26
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RoIAlignRotated(BoxSamples):
     """Y = the means of a grid of bins of each rotated box, from bilinear samples.
 
@@ -39,7 +39,7 @@ class RoIAlignRotated(BoxSamples):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RoIAlignRotatedGradient(BoxSamplesGradient):
     """dX = each element of dY added to the pixels of X that it was sampled from, by their weights."""
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, check_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["RoIPool", "RoIPoolF", "RoIPoolFGradient", "RoIPoolGradient"]
+__all__ = ["CHUNK_BYTES", "RoIPool", "RoIPoolF", "RoIPoolFGradient", "RoIPoolGradient"]
 
-_CHUNK_BYTES = 1 << 26
+CHUNK_BYTES = 1 << 26
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Boxes(Operator):
     is_test: bool = False
     order: str = "NCHW"
@@ -45,7 +45,7 @@ class _Boxes(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RoIPool(_Boxes):
     """Y = the maxima of a grid of bins of each box; 0 for an empty bin.
 
@@ -74,7 +74,7 @@ class RoIPool(_Boxes):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RoIPoolF(RoIPool):
     """RoIPool under the name that it has in Detectron's nets."""
 
@@ -97,7 +97,7 @@ def _positions(begin: Any, end: Any) -> tuple[Any, Any]:
 
 
 def _chunks(boxes: int, bytes_per_box: int) -> Iterator[slice]:
-    step = max(1, _CHUNK_BYTES // max(bytes_per_box, 1))
+    step = max(1, CHUNK_BYTES // max(bytes_per_box, 1))
     for begin in range(0, boxes, step):
         yield slice(begin, min(begin + step, boxes))
 
@@ -137,7 +137,7 @@ def roi_pool(op: RoIPool, ctx: RunContext, x: Any, rois: Any) -> tuple[Any, ...]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RoIPoolGradient(_Boxes):
     """dX = each element of dY added at the maximum of its bin."""
 
@@ -145,7 +145,7 @@ class RoIPoolGradient(_Boxes):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RoIPoolFGradient(RoIPoolGradient):
     """RoIPoolGradient under the name that it has in Detectron's nets."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.image_order import check_order, image_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -14,7 +14,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["BoxSamples", "BoxSamplesGradient", "SampledBoxes"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SampledBoxes(Operator):
     """Base: a row of RoIs is a box of ``numbers`` numbers, after an image index that may be omitted."""
 
@@ -39,7 +39,7 @@ class SampledBoxes(Operator):
         require(min(plane) >= 1, self, f"X must have pixels to sample from, got shape {x.shape} in order {self.order}")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BoxSamples(SampledBoxes):
     """Base of RoIAlign and RoIAlignRotated."""
 
@@ -60,7 +60,7 @@ class BoxSamples(SampledBoxes):
         return 8 * max(1, self.sampling_ratio) ** 2 * self.infer(x, rois)[0].size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BoxSamplesGradient(SampledBoxes):
     """Base of the gradients of RoIAlign and RoIAlignRotated."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -17,7 +17,7 @@ __all__ = ["SigmoidCrossEntropyLoss", "SigmoidCrossEntropyLossGradient"]
 _EPSILON = 1e-5  # added to the number of targets, so that the loss without targets is 0
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Loss(Operator):
     scale: float = 1.0
     normalize: int = 1
@@ -30,7 +30,7 @@ class _Loss(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SigmoidCrossEntropyLoss(_Loss):
     """loss = ``scale`` times the mean of -ln(sigmoid(X)) where targets is 1, and of -ln(1 - sigmoid(X)) where it is 0.
 
@@ -52,7 +52,7 @@ class SigmoidCrossEntropyLoss(_Loss):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SigmoidCrossEntropyLossGradient(_Loss):
     """dX = d_loss * (sigmoid(X) - targets), with the factor of the loss; 0 where the target is -1."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec
@@ -17,7 +17,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["SelectSmoothL1Loss", "SelectSmoothL1LossGradient", "SmoothL1Loss", "SmoothL1LossGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Arguments(Operator):
     beta: float = 1.0
     scale: float = 1.0
@@ -42,7 +42,7 @@ _WEIGHTED = ("Y_hat", "Y", "alpha_in", "alpha_out")
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SmoothL1Loss(_Arguments):
     """loss = scale / N * sum(alpha_out * f(alpha_in * (Y_hat - Y))), where N is the number of samples.
 
@@ -71,7 +71,7 @@ class SmoothL1Loss(_Arguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SmoothL1LossGradient(_Arguments):
     """The gradient of SmoothL1Loss with respect to Y_hat; labels and weights have no gradient."""
 
@@ -106,7 +106,7 @@ _SELECTED = ("Y_hat", "Y", "locations", "normalizer")
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SelectSmoothL1Loss(_Arguments):
     """loss = scale / max(normalizer, 1) * sum(f(Y_hat at the positions - Y)), with f as in SmoothL1Loss.
 
@@ -135,7 +135,7 @@ class SelectSmoothL1Loss(_Arguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SelectSmoothL1LossGradient(_Arguments):
     """The gradient of SelectSmoothL1Loss with respect to Y_hat: 0 except at the positions, summed where they repeat."""
 

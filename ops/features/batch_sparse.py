@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import numpy_type
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import checked_indices, with_rows
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -19,7 +19,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["BatchDenseToSparse", "BatchSparseToDense", "FindDuplicateElements", "IsMemberOf"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Rows(Operator):
     """Base: ``lengths`` has the number of elements of each row, ``indices`` the columns of the elements."""
 
@@ -35,7 +35,7 @@ class _Rows(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchSparseToDense(_Rows):
     """Y[r, indices[i]] = values[i] for the elements i of row r, ``default_value`` elsewhere.
 
@@ -97,7 +97,7 @@ def batch_sparse_to_dense(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchDenseToSparse(_Rows):
     """Y[i] = X[r, indices[i]] for the elements i of row r."""
 
@@ -126,7 +126,7 @@ def batch_dense_to_sparse(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IsMemberOf(Operator):
     """Y = whether each element of X is one of the values of the argument ``value``, bool."""
 
@@ -167,7 +167,7 @@ def is_member_of(op: IsMemberOf, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FindDuplicateElements(Operator):
     """Y = the indices of the elements of a vector that occurred before, int64, ascending."""
 

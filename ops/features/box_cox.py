@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 
@@ -16,7 +16,7 @@ _TINY = 1e-6  # data + lambda2 is clamped to this; a lambda1 of at most this mag
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchBoxCox(Operator):
     """output = ((data + lambda2)^lambda1 - 1) / lambda1, or ln(data + lambda2) where lambda1 is 0.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import check_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -17,7 +17,7 @@ from netbuilder.proto import ArgumentError, OperatorDef
 __all__ = ["BatchBucketOneHot", "BatchBucketize", "IndexHash"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Buckets(Operator):
     """Base: ``boundaries`` concatenates the boundaries of all features; ``lengths`` has the number of each one's."""
 
@@ -66,7 +66,7 @@ def _count_below(ctx: RunContext, x: Any, bounds: Any, feature: Any, count: int,
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchBucketize(_Buckets):
     """Y[n, k] = the number of boundaries of feature k below X[n, indices[k]], int32."""
 
@@ -91,7 +91,7 @@ def batch_bucketize(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchBucketOneHot(_Buckets):
     """Y = for each column of X, a column per bucket, one more than it has boundaries: 1 for the element's, else 0.
 
@@ -117,7 +117,7 @@ _FACTOR, _SEED = 65537, 0xDEADBEEF
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IndexHash(Operator):
     """Y = a hash of each element of X, in [0, ``modulo``).
 

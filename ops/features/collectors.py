@@ -5,17 +5,17 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from netbuilder.data.key_map import KeyMap
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.features.maps import KeyMap
 from netbuilder.proto import ArgumentError, NetError
 
 __all__ = ["DataCouple", "LastNWindowCollector", "ReservoirSampling"]
@@ -24,7 +24,7 @@ Arrays = tuple[Any, ...]
 _Specs = Sequence[TensorSpec | None]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Collector(Operator, abc.ABC):
     """Base: the collected rows are stored on the host, whatever the device."""
 
@@ -104,7 +104,7 @@ def _resized(op: Operator, rows: Any, data: Any, size: int) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReservoirSampling(_Collector):
     """Keep a uniform random sample of ``num_to_collect`` of the rows of DATA in all runs so far.
 
@@ -191,7 +191,7 @@ def reservoir_sampling(op: ReservoirSampling, ctx: RunContext, *inputs: Any) -> 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LastNWindowCollector(_Collector):
     """Keep the last ``num_to_collect`` rows of DATA of all runs so far; a new row replaces the oldest one.
 
@@ -250,7 +250,7 @@ def last_n_window_collector(op: LastNWindowCollector, ctx: RunContext, *inputs: 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DataCouple(Operator):
     """Leave all blobs unchanged, but count as a writer of each: a reader of one runs after the writers of all."""
 

@@ -7,12 +7,12 @@ number of entries of each sample), ``keys`` (the id of each entry's feature), an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -40,7 +40,7 @@ _ON_HOST = ("lengths", "presence", "values_lengths")
 Groups = list[dict[str, Any]]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Grouped(Operator):
     """Base: the inputs are groups of ``fields``, one group per feature, followed by ``further`` inputs."""
 
@@ -156,7 +156,7 @@ def _rows_of_values(op: Operator, groups: Groups, entries: Any, sizes: Sequence[
     return gathered, np.repeat(starts[entries], gathered) + positions_in_segments(gathered)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Merge(_Grouped):
     """Base: the last output holds the merged values, the only ones with a gradient."""
 
@@ -170,7 +170,7 @@ class _Merge(_Grouped):
         return [make_op(self.type + "Gradient", [*inputs, g.d_output(self.n_out - 1)], d_inputs)]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _MergeSingle(_Merge):
     feature_ids: tuple[int, ...] = ()
 
@@ -185,14 +185,14 @@ class _MergeSingle(_Merge):
         return ctx.xp.asarray(np.array(self.feature_ids, np.int64)[entries // max(samples, 1)])
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _MergeMulti(_Merge):
     def keys(self, ctx: RunContext, groups: Groups, entries: Any) -> Any:
         return _take(ctx, groups, "keys", entries, self)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeSingleScalarFeatureTensors(_MergeSingle):
     """Merge features with one value per sample; values that are not present are left out."""
 
@@ -207,7 +207,7 @@ class MergeSingleScalarFeatureTensors(_MergeSingle):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeMultiScalarFeatureTensors(_MergeMulti):
     """Merge lists of keys with one value per key."""
 
@@ -231,7 +231,7 @@ def merge_scalars(op: _MergeSingle | _MergeMulti, ctx: RunContext, *given: Any) 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeSingleListFeatureTensors(_MergeSingle):
     """Merge features with one list of values per sample; lists that are not present are left out.
 
@@ -250,7 +250,7 @@ class MergeSingleListFeatureTensors(_MergeSingle):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeMultiListFeatureTensors(_MergeMulti):
     """Merge lists of keys with one list of values per key."""
 
@@ -266,7 +266,7 @@ class MergeMultiListFeatureTensors(_MergeMulti):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeSingleMapFeatureTensors(_MergeSingle):
     """Merge features with one map, keys and values, per sample; maps that are not present are left out."""
 
@@ -283,7 +283,7 @@ class MergeSingleMapFeatureTensors(_MergeSingle):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeMultiMapFeatureTensors(_MergeMulti):
     """Merge lists of keys with one map, keys and values, per key."""
 
@@ -316,7 +316,7 @@ def merge_lists(op: _MergeSingle | _MergeMulti, ctx: RunContext, *given: Any) ->
     return (*made, _take(ctx, groups, "values", rows, op))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _MergeGradient(_Grouped):
     """Base: the gradient of the merged values, split by feature; values that were left out get 0."""
 
@@ -346,13 +346,13 @@ class _MergeGradient(_Grouped):
         return tuple(whole[end - n : end].copy() for n, end in zip(sizes.tolist(), ends.tolist()))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _SingleGradient(_MergeGradient):
     feature_ids: tuple[int, ...] = ()
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeSingleScalarFeatureTensorsGradient(_SingleGradient):
     """Gradients of the features' values from that of the merged ones."""
 
@@ -360,7 +360,7 @@ class MergeSingleScalarFeatureTensorsGradient(_SingleGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeSingleListFeatureTensorsGradient(_SingleGradient):
     """Gradients of the features' values from that of the merged ones."""
 
@@ -368,7 +368,7 @@ class MergeSingleListFeatureTensorsGradient(_SingleGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeSingleMapFeatureTensorsGradient(_SingleGradient):
     """Gradients of the features' values from that of the merged ones."""
 
@@ -376,7 +376,7 @@ class MergeSingleMapFeatureTensorsGradient(_SingleGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeMultiScalarFeatureTensorsGradient(_MergeGradient):
     """Gradients of the features' values from that of the merged ones."""
 
@@ -384,7 +384,7 @@ class MergeMultiScalarFeatureTensorsGradient(_MergeGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeMultiListFeatureTensorsGradient(_MergeGradient):
     """Gradients of the features' values from that of the merged ones."""
 
@@ -392,7 +392,7 @@ class MergeMultiListFeatureTensorsGradient(_MergeGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeMultiMapFeatureTensorsGradient(_MergeGradient):
     """Gradients of the features' values from that of the merged ones."""
 
@@ -415,7 +415,7 @@ for _cls in (
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeDenseFeatureTensors(Operator):
     """Merge the columns of X, one per feature; values that are not present are left out. No gradient."""
 

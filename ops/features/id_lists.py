@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -24,7 +24,7 @@ __all__ = ["DenseVectorToIdList", "MergeIdLists", "PadEmptySamples"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MergeIdLists(Operator):
     """values = the distinct ids in all lists of each sample, ascending; lengths = the number of each sample's."""
 
@@ -71,7 +71,7 @@ def merge_id_lists(op: MergeIdLists, ctx: RunContext, *given: Any) -> tuple[Any,
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PadEmptySamples(Operator):
     """Samples without rows get one row of zeros; ``lengths`` has the number of rows of each sample in each feature."""
 
@@ -114,7 +114,7 @@ def pad_empty_samples(op: PadEmptySamples, ctx: RunContext, lengths: Any, *featu
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DenseVectorToIdList(Operator):
     """lengths = the number of nonzero elements in each row of X; values = their columns, row by row."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -16,7 +16,7 @@ __all__ = ["BatchOneHot", "Bucketize", "Find", "Histogram"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Find(Operator):
     """query_indices = the last position of an element of ``query`` in ``index``, or ``missing_value``; no gradient."""
 
@@ -40,7 +40,7 @@ def find(op: Find, ctx: RunContext, index: Any, query: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Bucketize(Operator):
     """output = the number of ``boundaries`` below each element, int32. No gradient."""
 
@@ -60,7 +60,7 @@ def bucketize(op: Bucketize, ctx: RunContext, data: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Histogram(Operator):
     """histogram = the number of elements of all inputs in each bin between adjacent ``bin_edges``. No gradient.
 
@@ -92,7 +92,7 @@ def histogram(op: Histogram, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchOneHot(Operator):
     """output = for each column of ``data`` and each of its possible values, whether the element equals it. No gradient.
 

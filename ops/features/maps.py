@@ -2,107 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
-from netbuilder.data.object_records import ObjectKind, register_kind
-from netbuilder.data.tensor_records import proto_to_tensor, tensor_to_proto
+from netbuilder.data.key_map import KeyMap, empty_map, filled_map
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.data_types import numpy_type
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.proto import ArgumentError, BlobProto, ParseError, ShapeError, TensorProto, TensorProtos
+from netbuilder.proto import ArgumentError, ShapeError, TensorProto
 
-__all__ = ["CreateMap", "KeyMap", "KeySplit", "KeyValueToMap", "MapToKeyValue", "empty_map"]
+__all__ = ["CreateMap", "KeySplit", "KeyValueToMap", "MapToKeyValue"]
 
-_INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))
 _HANDLE = TensorSpec((), STRING)
 
 
-class KeyMap(dict[int, int]):
-    """A dict of integers with an element type, int32 or int64, of its keys and of its values; see ``empty_map``."""
-
-    key_type: ClassVar[np.dtype[Any]]
-    value_type: ClassVar[np.dtype[Any]]
-
-    @property
-    def key_array(self) -> Any:
-        """The keys, of shape (number of entries,)."""
-        return np.fromiter(self.keys(), self.key_type, len(self))
-
-    @property
-    def value_array(self) -> Any:
-        """The values, in the order of the keys."""
-        return np.fromiter(self.values(), self.value_type, len(self))
-
-
-_CLASSES: dict[tuple[np.dtype[Any], np.dtype[Any]], type[KeyMap]] = {
-    (keys, values): type(f"KeyMap_{keys}_{values}", (KeyMap,), {"key_type": keys, "value_type": values})
-    for keys in _INTEGERS
-    for values in _INTEGERS
-}
-
-
-def empty_map(key_type: Any, value_type: Any) -> KeyMap:
-    """Return a map without entries.
-
-    Raises:
-        ArgumentError: a type is neither int32 nor int64.
-
-    >>> found = empty_map(np.int64, np.int32)
-    >>> found[7] = 1
-    >>> found.key_array.dtype, found.value_array.tolist()
-    (dtype('int64'), [1])
-    """
-    kinds = np.dtype(key_type), np.dtype(value_type)
-    if kinds not in _CLASSES:
-        raise ArgumentError(f"a map has keys and values of int32 or int64, got {kinds[0]} and {kinds[1]}")
-    return _CLASSES[kinds]()
-
-
-def _filled(keys: Any, values: Any) -> KeyMap:
-    """Return the map from ``keys`` to ``values``, two vectors; of repeated keys, the first counts."""
-    _, first = np.unique(keys, return_index=True)
-    first.sort()
-    made = empty_map(keys.dtype, values.dtype)
-    made.update(zip(keys[first].tolist(), values[first].tolist()))
-    return made
-
-
-def _write(blob: BlobProto, entries: KeyMap) -> None:
-    both = (entries.key_array, entries.value_array)
-    protos = [tensor_to_proto(array, segment=(0, array.size)) for array in both]
-    blob.content = TensorProtos(protos=protos).SerializeToString()
-
-
-def _reader_of(cls: type[KeyMap]) -> Callable[[BlobProto], KeyMap]:
-    def read(blob: BlobProto) -> KeyMap:
-        message = TensorProtos()
-        try:
-            message.ParseFromString(blob.content)
-        except Exception as error:  # what protobuf raises depends on its version
-            raise ParseError(f"a map's record is broken: {error}") from None
-        arrays = [proto_to_tensor(proto).reshape(-1) for proto in message.protos]
-        expected = [cls.key_type, cls.value_type]
-        if [array.dtype for array in arrays] != expected or arrays[0].size != arrays[1].size:
-            found = ", ".join(f"{array.size} of {array.dtype}" for array in arrays) or "nothing"
-            raise ParseError(
-                f"a map's record has as many keys of {expected[0]} as values of {expected[1]}, got {found}"
-            )
-        return _filled(*arrays)
-
-    return read
-
-
-for (_keys, _values), _class in _CLASSES.items():
-    register_kind(ObjectKind(f"(std::unordered_map<{_keys}_t, {_values}_t>)", _class, _write, _reader_of(_class)))
-
-
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnMap(Operator):
     """Base: works on the host, with a map stored in a blob."""
 
@@ -118,7 +36,7 @@ class _OnMap(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateMap(_OnMap):
     """Create an empty map with keys and values of int32 (the default) or int64.
 
@@ -146,7 +64,7 @@ def create_map(op: CreateMap, ctx: RunContext) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class KeyValueToMap(_OnMap):
     """Create a map from keys to values; of repeated keys, the first counts."""
 
@@ -156,11 +74,11 @@ class KeyValueToMap(_OnMap):
 
 @kernel(KeyValueToMap)
 def key_value_to_map(op: KeyValueToMap, ctx: RunContext, keys: Any, values: Any) -> tuple[Any, ...]:
-    return (_filled(ctx.host(keys).reshape(-1), ctx.host(values).reshape(-1)),)
+    return (filled_map(ctx.host(keys).reshape(-1), ctx.host(values).reshape(-1)),)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MapToKeyValue(_OnMap):
     """The keys of a map, in any order, and their values."""
 
@@ -176,7 +94,7 @@ def map_to_key_value(op: MapToKeyValue, ctx: RunContext, entries: Any) -> tuple[
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class KeySplit(Operator):
     """For each k below ``categorical_limit``, an output with the positions of k in the flattened keys, int32."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -17,7 +17,7 @@ __all__ = ["NGramFromCategorical"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NGramFromCategorical(Operator):
     """Y = for each row of X, the number of its combination of categories.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import counts_of_lengths, segment_numbers
@@ -27,7 +27,7 @@ def _assign(ctx: RunContext, keys: Any, parts: int) -> tuple[Any, Any]:
     return part, np.bincount(ctx.host(part), minlength=parts)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Parts(Operator):
     """Base: each part has one output per input; the part of a row is its key modulo the number of parts.
 
@@ -77,7 +77,7 @@ class _Parts(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Partition(_Parts):
     """Partition keys and the rows that belong to them; the part is the key modulo the number of parts."""
 
@@ -95,7 +95,7 @@ def partition(op: Partition, ctx: RunContext, keys: Any, *others: Any) -> tuple[
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsPartition(_Parts):
     """As Partition, for segments: the first input holds their lengths, and each part gets the lengths of its own."""
 
@@ -124,7 +124,7 @@ def lengths_partition(op: LengthsPartition, ctx: RunContext, lengths: Any, keys:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GatherByKey(Operator):
     """Y[i] = the next row of the part of ``keys[i]``: the inverse of Partition by the same keys."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segmented_search import first_not_below
@@ -17,7 +17,7 @@ __all__ = ["PiecewiseLinearTransform"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PiecewiseLinearTransform(Operator):
     """transforms = predictions, each column transformed by a piecewise linear function of its own.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers
@@ -17,7 +17,7 @@ __all__ = ["RemoveDataBlocks"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RemoveDataBlocks(Operator):
     """shrunk_data = the rows of ``data`` except ``indices``, which may have any order and repeats."""
 

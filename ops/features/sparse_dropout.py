@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import counts_of_lengths, positions_in_segments, segment_starts
@@ -16,7 +16,7 @@ from netbuilder.proto import ArgumentError, OperatorDef
 __all__ = ["SparseDropoutWithReplacement", "SparseItemwiseDropoutWithReplacement"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _SparseDropout(Operator):
     """Base: replaces ids of samples at random."""
 
@@ -41,7 +41,7 @@ class _SparseDropout(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseDropoutWithReplacement(_SparseDropout):
     """Replace all ids of a sample, with probability ``ratio``, by the single id ``replacement_value``.
 
@@ -65,7 +65,7 @@ def sparse_dropout(op: SparseDropoutWithReplacement, ctx: RunContext, x: Any, le
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseItemwiseDropoutWithReplacement(_SparseDropout):
     """Replace each id, with probability ``ratio``, by ``replacement_value``; OutputLengths is Lengths."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, one_integer
 from netbuilder.ops.core.indexing import check_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -20,7 +20,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["SegmentOneHot", "SparseToDenseMask", "SparseToDenseMaskGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Mask(Operator):
     """Base: ``mask`` lists the requested ids, each once."""
 
@@ -67,7 +67,7 @@ class _Mask(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseToDenseMask(_Mask):
     """Y[s, k] = the value of id ``mask[k]`` in sample s, or ``default_value``.
 
@@ -121,7 +121,7 @@ def sparse_to_dense_mask(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseToDenseMaskGradient(_Mask):
     """dvalues = for each value the gradient at its position in Y, or 0 if it is not in Y."""
 
@@ -142,7 +142,7 @@ def sparse_to_dense_mask_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SegmentOneHot(Operator):
     """Y[s, i] = 1 if index i is in segment s, else 0; ``index_size`` is the number of columns."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -15,7 +15,7 @@ __all__ = ["StumpFunc", "StumpFuncIndex"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StumpFunc(Operator):
     """Y = ``low_value`` where X is at most ``threshold``, else (also for NaN) ``high_value``. No gradient."""
 
@@ -32,7 +32,7 @@ def stump(op: StumpFunc, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StumpFuncIndex(Operator):
     """Index_Low = the positions in the flattened X of elements of at most ``threshold``; Index_High = the others."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.data_types import exact_reciprocal, numpy_type
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
@@ -22,7 +22,7 @@ __all__ = ["ConstantFill", "DiagonalFill", "Fill", "RangeFill"]
 Shape = tuple[int, ...]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fill(Operator):
     """Base of fills: Y has the shape ``shape``, or that of the first input followed by ``extra_shape``.
 
@@ -111,7 +111,7 @@ def _constant(op_type: str, value: Any, dtype: Any) -> tuple[np.dtype[Any], Any]
     raise ArgumentError(f"{op_type}: value {value!r} cannot be represented as {kind}; give another dtype")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _ConstantLike(Fill):
     """Base of the fills with one ``value``; without ``dtype``, Y is int64 if the value is an integer, else float32."""
 
@@ -134,7 +134,7 @@ class _ConstantLike(Fill):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConstantFill(_ConstantLike):
     """Every element of Y is ``value``, or that of the second input.
 
@@ -209,7 +209,7 @@ def _prepare_constant_fill(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DiagonalFill(_ConstantLike):
     """Y = ``value`` where all indices are equal, else 0; Y has two axes, or more of the same extent."""
 
@@ -241,7 +241,7 @@ def diagonal_fill(op: DiagonalFill, ctx: RunContext, like: Any = None) -> tuple[
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RangeFill(Fill):
     """Y = 0, 1, 2, ... in row-major order, float32."""
 

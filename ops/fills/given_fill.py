@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.data_types import numpy_type
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.fills.fill import Fill
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Given(Fill):
     """Base: Y = ``values``, in row-major order."""
 
@@ -84,7 +84,7 @@ class _Given(Fill):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GivenTensorFill(_Given):
     """Y = ``values``, float32 or of type ``dtype``."""
 
@@ -95,7 +95,7 @@ class GivenTensorFill(_Given):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GivenTensorDoubleFill(_Given):
     """Y = ``values``, float64 (a saved operator stores them as float32)."""
 
@@ -103,7 +103,7 @@ class GivenTensorDoubleFill(_Given):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GivenTensorBoolFill(_Given):
     """Y = ``values``, bool."""
 
@@ -111,7 +111,7 @@ class GivenTensorBoolFill(_Given):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GivenTensorInt16Fill(_Given):
     """Y = ``values``, int16."""
 
@@ -119,7 +119,7 @@ class GivenTensorInt16Fill(_Given):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GivenTensorIntFill(_Given):
     """Y = ``values``, int32."""
 
@@ -127,7 +127,7 @@ class GivenTensorIntFill(_Given):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GivenTensorInt64Fill(_Given):
     """Y = ``values``, int64."""
 
@@ -135,7 +135,7 @@ class GivenTensorInt64Fill(_Given):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GivenTensorStringFill(_Given):
     """Y = ``values``, strings (bytes objects)."""
 
@@ -143,7 +143,7 @@ class GivenTensorStringFill(_Given):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GivenTensorByteStringToUInt8Fill(_Given):
     """Y = the bytes of the one string in ``values``, uint8."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.engines.random import filled, uniform
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -19,7 +19,7 @@ __all__ = ["Float16ConstantFill", "Float16UniformFill"]
 _LARGEST = float(np.finfo(np.float16).max)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _HalfFill(Operator):
     """Base: Y has the shape ``shape``, by default ()."""
 
@@ -35,7 +35,7 @@ class _HalfFill(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Float16ConstantFill(_HalfFill):
     """Y = ``value`` in float16, of ``shape``."""
 
@@ -48,7 +48,7 @@ class Float16ConstantFill(_HalfFill):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Float16UniformFill(_HalfFill):
     """Y is uniform in [min, max], drawn in float32 and rounded to float16, which may give ``max`` itself."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -18,7 +18,7 @@ _FLOAT = np.dtype(np.float32)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SinusoidPositionEncoding(Operator):
     """output[m, k, i] = ``amplitude`` * sin(p / ``alpha``^(i / ``embedding_size``)) for even i, cos for odd i.
 

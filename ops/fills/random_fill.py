@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.engines.random import Draw, filled, normal, uniform
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import one_number
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class XavierFill(Fill):
     """Y is uniform in [-b, b) with b = sqrt(3 / fan_in), fan_in the number of elements per index of the first axis.
 
@@ -41,7 +41,7 @@ class XavierFill(Fill):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MSRAFill(Fill):
     """Y is normal with standard deviation sqrt(2 / fan_out), fan_out the number of elements per index of axis 1.
 
@@ -84,7 +84,7 @@ def msra_fill(op: MSRAFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GaussianFill(Fill):
     """Y is normal with mean ``mean`` and standard deviation ``std``."""
 
@@ -114,7 +114,7 @@ def _check_range(op_type: str, low: float, high: float) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UniformFill(Fill):
     """Y is uniform in [min, max); the bounds may be given as the second and third input, of one element each.
 
@@ -140,7 +140,7 @@ class UniformFill(Fill):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UniformIntFill(Fill):
     """Y is uniform over the integers from ``min`` to ``max``, both included, int32; bounds as for UniformFill."""
 

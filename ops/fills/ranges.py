@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, one_integer, one_number
 from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
@@ -18,7 +18,7 @@ from netbuilder.proto import OperatorDef
 __all__ = ["LengthsRangeFill", "OneHot", "Range"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _FromNumbers(Operator):
     signature = "-> Y"
     dynamic = True
@@ -31,7 +31,7 @@ class _FromNumbers(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Range(_FromNumbers):
     """Y = start, start + step, ... before stop; the inputs are stop, or start and stop, or those and step.
 
@@ -73,7 +73,7 @@ def range_(op: Range, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsRangeFill(_FromNumbers):
     """Y = 0, 1, ..., lengths[i] - 1 for each i, concatenated."""
 
@@ -94,7 +94,7 @@ def lengths_range_fill(op: LengthsRangeFill, ctx: RunContext, lengths: Any) -> t
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class OneHot(_FromNumbers):
     """Y[i] = a row of zeros (float32) with 1 at indices[i]; index_size, of one element, is the length of the rows."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.data_types import numpy_type
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -20,7 +20,7 @@ __all__ = ["UniqueUniformFill", "WeightedMultiSampling", "WeightedSample"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WeightedSample(Operator):
     """Draw an index for each row, with probabilities proportional to the row's weights.
 
@@ -68,7 +68,7 @@ def weighted_sample(op: WeightedSample, ctx: RunContext, weights: Any, values: A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WeightedMultiSampling(Operator):
     """Draw indices from one distribution, given by its cumulative sums: index i if a random number is below sum i.
 
@@ -117,7 +117,7 @@ def weighted_multi_sampling(op: WeightedMultiSampling, ctx: RunContext, cdf: Any
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UniqueUniformFill(Fill):
     """Y = distinct random integers from ``min`` to ``max``, both included, without those in the second input.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.image_order import channel_axis, check_order
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -15,7 +15,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["ChannelShuffle", "ChannelShuffleGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Shuffle(Operator):
     signature = "X -> Y"
     group: int = 1
@@ -37,7 +37,7 @@ class _Shuffle(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ChannelShuffle(_Shuffle):
     """Y = the first channel of each of ``group`` groups, then the second of each, and so on.
 
@@ -51,7 +51,7 @@ class ChannelShuffle(_Shuffle):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ChannelShuffleGradient(_Shuffle):
     """dX = the channels of dY in the order that ChannelShuffle changed."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ __all__ = ["IntegralImage", "IntegralImageGradient"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IntegralImage(Operator):
     """Y[n, c, i, j] = the sum of X[n, c] over the first i rows and j columns, (N, C, H + 1, W + 1).
 
@@ -33,7 +33,7 @@ class IntegralImage(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class IntegralImageGradient(Operator):
     """dX[n, c, i, j] = the sum of dY[n, c] over the rows after i and the columns after j."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -13,7 +13,7 @@ __all__ = ["NormalizePlanarYUV"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NormalizePlanarYUV(Operator):
     """Y = (X - M) / S per channel; the first rows of M and S are the means and deviations. No gradient."""
 

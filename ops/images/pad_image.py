@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import check_order
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -18,7 +18,7 @@ __all__ = ["Borders", "PadImage", "PadImageGradient"]
 Pair = tuple[int, int]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Borders(Operator):
     """Base of operators with a border around images, of one width for all sides or one for each side."""
 
@@ -40,7 +40,7 @@ class Borders(Operator):
         return sides if any(map(any, sides)) else ((self.pad, self.pad), (self.pad, self.pad))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Padding(Borders):
     pads: tuple[int, ...] = ()
     mode: str = "constant"
@@ -89,7 +89,7 @@ class _Padding(Borders):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PadImage(_Padding):
     """Y = the images X with a border, by ``mode``: of a ``value``, of X mirrored, or of the edge of X repeated.
 
@@ -114,7 +114,7 @@ class PadImage(_Padding):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PadImageGradient(_Padding):
     """dX = dY inside the border, and each element of the border added to the pixel that it was copied from."""
 

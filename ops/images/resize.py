@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import check_order, image_extents, image_shape
@@ -85,7 +85,7 @@ def _sum_runs(xp: Any, dy: Array, index: np.ndarray[Any, Any], extent: int, axis
     return total
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Resizing(Operator):
     """Base of resizing operators, with one scale per image axis."""
 
@@ -136,7 +136,7 @@ class _Resizing(Operator):
         return 2 if self.layout == "NCHW" else 1
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Plane(_Resizing):
     """The arguments of resizing in height and width."""
 
@@ -149,7 +149,7 @@ class _Plane(_Resizing):
         check_order(self, self.order)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _PlaneChannelsFirst(_Plane):
     def check(self) -> None:
         super().check()
@@ -157,7 +157,7 @@ class _PlaneChannelsFirst(_Plane):
             raise ArgumentError(f"{self.type}: order must be NCHW, got {self.order!r}; put NHWC2NCHW before")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Volume(_Resizing):
     """The arguments of resizing in time, height and width."""
 
@@ -167,7 +167,7 @@ class _Volume(_Resizing):
     width_scale: float = 1.0
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Forward(_Resizing):
     signature = "X, scales? -> Y"
 
@@ -189,7 +189,7 @@ class _Forward(_Resizing):
         return [make_op(f"{self.type}Gradient", [g.d_output("Y"), g.input("X"), *given], [g.d_input("X")])]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Backward(_Resizing):
     signature = "dY, X, scales? -> dX"
 
@@ -209,7 +209,7 @@ class _Backward(_Resizing):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ResizeNearest(_Forward, _Plane):
     """Y = the images X with height and width scaled; each pixel is the nearest one of X above and to the left.
 
@@ -227,13 +227,13 @@ class ResizeNearest(_Forward, _Plane):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ResizeNearestGradient(_Backward, _Plane):
     """dX = the sum of dY over the copies of each pixel of X."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ResizeNearest3D(_Forward, _Volume):
     """Y = the volumes X with their last three extents scaled, as by ResizeNearest."""
 
@@ -244,7 +244,7 @@ class ResizeNearest3D(_Forward, _Volume):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ResizeNearest3DGradient(_Backward, _Volume):
     """dX = the sum of dY over the copies of each pixel of X."""
 
@@ -278,7 +278,7 @@ for _gradient in (ResizeNearestGradient, ResizeNearest3DGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UpsampleBilinear(_Forward, _PlaneChannelsFirst):
     """Y = the images X with height and width scaled, by bilinear interpolation.
 
@@ -292,7 +292,7 @@ class UpsampleBilinear(_Forward, _PlaneChannelsFirst):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UpsampleBilinearGradient(_Backward, _PlaneChannelsFirst):
     """dX = each pixel of dY added to the pixels of X that it was interpolated from, by their weights."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.images.pad_image import Borders
@@ -15,7 +15,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["BatchToSpace", "SpaceToBatch"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Blocks(Borders):
     signature = "X -> Y"
     block_size: int = 2
@@ -36,7 +36,7 @@ class _Blocks(Borders):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SpaceToBatch(_Blocks):
     """Y = every ``block_size``-th row and column of the images X, padded with zeros, one sample for each start.
 
@@ -58,7 +58,7 @@ class SpaceToBatch(_Blocks):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchToSpace(_Blocks):
     """Y = the images that SpaceToBatch splits into X, without their border."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -16,7 +16,7 @@ __all__ = ["BRGNCHWCToPackedInt8BGRAStylizerDeprocess", "PackedInt8BGRANHWCToNCH
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PackedInt8BGRANHWCToNCHWCStylizerPreprocess(Operator):
     """Y = X - mean + noise for the first three channels of X, as channels-first images.
 
@@ -48,7 +48,7 @@ def stylizer_preprocess(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BRGNCHWCToPackedInt8BGRAStylizerDeprocess(Operator):
     """Y = X + mean, clipped to [0, 255] and truncated to integers, as channels-last images with a fourth channel.
 

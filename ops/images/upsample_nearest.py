@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -15,7 +15,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["UpsampleNearest", "UpsampleNearestGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Scaling(Operator):
     scale: int = 2
 
@@ -30,7 +30,7 @@ class _Scaling(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UpsampleNearest(_Scaling):
     """Y = X with each pixel repeated ``scale`` times vertically and horizontally."""
 
@@ -41,7 +41,7 @@ class UpsampleNearest(_Scaling):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UpsampleNearestGradient(_Scaling):
     """dX = the sum of dY over the copies of each pixel."""
 

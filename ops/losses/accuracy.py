@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import one_float_type
 from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW
 from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
@@ -19,7 +19,7 @@ __all__ = ["Accuracy", "classes_before_label"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Accuracy(Operator):
     """The fraction of rows of P whose label is among the ``top_k`` greatest scores; ties go to the lower class.
 

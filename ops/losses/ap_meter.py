@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -14,7 +14,7 @@ __all__ = ["APMeter"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class APMeter(Operator):
     """AP = the average precision of each class: the mean, over its samples, of the precision at the sample's rank.
 

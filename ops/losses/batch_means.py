@@ -8,12 +8,12 @@ and each scales its mean so that their mean is the mean over the whole batch.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -26,7 +26,7 @@ _KINDS = ("sum", "labels", "rows", "elements")
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MeanDivisor(Operator):
     """Y = the number by which a share of a batch divides a mean; 0 for a share without samples.
 
@@ -97,7 +97,7 @@ def mean_divisor(op: MeanDivisor, ctx: RunContext, x: Any, *others: Any) -> tupl
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WholeBatchMean(Operator):
     """Y = X * parts * d(divisor) / (part * weight * d(total)), d(v) = max(v, least) + offset; 0 if d(v) or weight is 0.
 

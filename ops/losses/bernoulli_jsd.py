@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -17,7 +17,7 @@ _TINY = 1e-20  # probabilities are clamped to this before log
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BernoulliJSD(Operator):
     """L = the Jensen-Shannon divergence, in nats, of Bernoulli distributions with the probabilities X and T.
 
@@ -38,7 +38,7 @@ class BernoulliJSD(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BernoulliJSDGradient(Operator):
     """dX = dL * (logit(X) - logit((X + T) / 2)) / 2, with probabilities clamped to 1e-20 before log."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -20,7 +20,7 @@ _CANDIDATE_BYTES = 200  # of a candidate, while they are collected in lists
 _BLANK = 0
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Decoder(Operator):
     dynamic = True
 
@@ -52,7 +52,7 @@ class _Decoder(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CTCGreedyDecoder(_Decoder):
     """The best class of each step without blanks (class 0) and, unless ``merge_repeated=False``, without repeats.
 
@@ -78,7 +78,7 @@ def ctc_greedy_decoder(op: CTCGreedyDecoder, ctx: RunContext, x: Any, lengths: A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CTCBeamSearchDecoder(_Decoder):
     """The most probable sequences of each sample, without blanks (class 0) and repeats, by prefix beam search.
 

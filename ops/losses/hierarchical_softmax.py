@@ -12,7 +12,6 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -76,7 +75,7 @@ def _check_weights(op: Operator, x: Any, w: Any, b: Any, rows: int) -> None:
     require(valid and w.dtype == b.dtype == x.dtype, op, f"{text}, {w.dtype} {b.dtype} for X {x.dtype}")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Hierarchical(Operator):
     hierarchy: bytes = b""
 
@@ -146,7 +145,7 @@ def _softmax(xp: Any, scores: Any) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HSoftmax(_Hierarchical):
     """Y = -log of the probability of each sample's label: the product of the probabilities on the path to the word.
 
@@ -193,7 +192,7 @@ def h_softmax(op: HSoftmax, ctx: RunContext, x: Any, w: Any, b: Any, labels: Any
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HSoftmaxGradient(_Hierarchical):
     """dX, dW and db of HSoftmax, and the gradients of the scores and probabilities that it stored."""
 
@@ -227,7 +226,7 @@ def h_softmax_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HSoftmaxSearch(Operator):
     """The ``topN`` most probable nodes and words of each sample: names (of a word, its number) and scores.
 
@@ -315,7 +314,7 @@ def _search(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HuffmanTreeHierarchy(Operator):
     """The Huffman tree of the classes 0 ... ``num_classes`` - 1, by their frequencies among the labels: a TreeProto.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
+from dataclasses import dataclass
 
 from netbuilder.ops.core.contexts import GradientContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -13,7 +13,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["LabelLoss", "LabelLossBackward", "LabelLossForward"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LabelLoss(Operator, abc.ABC):
     """Base of a loss and of its gradient."""
 
@@ -28,7 +28,7 @@ class LabelLoss(Operator, abc.ABC):
         """Raise ShapeError unless label and weight fit X."""
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LabelLossForward(LabelLoss):
     """Base of a loss: its outputs are P, of the shape of X, and the loss, a scalar."""
 
@@ -46,7 +46,7 @@ class LabelLossForward(LabelLoss):
         return 6 * x.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LabelLossBackward(LabelLoss):
     """Base of a loss's gradient: it computes dX from the inputs of the loss, P, and dloss."""
 

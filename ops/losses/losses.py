@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, widen
 from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW, Positions, chosen
 from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec
@@ -30,7 +30,7 @@ __all__ = [
 _TINY = 1e-20  # probabilities are clamped to this in the loss and in its gradient, as in Caffe2
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _RowLoss(Operator):
     """A loss per row of probabilities."""
 
@@ -39,7 +39,7 @@ class _RowLoss(Operator):
         return [make_op(self.type + "Gradient", inputs, [g.d_input("X")])]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _RowLossGradient(Operator):
     signature = "X, label, dY {N}: as X -> dX"
 
@@ -49,7 +49,7 @@ def _rows(x: Any) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LabelCrossEntropy(_RowLoss):
     """Y[i] = -log(max(X[i, label[i]], 1e-20))."""
 
@@ -69,7 +69,7 @@ def label_cross_entropy(op: LabelCrossEntropy, ctx: RunContext, x: Any, label: A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LabelCrossEntropyGradient(_RowLossGradient):
     """dX[i, label[i]] = -dY[i] / max(X[i, label[i]], 1e-20), all else 0."""
 
@@ -92,7 +92,7 @@ def label_cross_entropy_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CrossEntropy(_RowLoss):
     """Y[i] = -sum over classes of label[i] * log(max(X[i], 1e-20))."""
 
@@ -111,7 +111,7 @@ def cross_entropy(op: CrossEntropy, ctx: RunContext, x: Any, label: Any) -> tupl
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CrossEntropyGradient(_RowLossGradient):
     """dX[i] = -dY[i] * label[i] / max(X[i], 1e-20)."""
 
@@ -126,7 +126,7 @@ def cross_entropy_gradient(op: CrossEntropyGradient, ctx: RunContext, x: Any, la
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragedLoss(Operator):
     """Y = the mean of all elements of X, a scalar; 0 for an empty X."""
 
@@ -150,7 +150,7 @@ def averaged_loss(op: AveragedLoss, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragedLossGradient(Operator):
     """dX = dY / (the number of elements of X), for each element."""
 

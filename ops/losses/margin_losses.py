@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -21,7 +21,7 @@ __all__ = [
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MarginRankingCriterion(Operator):
     """loss = max(0, margin - Y * (X1 - X2)): with Y = 1, X1 should be the greater by the margin, with Y = -1, X2."""
 
@@ -38,7 +38,7 @@ class MarginRankingCriterion(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MarginRankingCriterionGradient(Operator):
     """dX1 = -Y * dloss where the loss is positive, else 0; dX2 = -dX1."""
 
@@ -68,7 +68,7 @@ def margin_ranking_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CosineEmbeddingCriterion(Operator):
     """loss = 1 - S where Y is 1, else max(0, S - margin); S is the cosine of a pair, Y says if it belongs together."""
 
@@ -85,7 +85,7 @@ class CosineEmbeddingCriterion(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CosineEmbeddingCriterionGradient(Operator):
     """dS = -dloss where Y is 1, else dloss where S is at least the margin, else 0."""
 

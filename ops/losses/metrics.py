@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW, chosen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -20,7 +20,7 @@ _INT32 = np.dtype(np.int32)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Perplexity(Operator):
     """output = exp(-mean(log(probabilities))), a scalar, of the probability of each sample's label. No gradient.
 
@@ -44,7 +44,7 @@ def perplexity(op: Perplexity, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MultiClassAccuracy(Operator):
     """For each class, the fraction of its samples that are classified correctly, and the number of its samples.
 

@@ -6,12 +6,12 @@ The inputs concatenate the items of all sessions; ``lengths`` has the number of 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
@@ -54,7 +54,7 @@ class _Sessions:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PairWiseLoss(Operator):
     """Y = for each session, the mean of log(1 + exp(X[j] - X[i])) over its pairs with label[i] > label[j].
 
@@ -76,7 +76,7 @@ class PairWiseLoss(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PairWiseLossGradient(Operator):
     """dX of PairWiseLoss."""
 
@@ -114,7 +114,7 @@ def pair_wise_loss_gradient(
     return (narrow(sessions.unpad(padded).reshape(x.shape), x),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _LambdaRank(Operator):
     use_ndcg_as_loss: bool = False
     use_idcg_normalization: bool = True
@@ -125,7 +125,7 @@ class _LambdaRank(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LambdaRankNdcg(_LambdaRank):
     """The loss of each session with the scores y and the relevances r, and its gradient dy.
 
@@ -146,7 +146,7 @@ class LambdaRankNdcg(_LambdaRank):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LambdaRankNdcgGradient(_LambdaRank):
     """d_y = dy * dloss of the item's session."""
 

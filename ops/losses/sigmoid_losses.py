@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -35,7 +35,7 @@ def sigmoid(xp: Any, x: Any) -> Any:
     return xp.where(x >= 0, x.dtype.type(1), e) / (1 + e)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _SigmoidCrossEntropy(Operator):
     log_D_trick: bool = False
     unjoined_lr_loss: bool = False
@@ -46,7 +46,7 @@ class _SigmoidCrossEntropy(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SigmoidCrossEntropyWithLogits(_SigmoidCrossEntropy):
     """Y = the mean over the last axis of -(t * log s + (1 - t) * log(1 - s)); s = sigmoid(logits), t = targets.
 
@@ -67,7 +67,7 @@ class SigmoidCrossEntropyWithLogits(_SigmoidCrossEntropy):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SigmoidCrossEntropyWithLogitsGradient(_SigmoidCrossEntropy):
     """dlogits of SigmoidCrossEntropyWithLogits; targets have no gradient."""
 
@@ -104,7 +104,7 @@ def sigmoid_cross_entropy_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WeightedSigmoidCrossEntropyWithLogits(Operator):
     """Y = the mean over the last axis of -w * (t * log s + (1 - t) * log(1 - s)); s = sigmoid(logits), t = targets."""
 
@@ -125,7 +125,7 @@ class WeightedSigmoidCrossEntropyWithLogits(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WeightedSigmoidCrossEntropyWithLogitsGradient(Operator):
     """dlogits of WeightedSigmoidCrossEntropyWithLogits; targets and weights have no gradient."""
 
@@ -153,7 +153,7 @@ def weighted_sigmoid_cross_entropy_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MakeTwoClass(Operator):
     """Y = (1 - X, X) along a new last axis: the probabilities of two classes from that of the second."""
 
@@ -165,7 +165,7 @@ class MakeTwoClass(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MakeTwoClassGradient(Operator):
     """dX = dY[..., 1] - dY[..., 0]."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
 from netbuilder.ops.core.labels import Positions, check_label_spec, chosen
 from netbuilder.ops.core.operator import BatchMean, InBatch, TensorSpec, require
@@ -21,7 +21,7 @@ __all__ = ["SoftmaxWithLoss", "SoftmaxWithLossGradient"]
 _TINY = 1e-20  # probabilities are clamped to this before log, as in Caffe2
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LossArguments(LabelLoss):
     """Arguments and checks of the loss and its gradient."""
 
@@ -56,7 +56,7 @@ class LossArguments(LabelLoss):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SoftmaxWithLoss(LossArguments, LabelLossForward):
     """P = softmax(X) by rows; loss = scale * the mean of -log P[i, label[i]].
 
@@ -82,7 +82,7 @@ class SoftmaxWithLoss(LossArguments, LabelLossForward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SoftmaxWithLossGradient(LossArguments, LabelLossBackward):
     """dX of SoftmaxWithLoss: (P - label) * weight * dloss * scale / the divisor of the mean."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.labels import label_or_none_error, require_integer_labels
 from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
@@ -18,7 +18,7 @@ __all__ = ["SpatialSoftmaxWithLoss", "SpatialSoftmaxWithLossGradient"]
 _NO_LABEL = -1
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Arguments(LabelLoss):
     order: str = "NCHW"
 
@@ -43,7 +43,7 @@ class _Arguments(LabelLoss):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
     """P = softmax of X over its channels; loss = scale * the weighted mean over all positions of -log P[label].
 
@@ -65,7 +65,7 @@ class SpatialSoftmaxWithLoss(_Arguments, LabelLossForward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SpatialSoftmaxWithLossGradient(_Arguments, LabelLossBackward):
     """dX = (P - label) * weight * dloss * scale / the sum of weights; 0 where the label is -1."""
 

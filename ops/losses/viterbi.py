@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 
@@ -19,7 +19,7 @@ def _check_classes(op: Operator, scores: TensorSpec) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ViterbiPath(Operator):
     """path = the classes c that maximize the sum of scores[t, c[t]] and transitions[c[t - 1], c[t]].
 
@@ -55,7 +55,7 @@ def viterbi_path(op: ViterbiPath, ctx: RunContext, scores: Any, transitions: Any
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SwapBestPath(Operator):
     """Y = the scores, with the greatest one of each row and that of the path's class exchanged."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 
@@ -13,7 +13,7 @@ __all__ = ["Accumulate"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Accumulate(Operator):
     """Y = X + gamma * Y, where the Y on the right is that of the previous run. No gradient.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.image_order import channel_shape, check_order, check_per_channel, other_axes
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -18,7 +18,7 @@ from netbuilder.proto.errors import counted
 __all__ = ["AffineChannel", "AffineChannelGradient", "ElementwiseLinear", "ElementwiseLinearGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Features(Operator):
     axis: int = 1
 
@@ -29,7 +29,7 @@ class _Features(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ElementwiseLinear(_Features):
     """Y = X * w + b, with one w and one b per feature; the features are the axes of X from ``axis`` on."""
 
@@ -44,7 +44,7 @@ class ElementwiseLinear(_Features):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ElementwiseLinearGradient(_Features):
     """dX = dY * w; dw and db are the sums of dY * X and of dY over all samples."""
 
@@ -70,7 +70,7 @@ def elementwise_linear_gradient(
     return (dy.reshape(shape) * w).reshape(x.shape), narrow(dw, w), narrow(db, w)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Channels(Operator):
     order: str = "NCHW"
     is_learnable: bool = False
@@ -80,7 +80,7 @@ class _Channels(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AffineChannel(_Channels):
     """Y = X * scale + bias, with one scale and one bias per channel, as batch normalization with fixed statistics.
 
@@ -107,7 +107,7 @@ class AffineChannel(_Channels):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AffineChannelGradient(_Channels):
     """dX = dY * scale; with ``is_learnable`` also dscale and dbias, the sums of dY * X and of dY per channel.
 

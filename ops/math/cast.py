@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import data_type, numpy_type
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, OperatorDef, TensorProto
@@ -18,7 +18,7 @@ __all__ = ["Cast", "CastGradient"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Cast(Operator):
     """Y = X converted to the type ``to``, a number of TensorProto.DataType or a name.
 
@@ -71,7 +71,7 @@ def cast(op: Cast, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CastGradient(Operator):
     """dX = dY converted to the type of X, of which nothing else is read; zeros if those are no numbers with a point."""
 

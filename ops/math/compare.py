@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.broadcasting import Broadcasting, broadcast_shape, sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -19,7 +19,7 @@ __all__ = ["EQ", "GE", "GT", "LE", "LT", "NE", "And", "Conditional", "Not", "Or"
 _BOOL = np.dtype(np.bool_)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Comparison(Broadcasting):
     """Base of comparisons of two tensors, element by element."""
 
@@ -37,42 +37,42 @@ class _Comparison(Broadcasting):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class EQ(_Comparison):
     """Y = whether A equals B, element by element. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NE(_Comparison):
     """Y = whether A differs from B, element by element. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LT(_Comparison):
     """Y = A < B, element by element; false is less than true. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LE(_Comparison):
     """Y = A <= B, element by element; false is less than true. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GT(_Comparison):
     """Y = A > B, element by element; false is less than true. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GE(_Comparison):
     """Y = A >= B, element by element; false is less than true. No gradient."""
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Logic(_Comparison):
     """Base of logic of two tensors, element by element."""
 
@@ -86,19 +86,19 @@ class _Logic(_Comparison):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class And(_Logic):
     """Y = A and B, element by element. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Or(_Logic):
     """Y = A or B, element by element. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Xor(_Logic):
     """Y = A or B but not both, element by element. No gradient."""
 
@@ -125,7 +125,7 @@ for _cls in _FUNCTIONS:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Not(Operator):
     """Y = not X, element by element. No gradient."""
 
@@ -137,7 +137,7 @@ def logical_not(op: Not, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (ctx.xp.logical_not(x),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Choice(Operator):
     broadcast_on_rows: bool = False
 
@@ -150,7 +150,7 @@ class _Choice(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Where(_Choice):
     """Y = X where C is true, else Z, broadcast as by NumPy; with ``broadcast_on_rows`` C has one element per row."""
 
@@ -176,7 +176,7 @@ def where(op: Where, ctx: RunContext, c: Any, x: Any, z: Any) -> tuple[Any, ...]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WhereGradient(_Choice):
     """dX = dY where C is true, else 0, and dZ the reverse, each summed over axes along which it was broadcast."""
 
@@ -195,7 +195,7 @@ def where_gradient(op: WhereGradient, ctx: RunContext, c: Any, x: Any, z: Any, d
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Conditional(Operator):
     """Y = the rows of X where C, one element per row, is true, else those of Z. No gradient."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.broadcasting import Broadcasting, sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Exchange, InBatch, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -30,7 +30,7 @@ __all__ = [
 Arrays = tuple[Any, ...]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Binary(Broadcasting):
     """Base of arithmetic on two tensors, which are broadcast to a common shape."""
 
@@ -54,7 +54,7 @@ class _Binary(Broadcasting):
         return g.output("Y") if g.op.input[self.inputs.index(name)] == g.op.output[0] else g.input(name)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BinaryGradient(Broadcasting):
     """Base of the gradients of operators on two tensors, which are broadcast to a common shape."""
 
@@ -77,7 +77,7 @@ def sum_to_operands(op: BinaryGradient, a: Any, b: Any, da: Any, db: Any) -> Arr
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Add(_Binary):
     """Y = A + B."""
 
@@ -91,7 +91,7 @@ def add(op: Add, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AddGradient(BinaryGradient):
     """dA = dY and dB = dY, each summed over the axes along which its operand was broadcast."""
 
@@ -102,7 +102,7 @@ def add_gradient(op: AddGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Sub(_Binary):
     """Y = A - B."""
 
@@ -115,7 +115,7 @@ def sub(op: Sub, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SubGradient(BinaryGradient):
     """dA = dY and dB = -dY, each summed over the axes along which its operand was broadcast."""
 
@@ -126,7 +126,7 @@ def sub_gradient(op: SubGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Mul(_Binary):
     """Y = A * B."""
 
@@ -140,7 +140,7 @@ def mul(op: Mul, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MulGradient(BinaryGradient):
     """dA = dY * B and dB = dY * A, each summed over the axes along which its operand was broadcast."""
 
@@ -152,7 +152,7 @@ def mul_gradient(op: MulGradient, ctx: RunContext, dy: Any, a: Any, b: Any) -> A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Div(_Binary):
     """Y = A / B; the quotient of integers is truncated toward zero."""
 
@@ -176,7 +176,7 @@ def div(op: Div, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DivGradient(BinaryGradient):
     """dA = dY / B and dB = -dY * Y / B, each summed over the axes along which its operand was broadcast.
 

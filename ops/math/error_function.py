@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -142,7 +142,7 @@ def normal_density(xp: Any, x: Array) -> Array:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Erf(Unary):
     """Y = 2 / sqrt(pi) times the integral of exp(-t * t) from 0 to X."""
 
@@ -156,7 +156,7 @@ class Erf(Unary):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ErfGradient(UnaryGradient):
     """dX = dY * 2 / sqrt(pi) * exp(-X * X)."""
 

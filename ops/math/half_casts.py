@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -19,7 +19,7 @@ _LARGEST = float(np.finfo(np.float16).max)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FloatToHalf(Operator):
     """Y = X, float32, rounded to the nearest float16; magnitudes above 65504 become infinite.
 
@@ -36,7 +36,7 @@ class FloatToHalf(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HalfToFloat(Operator):
     """Y = X, float16, converted to float32, which is exact."""
 

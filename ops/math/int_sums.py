@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 
@@ -15,7 +15,7 @@ __all__ = ["SumElementsInt", "SumInt"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SumInt(Operator):
     """Y = the sum of tensors of the same shape and numeric type. No gradient."""
 
@@ -32,7 +32,7 @@ def sum_int(op: SumInt, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SumElementsInt(Operator):
     """Y = the sum of all elements of X, a scalar. No gradient."""
 

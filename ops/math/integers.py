@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.broadcasting import Broadcasting, broadcast_shape
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -17,7 +17,7 @@ __all__ = ["BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Mod(Operator):
     """Y = the remainder of X / ``divisor``, with the sign of X or, with ``sign_follow_divisor``, of the divisor.
 
@@ -66,7 +66,7 @@ def mod(op: Mod, ctx: RunContext, x: Any, d: Any = None) -> tuple[Any, ...]:
     return (ctx.xp.where(other_sign & (rest != 0), rest - divisor, rest),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Bitwise(Broadcasting):
     """Base of bitwise operations on two tensors."""
 
@@ -83,19 +83,19 @@ class _Bitwise(Broadcasting):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BitwiseAnd(_Bitwise):
     """C = the bits set in both A and B. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BitwiseOr(_Bitwise):
     """C = the bits set in A or B. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BitwiseXor(_Bitwise):
     """C = the bits set in exactly one of A and B. No gradient."""
 

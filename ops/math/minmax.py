@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from netbuilder.ops.core.broadcasting import broadcast_shape, sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -18,7 +18,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["ArgMax", "ArgMin", "Max", "MaxGradient", "Min", "MinGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Extremum(Operator):
     """Base: the extremum of several tensors, element by element, broadcast as by NumPy."""
 
@@ -41,7 +41,7 @@ class _Extremum(Operator):
         return (len(x) - 1) * self.infer(*x)[0].size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _ExtremumGradient(Operator):
     """dXi = dY where Xi = Y, else 0, summed over axes along which Xi was broadcast; in a tie each gets the whole dY."""
 
@@ -54,25 +54,25 @@ class _ExtremumGradient(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Max(_Extremum):
     """Y = the largest of X0, X1, ..., element by element."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Min(_Extremum):
     """Y = the smallest of X0, X1, ..., element by element."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxGradient(_ExtremumGradient):
     """dXi = dY where Xi is the largest, else 0; where inputs tie, each gets the whole dY."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MinGradient(_ExtremumGradient):
     """dXi = dY where Xi is the smallest, else 0; where inputs tie, each gets the whole dY."""
 
@@ -95,7 +95,7 @@ kernel(MaxGradient)(_extremum_gradient)
 kernel(MinGradient)(_extremum_gradient)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _ArgExtremum(Operator):
     """Base: the index of an extremum along ``axis``."""
 
@@ -114,13 +114,13 @@ class _ArgExtremum(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ArgMax(_ArgExtremum):
     """Y = the index of the largest element along ``axis``, the first if several are equal. No gradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ArgMin(_ArgExtremum):
     """Y = the index of the smallest element along ``axis``, the first if several are equal. No gradient."""
 

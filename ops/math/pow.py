@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.broadcasting import Broadcasting
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.elementwise import BinaryGradient, sum_to_operands
@@ -19,7 +19,7 @@ __all__ = ["Pow", "PowGradient"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Pow(Broadcasting):
     """Y = X to the power of ``exponent``, or of the second input, which is broadcast as in Add."""
 
@@ -101,7 +101,7 @@ def _integer_power(ctx: RunContext, x: Any, e: Any) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PowGradient(BinaryGradient):
     """dX = dY * E * X^(E - 1) and dE = dY * Y * log(X), each summed over the axes along which it was broadcast."""
 

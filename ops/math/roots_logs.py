@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.unary import Unary, UnaryGradient
@@ -20,7 +20,7 @@ Arrays = tuple[Any, ...]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Cbrt(Unary):
     """Y = the cube root of X."""
 
@@ -29,7 +29,7 @@ class Cbrt(Unary):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CbrtGradient(UnaryGradient):
     """dX = dY / (3 * Y * Y)."""
 
@@ -49,7 +49,7 @@ def cbrt_gradient(op: CbrtGradient, ctx: RunContext, dy: Any, y: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Log1p(Unary):
     """Y = the natural logarithm of 1 + X, accurate for small X too."""
 
@@ -60,7 +60,7 @@ class Log1p(Unary):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Log1pGradient(UnaryGradient):
     """dX = dY / (1 + X)."""
 
@@ -85,7 +85,7 @@ def _check_eps(op: Logit | LogitGradient) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Logit(Unary):
     """Y = log(p / (1 - p)), where p is X clipped to [eps, 1 - eps]."""
 
@@ -99,7 +99,7 @@ class Logit(Unary):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LogitGradient(UnaryGradient):
     """dX = dY / (X * (1 - X)) where X is in [eps, 1 - eps], else 0."""
 

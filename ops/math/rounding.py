@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.unary import Unary, UnaryGradient
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -21,7 +21,7 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Abs(Unary):
     """Y = the absolute value of X; its gradient at 0 is 0."""
 
@@ -38,7 +38,7 @@ def absolute(op: Abs, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AbsGradient(UnaryGradient):
     """dX = dY * sign(X)."""
 
@@ -51,7 +51,7 @@ def abs_gradient(op: AbsGradient, ctx: RunContext, x: Any, dy: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Sign(Unary):
     """Y = -1, 0 or 1, the sign of X. No gradient."""
 
@@ -64,7 +64,7 @@ def sign(op: Sign, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Floor(Unary):
     """Y = the largest integer not above X. No gradient."""
 
@@ -75,7 +75,7 @@ def floor(op: Floor, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Ceil(Unary):
     """Y = the smallest integer not below X. No gradient."""
 
@@ -86,7 +86,7 @@ def ceil(op: Ceil, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Round(Unary):
     """Y = the integer nearest to X, of two the even one. No gradient."""
 
@@ -97,7 +97,7 @@ def round_(op: Round, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Clip(Unary):
     """Y = X clipped to [min, max]; its gradient at the bounds is 0."""
 
@@ -125,7 +125,7 @@ def clip(op: Clip, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ClipGradient(UnaryGradient):
     """dX = dY where min < Y < max, else 0."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -27,7 +27,7 @@ def _check_rows(op: Operator, x: TensorSpec, name: str, numbers: TensorSpec) -> 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowMul(Operator):
     """Y[i] = mat[i] * w[i], for each sample i of the first axis."""
 
@@ -50,7 +50,7 @@ def row_mul(op: RowMul, ctx: RunContext, x: Any, w: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceTailSum(Operator):
     """Y[i] = the sum of mat[i], for each sample i of the first axis. No gradient."""
 
@@ -67,7 +67,7 @@ def reduce_tail_sum(op: ReduceTailSum, ctx: RunContext, x: Any) -> tuple[Any, ..
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SquareRootDivide(Operator):
     """Y[i] = data[i] / sqrt(scale[i]), for each sample i of the first axis; data[i] where scale[i] is 0.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import exact_reciprocal
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
@@ -19,7 +19,7 @@ __all__ = ["Scale", "WeightedSum", "WeightedSumGradient"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Scale(Operator):
     """Y = scale * X.
 
@@ -58,7 +58,7 @@ def _check_pairs(op: Operator, pairs: Sequence[TensorSpec]) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WeightedSum(Operator):
     """Y = w0 * X0 + w1 * X1 + ...; the inputs are X0, w0, X1, w1, ..., each weight of one element.
 
@@ -108,7 +108,7 @@ def weighted_sum(op: WeightedSum, ctx: RunContext, *pairs: Any) -> tuple[Any, ..
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WeightedSumGradient(Operator):
     """dXi = wi * dY for each i and, with ``grad_on_w``, dwi = sum(Xi * dY); inputs are dY, X0, w0, X1, w1, ..."""
 

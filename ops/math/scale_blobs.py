@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
@@ -21,7 +21,7 @@ __all__ = ["ReduceFrontWeightedSum", "ReduceFrontWeightedSumGradient", "ScaleBlo
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ScaleBlobs(Operator):
     """Each output is its input times ``scale``. No gradient."""
 
@@ -42,7 +42,7 @@ def scale_blobs(op: ScaleBlobs, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceFrontWeightedSum(Operator):
     """Y = the sum of the rows of X, each times its weight; the weights have no gradient."""
 
@@ -73,7 +73,7 @@ def reduce_front_weighted_sum(op: ReduceFrontWeightedSum, ctx: RunContext, x: An
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceFrontWeightedSumGradient(Operator):
     """dX[i] = dY times ``weights[i]``; the third input is the shape of X."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Exchange, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -43,7 +43,7 @@ def _infer_same_shape(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Sum(Operator):
     """Y = X0 + X1 + ...; the gradient of each input is the output's gradient itself."""
 
@@ -83,7 +83,7 @@ def sum_(op: Sum, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Mean(Operator):
     """Y = (X0 + X1 + ...) / number of inputs."""
 
@@ -110,7 +110,7 @@ def mean(op: Mean, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MeanGradient(Operator):
     """Each output is dY / number of outputs."""
 

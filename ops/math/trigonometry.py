@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.unary import Unary, UnaryGradient
 from netbuilder.proto import OperatorDef
@@ -36,7 +36,7 @@ __all__ = [
 Arrays = tuple[Any, ...]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Function(Unary):
     """Base of functions whose gradient operator reads X, then dY."""
 
@@ -46,12 +46,12 @@ class _Function(Unary):
         return [make_op(f"{self.type}Gradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _FunctionGradient(UnaryGradient):
     signature = "X, dY -> dX"
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Hyperbolic(Unary):
     """Base of functions whose gradient operator reads dY, then X."""
 
@@ -61,103 +61,103 @@ class _Hyperbolic(Unary):
         return [make_op(f"{self.type}Gradient", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _HyperbolicGradient(UnaryGradient):
     signature = "dY, X -> dX"
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Sin(_Function):
     """Y = the sine of X, in radians."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SinGradient(_FunctionGradient):
     """dX = dY * cos(X)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Cos(_Function):
     """Y = the cosine of X, in radians."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CosGradient(_FunctionGradient):
     """dX = -dY * sin(X)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Tan(_Function):
     """Y = the tangent of X, in radians."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TanGradient(_FunctionGradient):
     """dX = dY / cos(X) ** 2."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Asin(_Function):
     """Y = the angle in [-pi/2, pi/2] whose sine is X; NaN outside [-1, 1]."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AsinGradient(_FunctionGradient):
     """dX = dY / sqrt(1 - X * X)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Acos(_Function):
     """Y = the angle in [0, pi] whose cosine is X; NaN outside [-1, 1]."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AcosGradient(_FunctionGradient):
     """dX = -dY / sqrt(1 - X * X)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Atan(_Function):
     """Y = the angle in (-pi/2, pi/2) whose tangent is X."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AtanGradient(_FunctionGradient):
     """dX = dY / (1 + X * X)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Sinh(_Hyperbolic):
     """Y = (exp(X) - exp(-X)) / 2."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SinhGradient(_HyperbolicGradient):
     """dX = dY * cosh(X)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Cosh(_Hyperbolic):
     """Y = (exp(X) + exp(-X)) / 2."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CoshGradient(_HyperbolicGradient):
     """dX = dY * sinh(X)."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -32,7 +32,7 @@ __all__ = [
 Arrays = tuple[Any, ...]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Unary(Operator):
     """Base of elementwise functions of one operand: the output has its shape and type."""
 
@@ -41,7 +41,7 @@ class Unary(Operator):
     in_batch: ClassVar[InBatch] = InBatch.ROW_BY_ROW
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnaryGradient(Operator):
     """Base of gradients computed from the output's gradient and one more tensor of its shape."""
 
@@ -49,7 +49,7 @@ class UnaryGradient(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Negative(Unary):
     """Y = -X."""
 
@@ -66,7 +66,7 @@ def negative(op: Negative, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Sqr(Unary):
     """Y = X * X."""
 
@@ -84,7 +84,7 @@ def sqr(op: Sqr, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Sqrt(Unary):
     """Y = the square root of X; NaN where X is negative."""
 
@@ -100,7 +100,7 @@ def sqrt(op: Sqrt, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Exp(Unary):
     """Y = e to the power of X."""
 
@@ -115,7 +115,7 @@ def exp(op: Exp, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Log(Unary):
     """Y = the natural logarithm of X."""
 
@@ -130,7 +130,7 @@ def log(op: Log, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Reciprocal(Unary):
     """Y = 1 / X."""
 
@@ -145,7 +145,7 @@ def reciprocal(op: Reciprocal, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReciprocalGradient(UnaryGradient):
     """dX = -dY * Y * Y."""
 
@@ -159,7 +159,7 @@ def reciprocal_gradient(op: ReciprocalGradient, ctx: RunContext, y: Any, dy: Any
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Rsqrt(Unary):
     """Y = 1 / the square root of X."""
 
@@ -174,7 +174,7 @@ def rsqrt(op: Rsqrt, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RsqrtGradient(UnaryGradient):
     """dX = -dY * Y * Y * Y / 2."""
 
@@ -188,7 +188,7 @@ def rsqrt_gradient(op: RsqrtGradient, ctx: RunContext, dy: Any, y: Any) -> Array
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Cube(Unary):
     """Y = X * X * X."""
 
@@ -205,7 +205,7 @@ def cube(op: Cube, ctx: RunContext, x: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CubeGradient(UnaryGradient):
     """dX = 3 * dY * X * X."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.image_order import (
     channel_shape,
@@ -19,7 +19,7 @@ from netbuilder.ops.core.registry import kernel, register
 __all__ = ["ChannelBackpropStats", "ChannelStats"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _PerChannel(Operator):
     order: str = "NCHW"
 
@@ -28,7 +28,7 @@ class _PerChannel(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ChannelStats(_PerChannel):
     """sum = the sum of X, sumsq = the sum of X * X, count = the number of elements, per channel.
 
@@ -58,7 +58,7 @@ def channel_stats(op: ChannelStats, ctx: RunContext, x: Any, weight: Any = None)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ChannelBackpropStats(_PerChannel):
     """The gradients of scale and bias of SpatialBN on this device: the sums of dY * (X - mean) * inv_std and of dY."""
 

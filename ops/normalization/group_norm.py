@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.image_order import channel_axis, check_order
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -18,7 +18,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["GroupNorm", "GroupNormGradient", "ImageNorm", "InstanceNorm", "InstanceNormGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ImageNorm(Operator):
     """Base of normalizations of single images and of their gradients."""
 
@@ -55,13 +55,13 @@ class ImageNorm(Operator):
         return (n, positions, groups, channels), (n, 1, groups, 1), (1, 1, groups, channels), (1, 3)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Forward(ImageNorm):
     def flops(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> int:
         return 7 * x.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _GroupArguments(ImageNorm):
     group: int = 32
     is_test: bool = False
@@ -76,7 +76,7 @@ class _GroupArguments(ImageNorm):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GroupNorm(_GroupArguments, _Forward):
     """Y = gamma * (X - mean) * rsig + beta: each image normalized in ``group`` groups of its channels.
 
@@ -109,7 +109,7 @@ class GroupNorm(_GroupArguments, _Forward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class InstanceNorm(_Forward):
     """Y = scale * (X - mean) * inv_std + bias: each channel of each image normalized on its own.
 
@@ -157,7 +157,7 @@ kernel(GroupNorm)(_forward)
 kernel(InstanceNorm)(_forward)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Backward(ImageNorm):
     signature = "-> dX, dscale, dbias"
 
@@ -166,7 +166,7 @@ class _Backward(ImageNorm):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GroupNormGradient(_GroupArguments, _Backward):
     """Gradients of GroupNorm: of X, gamma and beta."""
 
@@ -174,7 +174,7 @@ class GroupNormGradient(_GroupArguments, _Backward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class InstanceNormGradient(_Backward):
     """Gradients of InstanceNorm: of X, scale and bias; statistics are computed again if they are not inputs."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
@@ -17,7 +17,7 @@ from netbuilder.proto.errors import counted
 __all__ = ["C10LayerNorm_DontUseThisOpYet", "FromAxis", "LayerNorm", "LayerNormGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FromAxis(Operator):
     """Base of normalizations over the axes from ``axis`` on."""
 
@@ -34,7 +34,7 @@ class FromAxis(Operator):
         require(self.extents(x)[1] > 0, self, text)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Arguments(FromAxis):
     epsilon: float = 1e-5
     elementwise_affine: bool = False
@@ -45,7 +45,7 @@ class _Arguments(FromAxis):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LayerNorm(_Arguments):
     """Y = (X - mean) / std, with statistics over all axes from ``axis`` on; std = sqrt(variance + epsilon).
 
@@ -85,7 +85,7 @@ class LayerNorm(_Arguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class C10LayerNorm_DontUseThisOpYet(LayerNorm):
     """LayerNorm under its name from an experiment in Caffe2's last releases, without a gradient."""
 
@@ -94,7 +94,7 @@ class C10LayerNorm_DontUseThisOpYet(LayerNorm):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LayerNormGradient(_Arguments):
     """dX of LayerNorm and, with ``elementwise_affine``, the gradients of gamma and beta."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.image_order import channel_axis, check_order
@@ -17,7 +17,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["LRN", "LRNGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LRNArguments(Operator):
     """The arguments of LRN and of its gradient."""
 
@@ -39,7 +39,7 @@ class LRNArguments(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LRN(LRNArguments):
     """Y = X / scale ** beta, with scale = bias + alpha / size * the sum of squares over ``size`` channels around it.
 
@@ -60,7 +60,7 @@ class LRN(LRNArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LRNGradient(LRNArguments):
     """The gradient of LRN."""
 

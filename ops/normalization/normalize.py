@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -17,12 +17,12 @@ __all__ = ["LpNorm", "LpNormGradient", "Normalize", "NormalizeGradient", "Normal
 _TINY = 1e-12  # norms are clamped to this minimum, as in Caffe2
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _AlongAxis(Operator):
     axis: int = -1
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Normalized(_AlongAxis):
     """Base of normalization by a norm along ``axis``."""
 
@@ -33,7 +33,7 @@ class _Normalized(_AlongAxis):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Normalize(_Normalized):
     """Y = X / max(the Euclidean norm of X along ``axis``, 1e-12)."""
 
@@ -44,7 +44,7 @@ class Normalize(_Normalized):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NormalizeL1(_Normalized):
     """Y = X / the sum of abs(X) along ``axis``, 0 where that is 0. No gradient."""
 
@@ -52,7 +52,7 @@ class NormalizeL1(_Normalized):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class NormalizeGradient(_AlongAxis):
     """dX = dY / n - X * sum(X * dY) / n^3, where n is the norm that Normalize divides by."""
 
@@ -88,7 +88,7 @@ def normalize_l1(op: NormalizeL1, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     return (narrow(values / ctx.xp.where(sums == 0, values.dtype.type(1), sums), x),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Power(Operator):
     p: int = 2
     average: bool = False
@@ -99,7 +99,7 @@ class _Power(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LpNorm(_Power):
     """Y = the sum of abs(X) (``p`` = 1) or of X * X (``p`` = 2) over all elements; with ``average`` their mean.
 
@@ -120,7 +120,7 @@ class LpNorm(_Power):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LpNormGradient(_Power):
     """dX = dY * sign(X), or dY * 2 * X for ``p`` = 2; with ``average`` divided by the number of elements."""
 

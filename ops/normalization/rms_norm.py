@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["RMSNorm", "RMSNormGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Arguments(FromAxis):
     eps: float = 0.0
 
@@ -26,7 +26,7 @@ class _Arguments(FromAxis):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RMSNorm(_Arguments):
     """Y = X * rrms * gamma + beta, with rrms = 1 / sqrt(mean of X^2 + eps) over all axes from ``axis`` on.
 
@@ -50,7 +50,7 @@ class RMSNorm(_Arguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RMSNormGradient(_Arguments):
     """Gradients of RMSNorm: of X, gamma and beta."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.image_order import (
     channel_shape,
@@ -23,7 +23,7 @@ __all__ = ["SpatialBN", "SpatialBNGradient"]
 _COUNT = 7  # the index of the input count
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BNArguments(Operator):
     """The arguments of batch normalization and of its gradient."""
 
@@ -53,7 +53,7 @@ class BNArguments(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SpatialBN(BNArguments):
     """Y = scale * (X - mean) / sqrt(var + epsilon) + bias, per channel.
 
@@ -109,7 +109,7 @@ class SpatialBN(BNArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SpatialBNGradient(BNArguments):
     """Gradients of SpatialBN: of X, of the scale and of the bias.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -27,7 +27,7 @@ def _check_codes(op: Operator, codebook: TensorSpec, codes: tuple[TensorSpec, ..
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class QuantDecode(Operator):
     """decoded = for each tensor of codes, the elements of ``codebook`` at these indices."""
 
@@ -55,7 +55,7 @@ def quant_decode(op: QuantDecode, ctx: RunContext, codebook: Any, *codes: Any) -
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class QuantDecodeGradient(Operator):
     """dcodebook = for each element, the sum of the gradients of the elements that were decoded to it."""
 
@@ -84,7 +84,7 @@ def quant_decode_gradient(op: QuantDecodeGradient, ctx: RunContext, codebook: An
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ByteWeightDequant(Operator):
     """Y = bytes as float32 numbers of ``shape``: ``min`` for 0, ``max`` for 255, linear between them. No gradient.
 

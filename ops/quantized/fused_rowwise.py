@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
@@ -64,7 +64,7 @@ _OTHER = {
 }
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Quantize(Operator):
     """Base: ``stored`` is the format of the rows; ``code_bits`` is the number of bits that the codes use of it."""
 
@@ -87,7 +87,7 @@ class _Quantize(Operator):
         return 6 * x.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _QuantizeHalf(_Quantize):
     """Base: the rows are float16."""
 
@@ -109,7 +109,7 @@ def _quantize(op: _Quantize, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FloatToFused8BitRowwiseQuantized(_Quantize):
     """Rows (..., columns) in float32 as (..., columns + 8) bytes: 8-bit codes, then scale and bias in float32.
 
@@ -120,7 +120,7 @@ class FloatToFused8BitRowwiseQuantized(_Quantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HalfFloatToFused8BitRowwiseQuantized(_QuantizeHalf):
     """FloatToFused8BitRowwiseQuantized for rows in float16."""
 
@@ -128,7 +128,7 @@ class HalfFloatToFused8BitRowwiseQuantized(_QuantizeHalf):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FloatToFused8BitRowwiseQuantizedHalfScaleBias(_Quantize):
     """Rows in float32 as (..., columns + 4) bytes: 8-bit codes, then scale and bias in float16."""
 
@@ -136,7 +136,7 @@ class FloatToFused8BitRowwiseQuantizedHalfScaleBias(_Quantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HalfFloatToFused8BitRowwiseQuantizedHalfScaleBias(_QuantizeHalf):
     """FloatToFused8BitRowwiseQuantizedHalfScaleBias for rows in float16."""
 
@@ -144,7 +144,7 @@ class HalfFloatToFused8BitRowwiseQuantizedHalfScaleBias(_QuantizeHalf):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FloatToFused4BitRowwiseQuantized(_Quantize):
     """Rows in float32 as (..., columns / 2 + 4) bytes: two codes per byte, then scale and bias in float16.
 
@@ -157,7 +157,7 @@ class FloatToFused4BitRowwiseQuantized(_Quantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HalfToFused4BitRowwiseQuantized(_QuantizeHalf):
     """FloatToFused4BitRowwiseQuantized for rows in float16."""
 
@@ -166,7 +166,7 @@ class HalfToFused4BitRowwiseQuantized(_QuantizeHalf):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FloatToFused2BitRowwiseQuantized(_Quantize):
     """Rows in float32 as (..., columns / 4 + 4) bytes: four codes per byte, then scale and bias in float16.
 
@@ -178,7 +178,7 @@ class FloatToFused2BitRowwiseQuantized(_Quantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HalfToFused2BitRowwiseQuantized(_QuantizeHalf):
     """FloatToFused2BitRowwiseQuantized for rows in float16."""
 
@@ -187,7 +187,7 @@ class HalfToFused2BitRowwiseQuantized(_QuantizeHalf):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FloatToFused4BitFakeRowwiseQuantized(_Quantize):
     """The codes, scales and biases of FloatToFused4BitRowwiseQuantized, stored as an 8-bit table.
 
@@ -199,7 +199,7 @@ class FloatToFused4BitFakeRowwiseQuantized(_Quantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HalfToFused4BitFakeRowwiseQuantized(_QuantizeHalf):
     """FloatToFused4BitFakeRowwiseQuantized for rows in float16."""
 
@@ -208,7 +208,7 @@ class HalfToFused4BitFakeRowwiseQuantized(_QuantizeHalf):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FloatToFused2BitFakeRowwiseQuantized(_Quantize):
     """The codes, scales and biases of FloatToFused2BitRowwiseQuantized, stored as an 8-bit table."""
 
@@ -217,7 +217,7 @@ class FloatToFused2BitFakeRowwiseQuantized(_Quantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class HalfToFused2BitFakeRowwiseQuantized(_QuantizeHalf):
     """FloatToFused2BitFakeRowwiseQuantized for rows in float16."""
 
@@ -225,7 +225,7 @@ class HalfToFused2BitFakeRowwiseQuantized(_QuantizeHalf):
     code_bits = 2
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Dequantize(Operator):
     """Base: the rows of a fused table as floating-point numbers."""
 
@@ -249,7 +249,7 @@ def _dequantize(op: _Dequantize, ctx: RunContext, table: Any) -> tuple[Any, ...]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fused8BitRowwiseQuantizedToFloat(_Dequantize):
     """The float32 rows (..., columns) of an 8-bit table with scale and bias in float32. No gradient."""
 
@@ -257,7 +257,7 @@ class Fused8BitRowwiseQuantizedToFloat(_Dequantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fused8BitRowwiseQuantizedToHalfFloat(_Dequantize):
     """Fused8BitRowwiseQuantizedToFloat, with rows in float16."""
 
@@ -266,7 +266,7 @@ class Fused8BitRowwiseQuantizedToHalfFloat(_Dequantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fused8BitRowwiseQuantizedHalfScaleBiasToFloat(_Dequantize):
     """The float32 rows of an 8-bit table with scale and bias in float16."""
 
@@ -274,7 +274,7 @@ class Fused8BitRowwiseQuantizedHalfScaleBiasToFloat(_Dequantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fused8BitRowwiseQuantizedHalfScaleBiasToHalfFloat(_Dequantize):
     """The same as Fused8BitRowwiseQuantizedHalfScaleBiasToFloat: Caffe2's kernel of this name returns float32 too."""
 
@@ -282,7 +282,7 @@ class Fused8BitRowwiseQuantizedHalfScaleBiasToHalfFloat(_Dequantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fused4BitRowwiseQuantizedToFloat(_Dequantize):
     """The float32 rows of a 4-bit table."""
 
@@ -290,7 +290,7 @@ class Fused4BitRowwiseQuantizedToFloat(_Dequantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fused4BitRowwiseQuantizedToHalf(_Dequantize):
     """The float16 rows of a 4-bit table."""
 
@@ -299,7 +299,7 @@ class Fused4BitRowwiseQuantizedToHalf(_Dequantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fused2BitRowwiseQuantizedToFloat(_Dequantize):
     """The float32 rows of a 2-bit table."""
 
@@ -307,7 +307,7 @@ class Fused2BitRowwiseQuantizedToFloat(_Dequantize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Fused2BitRowwiseQuantizedToHalf(_Dequantize):
     """The float16 rows of a 2-bit table."""
 
@@ -345,7 +345,7 @@ for _dequantized in (
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GatherFused8BitRowwise(Operator):
     """The float32 rows ``INDICES`` of an 8-bit table with scale and bias in float32. No gradient."""
 
@@ -366,7 +366,7 @@ def gather_fused_8_bit_rowwise(op: GatherFused8BitRowwise, ctx: RunContext, tabl
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FloatToRowwiseQuantized8Bits(Operator):
     """Codes and scale_bias with input[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1]. No gradient.
 
@@ -397,7 +397,7 @@ def float_to_rowwise_quantized_8_bits(op: FloatToRowwiseQuantized8Bits, ctx: Run
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Rowwise8BitQuantizedToFloat(Operator):
     """output[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1], from FloatToRowwiseQuantized8Bits."""
 

@@ -7,12 +7,12 @@ have one: ``sum = round(scale * code + round(sum + bias))``. Weights multiply sc
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
@@ -48,7 +48,7 @@ __all__ = [
 _Rows = Callable[[Any], tuple[Any, Any, Any]]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Lookup(Operator):
     """Base: the lengths are read on the host. No gradient."""
 
@@ -94,7 +94,7 @@ class _Lookup(Operator):
         return 3 * given["INDICES"].size * width
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Pruned(_Lookup):
     """Base: ``COMPRESSED_INDICES_MAPPING[index]`` is the row of the table; -1: it was pruned, and adds nothing.
 
@@ -114,7 +114,7 @@ class _Pruned(_Lookup):
         return super().infer(*inputs)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Codes(_Lookup):
     """Base: scale and bias are a separate input."""
 
@@ -139,7 +139,7 @@ class _Codes(_Lookup):
         return take
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _WeightedLookup(_Lookup):
     """Base: a weighted lookup."""
 
@@ -152,7 +152,7 @@ class _WeightedLookup(_Lookup):
     """
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _WeightedPruned(_Pruned):
     """Base: a weighted lookup in a pruned table."""
 
@@ -166,7 +166,7 @@ class _WeightedPruned(_Pruned):
     """
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _WeightedCodes(_Codes):
     """Base: a weighted lookup, with scale and bias as a separate input."""
 
@@ -215,7 +215,7 @@ def _add_rows(ctx: RunContext, total: Any, rows: _Rows, indices: Any, counts: An
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSumFused8BitRowwise(_Lookup):
     """output[s] = the sum of the rows at the indices of segment s, in float32, of a fused 8-bit table."""
 
@@ -223,7 +223,7 @@ class SparseLengthsSumFused8BitRowwise(_Lookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSumFused8BitRowwise(_WeightedLookup):
     """output[s] = the sum of the rows at the indices of segment s, each times its weight, of a fused 8-bit table."""
 
@@ -231,7 +231,7 @@ class SparseLengthsWeightedSumFused8BitRowwise(_WeightedLookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMeanFused8BitRowwise(_Lookup):
     """output[s] = the mean of the rows at the indices of segment s, of a fused 8-bit table; 0 without any."""
 
@@ -240,7 +240,7 @@ class SparseLengthsMeanFused8BitRowwise(_Lookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSum8BitRowwiseSparse(_Pruned):
     """SparseLengthsSumFused8BitRowwise over a table from which rows were pruned."""
 
@@ -248,7 +248,7 @@ class SparseLengthsSum8BitRowwiseSparse(_Pruned):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSum8BitRowwiseSparse(_WeightedPruned):
     """SparseLengthsWeightedSumFused8BitRowwise over a table from which rows were pruned."""
 
@@ -256,7 +256,7 @@ class SparseLengthsWeightedSum8BitRowwiseSparse(_WeightedPruned):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMean8BitRowwiseSparse(_Pruned):
     """SparseLengthsMeanFused8BitRowwise over a pruned table; pruned rows count in the number of rows."""
 
@@ -265,7 +265,7 @@ class SparseLengthsMean8BitRowwiseSparse(_Pruned):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSumFused4BitRowwise(_Lookup):
     """output[s] = the sum of the rows at the indices of segment s, in float32, of a fused 4-bit table."""
 
@@ -273,7 +273,7 @@ class SparseLengthsSumFused4BitRowwise(_Lookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSumFused4BitRowwise(_WeightedLookup):
     """output[s] = the sum of the rows at the indices of segment s, each times its weight, of a fused 4-bit table."""
 
@@ -281,7 +281,7 @@ class SparseLengthsWeightedSumFused4BitRowwise(_WeightedLookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMeanFused4BitRowwise(_Lookup):
     """output[s] = the mean of the rows at the indices of segment s, of a fused 4-bit table; 0 without any."""
 
@@ -290,7 +290,7 @@ class SparseLengthsMeanFused4BitRowwise(_Lookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSum4BitRowwiseSparse(_Pruned):
     """SparseLengthsSumFused4BitRowwise over a table from which rows were pruned."""
 
@@ -298,7 +298,7 @@ class SparseLengthsSum4BitRowwiseSparse(_Pruned):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSum4BitRowwiseSparse(_WeightedPruned):
     """SparseLengthsWeightedSumFused4BitRowwise over a table from which rows were pruned."""
 
@@ -306,7 +306,7 @@ class SparseLengthsWeightedSum4BitRowwiseSparse(_WeightedPruned):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMean4BitRowwiseSparse(_Pruned):
     """SparseLengthsMeanFused4BitRowwise over a pruned table; pruned rows count in the number of rows."""
 
@@ -315,7 +315,7 @@ class SparseLengthsMean4BitRowwiseSparse(_Pruned):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSumFused2BitRowwise(_Lookup):
     """output[s] = the sum of the rows at the indices of segment s, in float32, of a fused 2-bit table."""
 
@@ -323,7 +323,7 @@ class SparseLengthsSumFused2BitRowwise(_Lookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSumFused2BitRowwise(_WeightedLookup):
     """output[s] = the sum of the rows at the indices of segment s, each times its weight, of a fused 2-bit table."""
 
@@ -331,7 +331,7 @@ class SparseLengthsWeightedSumFused2BitRowwise(_WeightedLookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMeanFused2BitRowwise(_Lookup):
     """output[s] = the mean of the rows at the indices of segment s, of a fused 2-bit table; 0 without any."""
 
@@ -340,7 +340,7 @@ class SparseLengthsMeanFused2BitRowwise(_Lookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSum2BitRowwiseSparse(_Pruned):
     """SparseLengthsSumFused2BitRowwise over a table from which rows were pruned."""
 
@@ -348,7 +348,7 @@ class SparseLengthsSum2BitRowwiseSparse(_Pruned):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSum2BitRowwiseSparse(_WeightedPruned):
     """SparseLengthsWeightedSumFused2BitRowwise over a table from which rows were pruned."""
 
@@ -356,7 +356,7 @@ class SparseLengthsWeightedSum2BitRowwiseSparse(_WeightedPruned):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMean2BitRowwiseSparse(_Pruned):
     """SparseLengthsMeanFused2BitRowwise over a pruned table; pruned rows count in the number of rows."""
 
@@ -365,19 +365,19 @@ class SparseLengthsMean2BitRowwiseSparse(_Pruned):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSum8BitsRowwise(_Codes):
     """output[s] = the sum of the rows at the indices of segment s, of codes with ``scale_bias`` (rows, 2)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSum8BitsRowwise(_WeightedCodes):
     """output[s] = the weighted sum of the rows at the indices of segment s, of codes with scale and bias."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMean8BitsRowwise(_Codes):
     """output[s] = the mean of the rows at the indices of segment s, of codes with scale and bias; 0 without any."""
 
@@ -385,7 +385,7 @@ class SparseLengthsMean8BitsRowwise(_Codes):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedMean8BitsRowwise(_WeightedCodes):
     """output[s] = the sum of the weighted rows at the indices of segment s, divided by their number."""
 

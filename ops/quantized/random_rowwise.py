@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.quantized.rowwise_quantization import row_bounds
@@ -22,7 +22,7 @@ _EPSILON = 1e-8
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FloatToFusedRandRowwiseQuantized(Operator):
     """Rows of a float32 matrix as (rows, 10 + bytes) of uint8, with ``bitwidth`` bits (1, 2, 4 or 8) per element.
 
@@ -74,7 +74,7 @@ def quantize_at_random(op: FloatToFusedRandRowwiseQuantized, ctx: RunContext, x:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FusedRandRowwiseQuantizedToFloat(Operator):
     """The float32 matrix that FloatToFusedRandRowwiseQuantized stored, decoded as its first row states. No gradient."""
 

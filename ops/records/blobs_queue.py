@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef, ShapeError
@@ -28,7 +28,7 @@ _MAX_BLOBS = 100
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateBlobsQueue(Operator):
     """Create a queue of ``capacity`` records, each of ``num_blobs`` blobs.
 
@@ -77,7 +77,7 @@ class _Enqueue(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class EnqueueBlobs(_Enqueue):
     """Add a copy of the blobs to a queue, waiting for space; a closed queue that is full is an error.
 
@@ -99,7 +99,7 @@ class EnqueueBlobs(_Enqueue):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SafeEnqueueBlobs(_Enqueue):
     """As EnqueueBlobs; the last output is whether the queue was closed and full, so that nothing was added."""
 
@@ -147,7 +147,7 @@ def safe_enqueue_blobs(op: SafeEnqueueBlobs, ctx: RunContext, queue: Any, *blobs
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DequeueBlobs(Operator):
     """Remove the first record of a queue, waiting for one; a closed queue that is empty is an error.
 
@@ -174,7 +174,7 @@ def dequeue_blobs(op: DequeueBlobs, ctx: RunContext, queue: Any) -> tuple[Any, .
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SafeDequeueBlobs(Operator):
     """Remove ``num_records`` records of a queue; the last output is whether it was closed and empty.
 
@@ -243,7 +243,7 @@ def _concatenated(op: SafeDequeueBlobs, ctx: RunContext, values: Any) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CloseBlobsQueue(Operator):
     """Close a queue: operators that wait for it, or would have to, return; remaining records can be read."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.data.record_tree import RecordTree, TreeCursor
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator
@@ -35,7 +35,7 @@ Arrays = tuple[Any, ...]
 _MAX_BLOBS = 500
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class OnHost(Operator):
     """Base: records are stored on the host, whatever the device."""
 
@@ -48,7 +48,7 @@ class OnHost(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateTreeCursor(OnHost):
     """Create a cursor at the first row of a record with columns called ``fields``."""
 
@@ -66,7 +66,7 @@ def _cursor(op: Operator, value: Any) -> TreeCursor:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ResetCursor(OnHost):
     """Move a cursor back to the first row."""
 
@@ -80,7 +80,7 @@ def reset_cursor(op: ResetCursor, ctx: RunContext, cursor: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GetCursorOffset(OnHost):
     """offsets = the number of rows of each domain before the cursor; empty if nothing was read."""
 
@@ -93,7 +93,7 @@ def get_cursor_offset(op: GetCursorOffset, ctx: RunContext, cursor: Any) -> Arra
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReadNextBatch(OnHost):
     """Return the next ``batch_size`` rows of a record, with the elements that lengths assign to them, and advance.
 
@@ -123,7 +123,7 @@ def read_next_batch(op: ReadNextBatch, ctx: RunContext, cursor: Any, *fields: An
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ComputeOffset(OnHost):
     """offsets = where each row of a record begins in the columns of each domain, and where the last one ends."""
 
@@ -140,7 +140,7 @@ def compute_offset(op: ComputeOffset, ctx: RunContext, cursor: Any, *fields: Any
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortAndShuffle(OnHost):
     """indices = an order of the rows of a record.
 
@@ -175,7 +175,7 @@ def sort_and_shuffle(op: SortAndShuffle, ctx: RunContext, cursor: Any, *fields: 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReadRandomBatch(OnHost):
     """Return the ``batch_size`` rows of a record that are next in an order, and advance the cursor.
 
@@ -228,7 +228,7 @@ def read_random_batch(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CheckDatasetConsistency(OnHost):
     """Fail unless the columns, called ``fields``, have the numbers of rows that their lengths require."""
 
@@ -254,7 +254,7 @@ def tree_of(op: Operator, names: tuple[str, ...], fields: Arrays) -> RecordTree:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TrimDataset(OnHost):
     """Drop rows at the end of a record, in place, so that the number of rows is a multiple of ``multiple_of``."""
 
@@ -289,7 +289,7 @@ def _appended(op: Operator, first: Any, second: Any) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Append(OnHost):
     """Append the rows of B to A, in place."""
 
@@ -307,7 +307,7 @@ def append(op: Append, ctx: RunContext, a: Any, b: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AtomicAppend(OnHost):
     """Append to each of n columns the rows of another one, in place and under a mutex.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from netbuilder.data.db_reader import DBReader
 from netbuilder.data.tensor_records import proto_to_tensor
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef, ParseError, ShapeError, TensorProtos
@@ -19,7 +19,7 @@ __all__ = ["CreateDB", "TensorProtosDBInput"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateDB(Operator):
     """Open a database; reader reads its records or, with shards, every ``num_shards``-th one from ``shard_id`` on."""
 
@@ -42,7 +42,7 @@ def create_db(op: CreateDB, ctx: RunContext) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TensorProtosDBInput(Operator):
     """Read ``batch_size`` records and stack their tensors along a new first axis; 0: one record, not stacked.
 

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.image_transform import ImageTransform
 from netbuilder.data.scratch import Scratch
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
@@ -36,7 +36,7 @@ _OUTPUT_TYPES = {"float": np.float32, "float16": np.float16, "uint8": np.uint8}
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ImageInput(Operator):
     """Read ``batch_size`` records of images and labels; the outputs are images, labels, and further tensors of records.
 

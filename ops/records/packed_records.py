@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.records.datasets import Arrays, OnHost, tree_of
@@ -30,7 +30,7 @@ class PackedRecord(BlobObject):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PackRecords(OnHost):
     """packed = objects, one per row of a record, or a single one for all rows with ``pack_to_single_shared_ptr``."""
 
@@ -57,7 +57,7 @@ def pack_records(op: PackRecords, ctx: RunContext, *fields: Any) -> Arrays:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnPackRecords(OnHost):
     """field = the columns of packed records: the inverse of PackRecords. For no rows, prototypes give their types."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError
 from netbuilder.data.queue_reader import QueueReader
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -19,7 +19,7 @@ from netbuilder.proto import ArgumentError, NetError, OperatorDef
 __all__ = ["CreateBlobsQueueDB", "WeightedSampleDequeueBlobs"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OfQueues(Operator):
     dynamic = True
     stateful = True
@@ -32,7 +32,7 @@ class _OfQueues(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WeightedSampleDequeueBlobs(_OfQueues):
     """Remove the first record of one of several queues, drawn with ``weights`` (by default with equal probability).
 
@@ -86,7 +86,7 @@ def weighted_sample_dequeue_blobs(op: WeightedSampleDequeueBlobs, ctx: RunContex
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateBlobsQueueDB(_OfQueues):
     """reader = a reader like CreateDB's of a queue's records, whose blob ``value_blob_index`` is the value.
 

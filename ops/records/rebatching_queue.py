@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data.rebatching_queue import RebatchingQueue
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -15,7 +15,7 @@ from netbuilder.proto import ArgumentError, NetError, OperatorDef
 __all__ = ["CloseRebatchingQueue", "CreateRebatchingQueue", "DequeueRebatchingQueue", "EnqueueRebatchingQueue"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnQueue(Operator):
     """Base: samples in a queue are stored on the host."""
 
@@ -37,7 +37,7 @@ class _OnQueue(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateRebatchingQueue(_OnQueue):
     """Create a queue of ``capacity`` samples, each of ``num_blobs`` tensors."""
 
@@ -61,7 +61,7 @@ def create_rebatching_queue(op: CreateRebatchingQueue, ctx: RunContext) -> tuple
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class EnqueueRebatchingQueue(_OnQueue):
     """Add tensors to a queue as one sample or, with ``enqueue_batch``, each of their rows as one, waiting for space.
 
@@ -84,7 +84,7 @@ def enqueue_rebatching_queue(op: EnqueueRebatchingQueue, ctx: RunContext, queue:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DequeueRebatchingQueue(_OnQueue):
     """Remove ``num_elements`` samples of a queue, waiting for them, and stack their tensors along a new first axis.
 
@@ -107,7 +107,7 @@ def dequeue_rebatching_queue(op: DequeueRebatchingQueue, ctx: RunContext, queue:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CloseRebatchingQueue(_OnQueue):
     """Close a queue: nothing more can be added; remaining samples can be read."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,6 @@ from netbuilder.data.blob_records import CHUNK_SIZE, BlobParts, blob_records, re
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.records.blobs_queue import unchanged
@@ -28,7 +28,7 @@ _DEFAULT_CHUNKS = -1
 _CONVERSION = re.compile(r"%(%|[-+ 0]*\d*l{0,2}[diu])")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Saving(Operator):
     """Base of the operators that write blobs to a database."""
 
@@ -83,7 +83,7 @@ class _Saving(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Save(_Saving):
     """Write blobs to a file, completely or not at all; an existing file is replaced.
 
@@ -101,7 +101,7 @@ class Save(_Saving):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Checkpoint(_Saving):
     """Write all inputs to a file as Save does, every ``every`` iterations, counted by the first input.
 
@@ -124,7 +124,7 @@ class Checkpoint(_Saving):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Snapshot(Checkpoint):
     """The old name of Checkpoint."""
 
@@ -184,7 +184,7 @@ def _records(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Load(Operator):
     """Read blobs from files (``db``, or several ``dbs``), or from readers given as inputs.
 
@@ -296,7 +296,7 @@ def _feed(ctx: RunContext, name: str, value: Any, device: DeviceOption | None) -
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DBExists(Operator):
     """exists = whether there is a database at a path."""
 

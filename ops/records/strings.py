@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -18,7 +18,7 @@ __all__ = ["StringEndsWith", "StringEquals", "StringJoin", "StringPrefix", "Stri
 Strings = np.ndarray[Any, Any]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnStrings(Operator):
     """Base: strings are stored on the host, whatever the device."""
 
@@ -41,7 +41,7 @@ def _each(op: _OnStrings, strings: Strings, function: Callable[[bytes], Any]) ->
     return (made,)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Part(_OnStrings):
     length: int = 3
 
@@ -51,7 +51,7 @@ class _Part(_OnStrings):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StringPrefix(_Part):
     """prefixes = the first ``length`` bytes of each string; shorter strings do not change."""
 
@@ -64,7 +64,7 @@ def string_prefix(op: StringPrefix, ctx: RunContext, strings: Any) -> tuple[Any,
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StringSuffix(_Part):
     """suffixes = the last ``length`` bytes of each string; shorter strings do not change."""
 
@@ -76,7 +76,7 @@ def string_suffix(op: StringSuffix, ctx: RunContext, strings: Any) -> tuple[Any,
     return _each(op, strings, lambda text: text[max(len(text) - op.length, 0) :])
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Test(_OnStrings):
     """Base: a comparison of each string with an argument."""
 
@@ -85,7 +85,7 @@ class _Test(_OnStrings):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StringStartsWith(_Test):
     """bools = whether each string begins with ``prefix``."""
 
@@ -98,7 +98,7 @@ def string_starts_with(op: StringStartsWith, ctx: RunContext, strings: Any) -> t
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StringEndsWith(_Test):
     """bools = whether each string ends with ``suffix``."""
 
@@ -111,7 +111,7 @@ def string_ends_with(op: StringEndsWith, ctx: RunContext, strings: Any) -> tuple
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StringEquals(_Test):
     """bools = whether each string is ``text``."""
 
@@ -124,7 +124,7 @@ def string_equals(op: StringEquals, ctx: RunContext, strings: Any) -> tuple[Any,
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class StringJoin(_OnStrings):
     """strings = the elements of each row (``axis`` 0) or column (1) of X in one string, each followed by ``delimiter``.
 

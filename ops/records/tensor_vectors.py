@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
@@ -26,7 +26,7 @@ class TensorVector(list[Any], BlobObject):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateTensorVector(OnHost):
     """Create an empty vector of tensors."""
 
@@ -43,7 +43,7 @@ def _vector(op: Operator, value: Any) -> TensorVector:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TensorVectorSize(OnHost):
     """size = the number of tensors in a vector."""
 
@@ -56,7 +56,7 @@ def tensor_vector_size(op: TensorVectorSize, ctx: RunContext, vector: Any) -> Ar
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConcatTensorVector(OnHost):
     """Y = the tensors of a vector, concatenated along the first axis."""
 
@@ -72,7 +72,7 @@ def concat_tensor_vector(op: ConcatTensorVector, ctx: RunContext, vector: Any) -
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CollectTensor(OnHost):
     """Keep a uniform random sample of ``num_to_collect`` of the tensors that the operator has seen so far.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data.text_rows import TextRows
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ __all__ = ["CreateTextFileReader", "TextFileReaderRead"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateTextFileReader(Operator):
     """Open a text file with one row per line and columns separated by tabs; see TextFileReaderRead.
 
@@ -46,7 +46,7 @@ def create_text_file_reader(op: CreateTextFileReader, ctx: RunContext) -> tuple[
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TextFileReaderRead(Operator):
     """Return the next ``batch_size`` rows of a text file, one output per column; fewer at the end, none after it."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.recurrent.units import sigmoid
@@ -17,7 +17,7 @@ __all__ = ["InferenceLSTM"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class InferenceLSTM(Operator):
     """Run ``num_layers`` LSTM layers over X, T steps of N samples; with ``batch_first`` the samples are the first axis.
 

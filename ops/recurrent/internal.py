@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, ShapeError
@@ -13,7 +13,7 @@ from netbuilder.proto import ArgumentError, ShapeError
 __all__ = ["rnn_internal_accumulate_gradient_input", "rnn_internal_apply_link"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OfStep(Operator):
     """Base: the first input is the step number; the operator works on rows from that number + ``offset`` on."""
 
@@ -37,7 +37,7 @@ class _OfStep(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class rnn_internal_apply_link(_OfStep):
     """Y = ``window`` rows of X, from row timestep + offset on. X, unchanged, is an output to order the operators."""
 
@@ -58,7 +58,7 @@ def apply_link(op: rnn_internal_apply_link, ctx: RunContext, timestep: Any, x: A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class rnn_internal_accumulate_gradient_input(_OfStep):
     """Y = G, with row timestep of dY added to its row timestep + offset."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import NetNames, Operator
 from netbuilder.ops.recurrent.steps import StepNet
 from netbuilder.proto import ArgumentError, NetDef, NetError
@@ -15,7 +15,7 @@ from netbuilder.proto import ArgumentError, NetDef, NetError
 __all__ = ["Alias", "Link", "Recurrent", "State"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Link:
     """In step t, the step net's blob ``internal`` is the ``window`` rows of ``external`` from row t + ``offset`` on."""
 
@@ -25,7 +25,7 @@ class Link:
     window: int = 1
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Alias:
     """The output ``output`` is ``source``, a state, from row ``offset`` on; negative offsets count from its end."""
 
@@ -34,7 +34,7 @@ class Alias:
     offset: int
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class State:
     """A state: its name, the index of the input that is its initial value, and its aliases among the outputs."""
 
@@ -43,7 +43,7 @@ class State:
     aliases: tuple[Alias, ...]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Recurrent(Operator):
     """Base of RecurrentNetwork and its gradient: the arguments, under Caffe2's names.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import BoundStep, CompiledSegment, PlanContext, Segment
+from netbuilder.ops.core.contexts import BoundStep, CompiledSubgraph, PlanContext, Subgraph
 from netbuilder.ops.core.instructions import Instruction, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.recurrent.links import Link
@@ -109,21 +109,21 @@ class Loop:
     """
 
     def __init__(self, operators: LoopOperators, ctx: PlanContext) -> None:
-        def compiled(selected: Sequence[Instruction], fixed: frozenset[str] = frozenset()) -> CompiledSegment:
+        def compiled(selected: Sequence[Instruction], fixed: frozenset[str] = frozenset()) -> CompiledSubgraph:
             host = frozenset([operators.timestep])
-            return ctx.compile_segment(
-                Segment(operators.net, selected, operators.specs, operators.stored, fixed=fixed, on_host=host)
+            return ctx.compile_subgraph(
+                Subgraph(operators.net, selected, operators.specs, operators.stored, fixed=fixed, on_host=host)
             )
 
         self.before = compiled(operators.before)
         self.body = compiled(operators.body, operators.fixed)
         self.after = compiled(operators.after)
-        segments = (self.body, self.before, self.after)
-        self.scratch = max(each.scratch for each in segments)
-        self.name = next((each.name for each in segments if each.engine), self.body.name)
-        self.engine = next((each.engine for each in segments if each.engine), "")
-        self.capturable = all(each.capturable for each in segments)
-        self.own = [array for each in segments for array in each.own]
+        parts = (self.body, self.before, self.after)
+        self.scratch = max(each.scratch for each in parts)
+        self.name = next((each.name for each in parts if each.engine), self.body.name)
+        self.engine = next((each.engine for each in parts if each.engine), "")
+        self.capturable = all(each.capturable for each in parts)
+        self.own = [array for each in parts for array in each.own]
 
 
 class BoundLoop:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from netbuilder.engines.layouts import HOST, alignment_of, new_buffer
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.extensions import Capturable, Checkpoints, OwnMemory, RunsAgain
 from netbuilder.ops.core.operator import NetNames, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, prepare, register
@@ -32,7 +31,7 @@ __all__ = ["RecurrentNetwork", "RecurrentNetworkGradient"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RecurrentNetwork(Recurrent):
     """Run ``step_net`` over a sequence.
 
@@ -105,7 +104,7 @@ def _gradient_operators(op: RecurrentNetwork, g: GradientContext, args: dict[str
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RecurrentNetworkGradient(Recurrent):
     """The gradients of RecurrentNetwork: of the first input, the inputs in ``param``, the initial states.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.layouts import HOST, new_buffer
-from netbuilder.ops.core.contexts import CompiledSegment, PlanContext, RunContext, Segment
+from netbuilder.ops.core.contexts import CompiledSubgraph, PlanContext, RunContext, Subgraph
 from netbuilder.ops.core.instructions import Instruction, infer_outputs, located
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.core.operator_event import OperatorEvent
@@ -109,35 +109,35 @@ class _PreparedKernel:
         self._location = (GPU, ctx.device_id) if ctx.run.is_gpu else HOST
         self._specs: list[TensorSpec] = []
         self._outputs: tuple[TensorSpec, ...] = ()
-        self._segment: CompiledSegment | None = None
+        self._subgraph: CompiledSubgraph | None = None
 
     def __call__(self, run: RunContext, ins: Sequence[Array], time: int) -> list[Array]:
         on_host = frozenset(name for name, x in zip(self._operator.inputs, ins) if isinstance(x, np.ndarray))
         ins = [np.ascontiguousarray(x) if isinstance(x, np.ndarray) else run.xp.ascontiguousarray(x) for x in ins]
         specs = [spec_of(x).plain for x in ins]
-        if self._segment is None or specs != self._specs:
-            self._segment, self._specs = self._compile(specs, on_host), specs
+        if self._subgraph is None or specs != self._specs:
+            self._subgraph, self._specs = self._compile(specs, on_host), specs
         outs = [new_buffer(spec, self._location) for spec in self._outputs]
         buffers = dict(zip((*self._operator.inputs, *self._operator.outputs), (*ins, *outs)))
-        scratch = new_buffer(TensorSpec((self._segment.scratch,), np.dtype(np.uint8)), self._location)
-        for call, _ in self._segment.bind(buffers.__getitem__, scratch, time):
+        scratch = new_buffer(TensorSpec((self._subgraph.scratch,), np.dtype(np.uint8)), self._location)
+        for call, _ in self._subgraph.bind(buffers.__getitem__, scratch, time):
             call()
         return outs
 
-    def _compile(self, specs: Sequence[TensorSpec], on_host: frozenset[str]) -> CompiledSegment:
+    def _compile(self, specs: Sequence[TensorSpec], on_host: frozenset[str]) -> CompiledSubgraph:
         outputs = infer_outputs(self._operator, specs)
         if outputs is None:
             raise NetError("it has no plain kernel, and its shapes depend on data")
         self._outputs = tuple(spec.plain for spec in outputs)
         names = (*self._operator.inputs, *self._operator.outputs)
-        segment = Segment(
+        subgraph = Subgraph(
             self._net,
             [self._operator],
             dict(zip(names, (*specs, *self._outputs))),
             frozenset(self._operator.outputs),
             on_host=on_host if self._ctx.run.is_gpu else frozenset(),
         )
-        return self._ctx.compile_segment(segment)
+        return self._ctx.compile_subgraph(subgraph)
 
 
 def _placed(operator: Instruction, run: RunContext, ins: list[Array]) -> list[Array]:

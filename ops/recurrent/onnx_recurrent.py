@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -21,7 +21,7 @@ Array = Any
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Recurrent(Operator):
     """Base: T steps of N sequences, D directions, G gates of hidden_size units each.
 
@@ -131,7 +131,7 @@ _ACTIVATIONS: dict[str, Callable[[Any, Array], Array]] = {
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ONNXRNN(_Recurrent):
     """H' = f(X W + H R + B), for each step of each direction.
 
@@ -149,7 +149,7 @@ class ONNXRNN(_Recurrent):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ONNXGRU(_Recurrent):
     """H' = (1 - z) * o + z * H with the gates z, r, o, in this order in W, R and B.
 
@@ -176,7 +176,7 @@ class ONNXGRU(_Recurrent):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ONNXLSTM(_Recurrent):
     """C' = f * C + i * g and H' = o * h(C') with the gates i, o, f, g, in this order in W, R and B.
 

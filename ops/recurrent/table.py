@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.recurrent.arena import ALIGNMENT, Slot
@@ -24,7 +24,7 @@ _MARK = b"nbsteps1"
 _MOST_STEPS = 1 << 24  # rows of no elements take no memory, the blobs of steps do
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class KeptBlob:
     """A blob of the step net that is kept.
 
@@ -127,7 +127,7 @@ def _check_kept(blob: KeptBlob, steps: int, end: int) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RecurrentNetworkBlobFetcher(Operator):
     """Store the blobs that a recurrent net has kept of its steps as separate blobs, and return their names.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
@@ -15,7 +15,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["GRUUnit", "GRUUnitGradient", "LSTMUnit", "LSTMUnitGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Unit(Operator):
     """Base: the inputs are states, gates, lengths of sequences (unless ``sequence_lengths=False``) and the timestep.
 
@@ -100,7 +100,7 @@ def _zero_ended(ctx: RunContext, running: Any, x: Any) -> Any:
     return x if running is None else ctx.xp.where(running, x, x.dtype.type(0))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _LSTM(_Unit):
     states = 2
     gates = 4
@@ -108,7 +108,7 @@ class _LSTM(_Unit):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LSTMUnit(_LSTM):
     """C' = f * C + i * g, H' = o * tanh(C'); gates holds i, f and o before their sigmoids, then g before its tanh.
 
@@ -143,7 +143,7 @@ def lstm_unit(op: LSTMUnit, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LSTMUnitGradient(_LSTM):
     """dhidden_prev, dcell_prev and dgates, from the inputs of LSTMUnit, its outputs, and their gradients."""
 
@@ -176,7 +176,7 @@ def lstm_unit_gradient(op: LSTMUnitGradient, ctx: RunContext, *given: Any) -> tu
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GRUUnit(_Unit):
     """H' = u * H + (1 - u) * o; gates holds r, then u before its sigmoid and o before its tanh.
 
@@ -207,7 +207,7 @@ def gru_unit(op: GRUUnit, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GRUUnitGradient(_Unit):
     """dhidden_prev and dgates, from the inputs of GRUUnit, its output, and the gradient of the output."""
 

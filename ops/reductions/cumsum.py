@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.reductions.reduce import wide_type
@@ -16,7 +16,7 @@ __all__ = ["CumSum"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CumSum(Operator):
     """Y = the sums of all elements of X up to each along ``axis``.
 

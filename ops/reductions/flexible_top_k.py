@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -32,7 +32,7 @@ def _counts(op: Operator, k: Any, length: int) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FlexibleTopK(Operator):
     """The K[i] largest elements of each row i of X, in descending order, row after row; ties go to the lower index.
 
@@ -59,7 +59,7 @@ class FlexibleTopK(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FlexibleTopKGradient(Operator):
     """dX = dV at the positions of the elements, else 0."""
 

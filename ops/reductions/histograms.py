@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import count_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec
@@ -21,7 +21,7 @@ _STRETCH = 1.0001  # the range is extended by this factor, so that the largest v
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AccumulateHistogram(Operator):
     """CurHist = the number of values of X in each bucket; AccHist = the same over all runs so far. No gradient.
 
@@ -67,7 +67,7 @@ def accumulate_histogram(op: AccumulateHistogram, ctx: RunContext, x: Any) -> tu
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SelfBinningHistogram(Operator):
     """histogram_values = ``num_bins`` + 1 edges, evenly spaced from the smallest value of all inputs. No gradient.
 

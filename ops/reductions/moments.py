@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import channel_axis, channel_shape, check_order, other_axes
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -19,7 +19,7 @@ __all__ = ["BatchMoments", "BatchMomentsGradient", "Moments", "MomentsGradient"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Moments(OverAxes):
     """Mean and variance (biased) of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
@@ -41,7 +41,7 @@ class Moments(OverAxes):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MomentsGradient(OverAxes):
     """dX = (dmean + 2 * (X - mean) * dvariance) / the number of elements per mean."""
 
@@ -74,7 +74,7 @@ def moments_gradient(op: MomentsGradient, ctx: RunContext, dmean: Any, dvar: Any
     return (narrow((d_mean + 2 * (values - center) * d_var) / values.dtype.type(count_of(op, x.shape)), x),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _PerChannel(Operator):
     order: str = "NCHW"
 
@@ -87,7 +87,7 @@ class _PerChannel(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchMoments(_PerChannel):
     """mu = the mean of X, var = the mean of X * X, per channel."""
 
@@ -106,7 +106,7 @@ class BatchMoments(_PerChannel):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BatchMomentsGradient(_PerChannel):
     """dX = (dmu + 2 * X * dvar) / the number of elements per channel."""
 

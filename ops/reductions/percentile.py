@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -39,7 +39,7 @@ def _ascending(values: _Array, begin: _Array, *, strictly: bool = False) -> bool
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Percentile(Operator):
     """percentile_values = the percentile of each value, interpolated linearly between samples. No gradient.
 
@@ -91,7 +91,7 @@ def percentile(op: Percentile, ctx: RunContext, values: Any, pairs: Any, lengths
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class BisectPercentile(Operator):
     """percentile = the percentile of each value, from samples given as arguments. No gradient.
 

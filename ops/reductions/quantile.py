@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -18,7 +18,7 @@ __all__ = ["Quantile"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Quantile(Operator):
     """A value that at least the fraction ``quantile`` of the elements of all inputs does not exceed. No gradient.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from netbuilder.ops.core.broadcasting import Broadcasting, placed_shape, start_axis, sum_to
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -48,7 +48,7 @@ def check_float(op: Operator, x: TensorSpec) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SumElements(Operator):
     """Y = the sum of all elements of X, a scalar; with ``average`` their mean."""
 
@@ -96,7 +96,7 @@ def _prepare_sum_elements(op: SumElements, ctx: PlanContext, x: TensorSpec) -> P
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SumElementsGradient(Operator):
     """dX = dY in every element; with ``average`` divided by the number of elements."""
 
@@ -113,7 +113,7 @@ def sum_elements_gradient(op: SumElementsGradient, ctx: RunContext, x: Any, dy: 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SumSqrElements(Operator):
     """Y = the sum of the squares of all elements of X, a scalar; with ``average`` their mean. No gradient."""
 
@@ -138,7 +138,7 @@ def sum_sqr_elements(op: SumSqrElements, ctx: RunContext, x: Any) -> tuple[Any, 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SumReduceLike(Broadcasting):
     """Y = A summed to the shape of B, which is a part of A's shape as in Add with ``broadcast``. No gradient."""
 
@@ -164,7 +164,7 @@ def sum_reduce_like(op: SumReduceLike, ctx: RunContext, a: Any, b: Any) -> tuple
     return (sum_to(a, op.view(a.shape, b.shape), b.shape),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class OverAxes(Operator):
     """Arguments of operators that reduce some axes of X."""
 
@@ -184,7 +184,7 @@ class OverAxes(Operator):
         return tuple(1 if i in over else n for i, n in enumerate(shape))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Reduction(OverAxes):
     """Base of reductions of X over axes; ``<type>Gradient`` reads dY, X and Y."""
 
@@ -207,7 +207,7 @@ class Reduction(OverAxes):
         return x.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReductionGradient(OverAxes):
     """Base of the gradients of reductions."""
 
@@ -220,7 +220,7 @@ class ReductionGradient(OverAxes):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceSum(Reduction):
     """Y = the sum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
@@ -235,7 +235,7 @@ def reduce_sum(op: ReduceSum, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceSumGradient(ReductionGradient):
     """dX = dY, repeated over the reduced axes."""
 
@@ -246,7 +246,7 @@ def reduce_sum_gradient(op: ReduceSumGradient, ctx: RunContext, dy: Any, x: Any,
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceProd(Reduction):
     """Y = the product of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
@@ -260,7 +260,7 @@ def reduce_prod(op: ReduceProd, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceProdGradient(ReductionGradient):
     """dX = dY times the product of the other elements that were multiplied, also where some are 0."""
 
@@ -275,7 +275,7 @@ def reduce_prod_gradient(op: ReduceProdGradient, ctx: RunContext, dy: Any, x: An
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceMean(Reduction):
     """Y = the mean of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
@@ -299,7 +299,7 @@ def reduce_mean(op: ReduceMean, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceMeanGradient(ReductionGradient):
     """dX = dY / number of elements of a mean, repeated over the reduced axes."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec, require
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _End(Operator):
     """Base: reduces the first or last ``num_reduce_dim`` axes; ``lengths`` limits the number of elements per result."""
 
@@ -92,7 +92,7 @@ class _End(Operator):
         return (positions[:, None] < flat, flat) if self.front else (positions < flat[:, None], flat)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Reduce(_End):
     """Base of reductions of the first or the last ``num_reduce_dim`` axes."""
 
@@ -118,7 +118,7 @@ class _Reduce(_End):
         return x.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _ReduceGradient(_End):
     signature = "dY, X, lengths? -> dX"
     takes_shape: ClassVar[bool] = True
@@ -146,7 +146,7 @@ class _ReduceGradient(_End):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceFrontSum(_Reduce):
     """Y = the sum over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
@@ -154,7 +154,7 @@ class ReduceFrontSum(_Reduce):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceBackSum(_Reduce):
     """Y = the sum over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
@@ -163,7 +163,7 @@ class ReduceBackSum(_Reduce):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceFrontMean(_Reduce):
     """Y = the mean over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements.
 
@@ -179,7 +179,7 @@ class ReduceFrontMean(_Reduce):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceBackMean(_Reduce):
     """Y = the mean over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements.
 
@@ -191,7 +191,7 @@ class ReduceBackMean(_Reduce):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceFrontMax(_Reduce):
     """Y = the maximum over the first ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
@@ -204,7 +204,7 @@ class ReduceFrontMax(_Reduce):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceBackMax(_Reduce):
     """Y = the maximum over the last ``num_reduce_dim`` axes; with ``lengths``, of the first lengths[i] elements."""
 
@@ -218,13 +218,13 @@ class ReduceBackMax(_Reduce):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceFrontSumGradient(_ReduceGradient):
     """dX = dY, broadcast; 0 beyond ``lengths``. X may be given by its shape, a vector of int64."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceBackSumGradient(_ReduceGradient):
     """dX = dY, broadcast; 0 beyond ``lengths``. X may be given by its shape, a vector of int64."""
 
@@ -232,20 +232,20 @@ class ReduceBackSumGradient(_ReduceGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceFrontMeanGradient(_ReduceGradient):
     """dX = dY / the number of elements per mean; 0 beyond ``lengths``. X may be given by its shape, int64."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceBackMeanGradient(_ReduceGradient):
     """dX = dY / the number of elements per mean; 0 beyond ``lengths``. X may be given by its shape, int64."""
 
     front = False
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _MaxGradient(_ReduceGradient):
     signature = "dY, X, Y, lengths? -> dX"
     takes_shape = False
@@ -253,13 +253,13 @@ class _MaxGradient(_ReduceGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceFrontMaxGradient(_MaxGradient):
     """dX = dY where X is the maximum, at each of tied elements, else 0."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceBackMaxGradient(_MaxGradient):
     """dX = dY where X is the maximum, at each of tied elements, else 0."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import InBatch, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Extremum(Reduction):
     """Base of maxima and minima over axes."""
 
@@ -41,7 +41,7 @@ class _Extremum(Reduction):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceMax(_Extremum):
     """Y = the maximum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
@@ -49,7 +49,7 @@ class ReduceMax(_Extremum):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceMin(_Extremum):
     """Y = the minimum of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
@@ -67,13 +67,13 @@ def reduce_min(op: ReduceMin, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceMaxGradient(ReductionGradient):
     """dX = dY where X is the maximum, at each of tied elements, else 0."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceMinGradient(ReductionGradient):
     """dX = dY where X is the minimum, at each of tied elements, else 0."""
 
@@ -87,7 +87,7 @@ kernel(ReduceMaxGradient)(_extremum_gradient)
 kernel(ReduceMinGradient)(_extremum_gradient)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Norm(Reduction):
     kinds = "f"
 
@@ -96,7 +96,7 @@ class _Norm(Reduction):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceL1(_Norm):
     """Y = the sum of abs(X) over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
@@ -104,7 +104,7 @@ class ReduceL1(_Norm):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceL2(_Norm):
     """Y = the Euclidean norm of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1.
 
@@ -127,7 +127,7 @@ def reduce_l2(op: ReduceL2, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceL1Gradient(ReductionGradient):
     """dX = dY * sign(X)."""
 
@@ -138,7 +138,7 @@ def reduce_l1_gradient(op: ReduceL1Gradient, ctx: RunContext, dy: Any, x: Any, y
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReduceL2Gradient(ReductionGradient):
     """dX = dY * X / Y; dY where Y is 0."""
 

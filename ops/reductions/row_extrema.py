@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -14,7 +14,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["ColwiseMax", "ColwiseMaxGradient", "RowwiseMax", "RowwiseMaxGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OfMatrices(Operator):
     reduced: ClassVar[int] = 1
 
@@ -22,7 +22,7 @@ class _OfMatrices(Operator):
         require(x.shape[self.reduced] > 0, self, f"X of shape {x.shape} has no elements to choose from")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Max(_OfMatrices):
     """Base of the maxima of each row or column of matrices."""
 
@@ -34,13 +34,13 @@ class _Max(_OfMatrices):
         return x.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _MaxGradient(_OfMatrices):
     signature = "X, Y, dY -> dX"
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ColwiseMax(_Max):
     """Y = the maximum of each column of each matrix."""
 
@@ -48,7 +48,7 @@ class ColwiseMax(_Max):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowwiseMax(_Max):
     """Y = the maximum of each row of each matrix."""
 
@@ -58,13 +58,13 @@ class RowwiseMax(_Max):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ColwiseMaxGradient(_MaxGradient):
     """dX = dY where X is the maximum of its column, at each of tied elements, else 0."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowwiseMaxGradient(_MaxGradient):
     """dX = dY where X is the maximum of its row, at each of tied elements, else 0."""
 

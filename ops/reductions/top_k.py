@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, one_integer
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import checked_indices
@@ -18,13 +18,13 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["TopK", "TopKGradient"]
+__all__ = ["LONG", "TopK", "TopKGradient"]
 
 _INT64 = np.dtype(np.int64)
-_LONG = 256  # on a longer axis the k-th element is selected first, and only elements not below it are sorted
+LONG = 256  # on a longer axis the k-th element is selected first, and only elements not below it are sorted
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _AlongAxis(Operator):
     k: int = -1
     axis: int = -1
@@ -49,7 +49,7 @@ class _AlongAxis(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TopK(_AlongAxis):
     """The ``k`` largest elements along ``axis``, in descending order, and their indices; ties go to the lower index.
 
@@ -85,7 +85,7 @@ class TopK(_AlongAxis):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TopKGradient(_AlongAxis):
     """dX = dV at the indices of the elements, else 0."""
 
@@ -110,7 +110,7 @@ def _positions(xp: Any, rows: Any, k: int) -> Any:
     NaN comes last.
     """
     n = rows.shape[1]
-    if xp is np and n >= _LONG and 8 * k <= n:
+    if xp is np and n >= LONG and 8 * k <= n:
         found = _positions_by_bound(rows, k)
         if found is not None:
             return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
@@ -45,7 +45,7 @@ def _check_rows(op: Operator, x: TensorSpec) -> None:
     require(x.dtype.kind == "f", op, f"X must hold floating-point numbers, got {x.dtype}")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Reduction(_OnHost):
     signature = "X, lengths -> Y"
     mean: ClassVar[bool] = False
@@ -69,7 +69,7 @@ def reduce_rows(ctx: RunContext, counts: Any, x: Any, weights: Any = None, *, ho
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsSum(_Reduction):
     """Y[s] = the sum of the rows of segment s; the first ``lengths[0]`` rows of X are segment 0, and so on."""
 
@@ -86,7 +86,7 @@ def lengths_sum(op: LengthsSum, ctx: RunContext, x: Any, lengths: Any) -> tuple[
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsMean(_Reduction):
     """Y[s] = the mean of the rows of segment s, 0 for a segment of length 0."""
 
@@ -106,7 +106,7 @@ def lengths_mean(op: LengthsMean, ctx: RunContext, x: Any, lengths: Any) -> tupl
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsMax(_Reduction):
     """Y[s] = the elementwise maximum of the rows of segment s; 0 for a segment of length 0."""
 
@@ -123,7 +123,7 @@ def lengths_max(op: LengthsMax, ctx: RunContext, x: Any, lengths: Any) -> tuple[
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsWeightedSum(_Reduction):
     """Y[s] = the sum of the rows of segment s, each times its weight.
 
@@ -151,7 +151,7 @@ def lengths_weighted_sum(
     return (reduce_rows(ctx, counts_of_lengths(op, ctx, lengths, x.shape[0]), x, weights),)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _FromSegments(_OnHost):
     """Base: gradients that read only the shape of X."""
 
@@ -159,7 +159,7 @@ class _FromSegments(_OnHost):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsIndicesInGradientSumGradient(_FromSegments):
     """dX = for each row of X, its segment's row of dY."""
 
@@ -171,7 +171,7 @@ def lengths_sum_gradient(op: Operator, ctx: RunContext, dy: Any, lengths: Any, x
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsIndicesInGradientMeanGradient(_FromSegments):
     """dX = for each row of X, its segment's row of dY divided by the segment's length."""
 
@@ -184,7 +184,7 @@ def lengths_mean_gradient(op: Operator, ctx: RunContext, dy: Any, lengths: Any, 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsMaxWithMainInputAndForwardOutputGradient(_OnHost):
     """dX = dY of the segment where X is the segment's maximum (at all of them, if several are equal), else 0."""
 
@@ -198,7 +198,7 @@ def lengths_max_gradient(op: Operator, ctx: RunContext, y: Any, dy: Any, lengths
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsWeightedSumGradient(_OnHost):
     """dX = for each row of X, its segment's row of dY times its weight."""
 
@@ -215,7 +215,7 @@ def lengths_weighted_sum_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsWeightedSumWithMainInputGradient(_OnHost):
     """dX as LengthsWeightedSumGradient; dweights = the inner products of the rows of X and of their segments' dY."""
 

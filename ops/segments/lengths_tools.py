@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents, one_integer
 from netbuilder.ops.core.indexing import check_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OnHost(Operator):
     """Base: all inputs except X are read on the host."""
 
@@ -50,7 +50,7 @@ class _OnHost(Operator):
         return 0
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OfLengths(_OnHost):
     signature = "lengths -> Y"
 
@@ -59,7 +59,7 @@ class _OfLengths(_OnHost):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsToSegmentIds(_OfLengths):
     """Y = the number of each row's segment, int32: lengths 2, 0, 1 give 0, 0, 2."""
 
@@ -89,7 +89,7 @@ def _sorted_counts(op: Operator, ctx: RunContext, segments: Any, like: Any) -> A
     return counts
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OfSegments(_OfLengths):
     signature = "segments, like? -> Y"
     dynamic = True
@@ -99,7 +99,7 @@ class _OfSegments(_OfLengths):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SegmentIdsToLengths(_OfSegments):
     """Y = the number of rows of each segment, int32: segments 0, 0, 2 give 2, 0, 1.
 
@@ -121,7 +121,7 @@ def segment_ids_to_lengths(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SegmentIdsToRanges(_OfSegments):
     """Y[s] = the first row of segment s and its number of rows, int32; see SegmentIdsToLengths."""
 
@@ -139,7 +139,7 @@ def segment_ids_to_ranges(op: SegmentIdsToRanges, ctx: RunContext, segments: Any
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsToRanges(_OfLengths):
     """Y[s] = the first row of segment s and its length, int32."""
 
@@ -153,7 +153,7 @@ def lengths_to_ranges(op: LengthsToRanges, ctx: RunContext, lengths: Any) -> tup
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsToOffsets(_OfLengths):
     """Y[s] = the first row of segment s, int32; with ``include_last_offset`` the number of rows follows."""
 
@@ -169,7 +169,7 @@ def lengths_to_offsets(op: LengthsToOffsets, ctx: RunContext, lengths: Any) -> t
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsToWeights(_OfLengths):
     """Y = for each row 1 / (length of its segment) ** ``power``, float32."""
 
@@ -186,7 +186,7 @@ def lengths_to_weights(op: LengthsToWeights, ctx: RunContext, lengths: Any) -> t
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsSplit(_OfLengths):
     """Y = each length split into n parts, as equal as possible, longer ones first: 9, 4 by 3 give 3, 3, 3, 2, 1, 1.
 
@@ -220,7 +220,7 @@ def lengths_split(op: LengthsSplit, ctx: RunContext, lengths: Any, n_split: Any 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsTile(_OnHost):
     """Y = each row X[i] repeated lengths[i] times."""
 
@@ -248,7 +248,7 @@ def lengths_tile(op: LengthsTile, ctx: RunContext, x: Any, lengths: Any) -> tupl
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsGather(_OnHost):
     """Y = the rows of the segments ``indices``, concatenated. No gradient."""
 
@@ -270,7 +270,7 @@ def lengths_gather(op: LengthsGather, ctx: RunContext, x: Any, lengths: Any, ind
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsPad(_OnHost):
     """Y = the segments, each padded to ``target_length`` rows with ``padding_value``. Not differentiable."""
 

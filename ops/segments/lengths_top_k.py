@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
@@ -23,7 +23,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["LengthsToShape", "LengthsTopK", "LengthsTopKGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _TopK(Operator):
     k: int = 1
 
@@ -36,7 +36,7 @@ class _TopK(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsTopK(_TopK):
     """The ``k`` largest elements of each segment of a vector, descending, and their positions in it (int32).
 
@@ -71,7 +71,7 @@ def lengths_top_k(op: LengthsTopK, ctx: RunContext, x: Any, lengths: Any) -> tup
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsTopKGradient(_TopK):
     """dX = dvalues at the positions of the chosen elements, 0 elsewhere."""
 
@@ -105,7 +105,7 @@ def lengths_top_k_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsToShape(Operator):
     """Y = (the number of segments, their common length), int32."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -25,7 +25,7 @@ def _positions(counts: Any) -> Any:
     return steps * samples + np.repeat(np.arange(samples), counts)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _OfSequences(Operator):
     dynamic = True
 
@@ -37,7 +37,7 @@ class _OfSequences(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PackRNNSequence(_OfSequences):
     """Y[t, n] = element t of sequence n, or 0 after its end. Y has as many steps as the longest sequence.
 
@@ -74,7 +74,7 @@ def pack_rnn_sequence(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnpackRNNSequence(_OfSequences):
     """Y = the elements of all sequences, concatenated without padding: the inverse of PackRNNSequence."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -25,7 +25,7 @@ def _positions(counts: Any, kept: Any, width: int) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PackSegments(Operator):
     """Y[s] = the rows of segment s, then padding up to the longest segment, or to ``max_length``.
 
@@ -90,7 +90,7 @@ def _starts(counts: Any, kept: Any) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnpackSegments(Operator):
     """Y = the rows of all segments, concatenated without padding: the inverse of PackSegments.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths, positions_in_segments, segment_starts
@@ -17,7 +17,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["AddPadding", "GatherPadding", "RemovePadding"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Padding(Operator):
     """Base: ``padding_width`` rows before each segment, ``end_padding_width`` after it (-1: as many as before)."""
 
@@ -72,7 +72,7 @@ class _Padding(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AddPadding(_Padding):
     """Y = X with rows added before and after each segment: zeros, or ``start_padding`` and ``end_padding``."""
 
@@ -129,7 +129,7 @@ def _counts_without_padding(op: _Padding, ctx: RunContext, x: Any, lengths: Any)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RemovePadding(_Padding):
     """Y = X without the rows that AddPadding adds."""
 
@@ -156,7 +156,7 @@ def remove_padding(op: RemovePadding, ctx: RunContext, x: Any, lengths: Any = No
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GatherPadding(_Padding):
     """The sum of the padding rows before the segments, and of those after them; with one output, of all."""
 

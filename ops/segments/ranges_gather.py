@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_row_work, positions_in_segments
@@ -16,7 +16,7 @@ from netbuilder.proto import ArgumentError, OperatorError
 __all__ = ["GatherRanges", "GatherRangesToDense"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Ranges(Operator):
     """Base: ``ranges`` (samples, features, 2) holds the start and the length of each range of the vector X."""
 
@@ -52,7 +52,7 @@ class _Ranges(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GatherRanges(_Ranges):
     """Y = the elements of all ranges, concatenated; lengths = the number of each sample's elements. No gradient."""
 
@@ -76,7 +76,7 @@ def gather_ranges(op: GatherRanges, ctx: RunContext, x: Any, ranges: Any) -> tup
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GatherRangesToDense(_Ranges):
     """Output f = each sample's range of feature f, (samples, ``lengths[f]``), or 0 where the range is empty.
 

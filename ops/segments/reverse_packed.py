@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -15,7 +15,7 @@ __all__ = ["ReversePackedSegs"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ReversePackedSegs(Operator):
     """Y[t, n] = X[lengths[n] - 1 - t, n] for the first ``lengths[n]`` steps of sample n, else X[t, n]."""
 

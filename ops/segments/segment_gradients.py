@@ -6,10 +6,10 @@ of rows from their own inputs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Spread(Operator):
     """Base: the number of rows follows from the lengths."""
 
@@ -85,13 +85,13 @@ def _spread(op: _Spread, ctx: RunContext, dy: Any, lengths: Any) -> tuple[Any, .
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsSumGradient(_Spread):
     """For each row of a segment, the segment's row of dY."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LengthsMeanGradient(_Spread):
     """For each row of a segment, the segment's row of dY divided by the segment's length."""
 
@@ -99,13 +99,13 @@ class LengthsMeanGradient(_Spread):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSumGradient(_Spread):
     """For each index of a segment, the segment's row of dY."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMeanGradient(_Spread):
     """For each index of a segment, the segment's row of dY divided by the segment's length."""
 
@@ -117,7 +117,7 @@ for _cls in (LengthsSumGradient, LengthsMeanGradient, SparseLengthsSumGradient, 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSumGradient(_Spread):
     """For each index of a segment, the segment's row of dY times the weight of the index."""
 
@@ -133,43 +133,43 @@ def weighted_rows(op: Operator, ctx: RunContext, weights: Any, dy: Any, lengths:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSumWithMainInputGradient(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient):
     """The same as SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseSortedSegmentSumGradient(SortedSegmentSumGradient):
     """The same as SortedSegmentSumGradient: one row per index."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseSortedSegmentMeanGradient(SortedSegmentMeanGradient):
     """The same as SortedSegmentMeanGradient: one row per index."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseSortedSegmentWeightedSumGradient(SortedSegmentWeightedSumGradient):
     """The same as SortedSegmentWeightedSumGradient: one row per index."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseUnsortedSegmentSumGradient(UnsortedSegmentSumGradient):
     """The same as UnsortedSegmentSumGradient: one row per index."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseUnsortedSegmentMeanGradient(UnsortedSegmentMeanGradient):
     """The same as UnsortedSegmentMeanGradient: one row per index."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseUnsortedSegmentWeightedSumGradient(UnsortedSegmentWeightedSumGradient):
     """The same as UnsortedSegmentWeightedSumGradient: one row per index."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Range(Operator):
     """Base: the segment ids are sorted, begin with 0 and have no gaps."""
 
@@ -51,7 +51,7 @@ class _Range(Operator):
         return x.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _RangeGradient(Operator):
     signature = """
         X (N, *S): float
@@ -84,31 +84,31 @@ def _check(op: Operator, x: Any, segments: Any) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeSum(_Range):
     """Y[s] = the sum of the rows of X whose segment is s."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeMean(_Range):
     """Y[s] = the mean of the rows of X whose segment is s."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeMax(_Range):
     """Y[s] = the elementwise maximum of the rows of X whose segment is s."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeLogSumExp(_Range):
     """Y[s] = log(sum of exp(X)) over the rows of X whose segment is s."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeLogMeanExp(_Range):
     """Y[s] = log(mean of exp(X)) over the rows of X whose segment is s."""
 
@@ -143,31 +143,31 @@ def range_log_exp(op: _Range, ctx: RunContext, x: Any, segments: Any) -> tuple[A
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeSumGradient(_RangeGradient):
     """dX[i] = dY of the segment of row i."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeMeanGradient(_RangeGradient):
     """dX[i] = dY of the segment of row i, divided by the segment's number of rows."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeMaxGradient(_RangeGradient):
     """dX = dY of the segment where X is the segment's maximum (at all of them, if several are equal), else 0."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeLogSumExpGradient(_RangeGradient):
     """dX = dY of the segment times exp(X - Y)."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentRangeLogMeanExpGradient(_RangeGradient):
     """dX = dY of the segment times exp(X - Y), divided by the segment's number of rows."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -20,7 +20,7 @@ _MODES = (*_BY_NUMBERS, "upper", "lower", "upperdiag", "lowerdiag")
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SequenceMask(Operator):
     """Y = X with ``fill_val`` at masked positions of X, flattened to a matrix at ``axis``.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ShapeError
@@ -14,7 +14,7 @@ __all__ = ["VariableLengthSequencePadding"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class VariableLengthSequencePadding(Operator):
     """Y[t, n] = X[t, n] for t < lengths[n], else 0. No gradient.
 

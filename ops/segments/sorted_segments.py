@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import checked_indices, count_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -21,7 +21,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["SortedSegmentMean", "SortedSegmentMeanGradient", "SortedSegmentSum", "SortedSegmentSumGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Sorted(Operator):
     """Base: the segment ids are sorted, begin with 0 and have no gaps."""
 
@@ -40,13 +40,13 @@ class _Sorted(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentSum(_Sorted):
     """Y[s] = the sum of the rows of X whose segment is s; the ids are sorted, without gaps."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentMean(_Sorted):
     """Y[s] = the mean of the rows of X whose segment is s; the ids are sorted, without gaps."""
 
@@ -70,20 +70,20 @@ def sorted_segments(op: _Sorted, ctx: RunContext, x: Any, segments: Any) -> tupl
     return (total,)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _SortedGradient(Operator):
     signature = "dY, segments -> dX"
     mean: ClassVar[bool] = False
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentSumGradient(_SortedGradient):
     """dX[i] = dY[segments[i]]."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentMeanGradient(_SortedGradient):
     """dX[i] = dY[segments[i]] / number of rows in that segment."""
 

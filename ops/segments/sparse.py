@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.indexing import add_rows, checked_indices, count_rows
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
@@ -41,7 +41,7 @@ def _extent(ctx: RunContext, indices: Any) -> int:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseToDense(Operator):
     """Y[indices[i]] += values[i], 0 elsewhere.
 
@@ -142,7 +142,7 @@ def _adding_rows(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Unique(Operator):
     """The distinct elements of a vector, ascending, and for each element its position among them. No gradient."""
 
@@ -170,7 +170,7 @@ def unique(op: Unique, ctx: RunContext, indices: Any) -> tuple[Any, ...]:
     return found, positions.reshape(-1).astype(np.int32)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Segments(Operator):
     """Base: reductions of rows by the ids of their segments."""
 
@@ -215,14 +215,14 @@ def _check_segments(op: Operator, shape: tuple[int, ...], x: Any, segments: Any)
     require(x.dtype.kind == "f", op, f"X must hold floating-point numbers, got {x.dtype}")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _SegmentsGradient(Operator):
     signature = "dY, segments -> dX"
     num_segments: int = -1
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnsortedSegmentSum(_Segments):
     """Y[s] = the sum of the rows of X whose segment is s, in any order; 0 if there are none.
 
@@ -246,7 +246,7 @@ def prepare_unsorted_segment_sum(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnsortedSegmentSumGradient(_SegmentsGradient):
     """dX[i] = dY[segments[i]]."""
 
@@ -265,7 +265,7 @@ def _counts(ctx: RunContext, segments: Any, count: int, row: Any) -> Any:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnsortedSegmentMean(_Segments):
     """Y[s] = the mean of the rows of X whose segment is s, in any order; 0 if there are none."""
 
@@ -278,7 +278,7 @@ def unsorted_segment_mean(op: UnsortedSegmentMean, ctx: RunContext, x: Any, segm
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnsortedSegmentMeanGradient(_SegmentsGradient):
     """dX[i] = dY[segments[i]] / number of rows in that segment."""
 

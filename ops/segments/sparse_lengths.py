@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import check_indices, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Lookup(Operator):
     """Base: the lengths are read on the host. Rows of float16 are summed in float32; weights and Y are float32 then."""
 
@@ -109,7 +109,7 @@ def _prepare(op: _Lookup, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSum(_Lookup):
     """Y[s] = the sum of the rows X[i] over the indices i of segment s; the first ``lengths[0]`` indices are segment 0.
 
@@ -128,7 +128,7 @@ class SparseLengthsSum(_Lookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMean(_Lookup):
     """Y[s] = the mean of the rows X[i] over the indices i of segment s, 0 for one of length 0."""
 
@@ -145,7 +145,7 @@ class SparseLengthsMean(_Lookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsMax(_Lookup):
     """Y[s] = the elementwise maximum of the rows X[i] over the indices i of segment s, 0 for one of length 0.
 
@@ -169,7 +169,7 @@ def _sparse_gradient(g: GradientContext, op_type: str) -> list[OperatorDef]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsWeightedSum(_Lookup):
     """Y[s] = the sum of the rows X[i] over the indices i of segment s, each times its weight.
 
@@ -199,7 +199,7 @@ class SparseLengthsWeightedSum(_Lookup):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsPositionalWeightedSum(_Lookup):
     """As SparseLengthsWeightedSum, but with weights by position: ``weights[k]`` for index k of each segment.
 
@@ -237,7 +237,7 @@ for _cls in (
     prepare(_cls, device=CPU)(_prepare)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Values(Operator):
     """Base: the values of a sparse gradient, one row per index."""
 
@@ -247,7 +247,7 @@ class _Values(Operator):
         return "host" if type(self).inputs[index] == "lengths" else "here"
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Spread(_Values):
     signature = """
         dY (M, *S): any
@@ -259,13 +259,13 @@ class _Spread(_Values):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsIndicesInGradientSumGradient(_Spread):
     """values = for each index, its segment's row of dY."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsIndicesInGradientMeanGradient(_Spread):
     """values = for each index, its segment's row of dY divided by the segment's length."""
 
@@ -304,7 +304,7 @@ for _gradient in (SparseLengthsIndicesInGradientSumGradient, SparseLengthsIndice
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsIndicesInGradientWeightedSumGradient(_Values):
     """values = for each index, its segment's row of dY times the weight of the index."""
 
@@ -329,7 +329,7 @@ def weighted_gradient(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient(_Values):
     """values as without the main input; dweights = the inner products of the rows of X and of their segments' dY."""
 

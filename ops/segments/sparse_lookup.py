@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, check_weights, counts_of_lengths
@@ -17,7 +17,7 @@ __all__ = ["SparseLengthsSumSparseLookup"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLengthsSumSparseLookup(Operator):
     """Replace each index by ``COMPRESSED_INDICES_MAPPING[index]``, and drop those where it is -1.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.indexing import check_indices, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _SegmentReduction(Operator, abc.ABC):
     """Base: sums of rows by segment. The gradient operator is named ``kind`` + "Gradient"."""
 
@@ -68,7 +68,7 @@ class _SegmentReduction(Operator, abc.ABC):
         """Return the rows per segment, on the host, and the order that sorts the rows by segment (None: sorted)."""
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Sorted(_SegmentReduction):
     """Base: the segment ids are sorted, begin with 0 and have no gaps."""
 
@@ -76,7 +76,7 @@ class _Sorted(_SegmentReduction):
         return counts_of_sorted(self, ctx, segments), None
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Unsorted(_SegmentReduction):
     """Base: the segment ids have any order; there are ``num_segments``, or as many as the greatest id requires."""
 
@@ -92,7 +92,7 @@ class _Unsorted(_SegmentReduction):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseSortedSegmentSum(_Sorted):
     """Y[s] = the sum of the rows X[indices[i]] whose segment is s; the ids are sorted, without gaps.
 
@@ -103,7 +103,7 @@ class SparseSortedSegmentSum(_Sorted):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseSortedSegmentMean(_Sorted):
     """Y[s] = the mean of the rows X[indices[i]] whose segment is s; the ids are sorted, without gaps."""
 
@@ -112,7 +112,7 @@ class SparseSortedSegmentMean(_Sorted):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseUnsortedSegmentSum(_Unsorted):
     """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order; 0 if there are none.
 
@@ -123,7 +123,7 @@ class SparseUnsortedSegmentSum(_Unsorted):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseUnsortedSegmentMean(_Unsorted):
     """Y[s] = the mean of the rows X[indices[i]] whose segment is s, in any order; 0 if there are none."""
 
@@ -131,7 +131,7 @@ class SparseUnsortedSegmentMean(_Unsorted):
     mean = True
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Weighted(_SegmentReduction):
     """Base: the rows are weighted."""
 
@@ -145,7 +145,7 @@ class _Weighted(_SegmentReduction):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseSortedSegmentWeightedSum(_Weighted, _Sorted):
     """Y[s] = the sum of the rows X[indices[i]] whose segment is s, each times ``weights[i]``, without a gradient."""
 
@@ -160,7 +160,7 @@ class SparseSortedSegmentWeightedSum(_Weighted, _Sorted):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentWeightedSum(_Weighted, _Sorted):
     """Y[s] = the sum of the rows of X whose segment is s, each times its weight; weights get no gradient."""
 
@@ -169,7 +169,7 @@ class SortedSegmentWeightedSum(_Weighted, _Sorted):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseUnsortedSegmentWeightedSum(_Weighted, _Unsorted):
     """Y[s] = the sum of the rows X[indices[i]] whose segment is s, in any order, each times ``weights[i]``."""
 
@@ -184,7 +184,7 @@ class SparseUnsortedSegmentWeightedSum(_Weighted, _Unsorted):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnsortedSegmentWeightedSum(_Weighted, _Unsorted):
     """Y[s] = the sum of the rows of X whose segment is s, in any order, each times its weight."""
 
@@ -247,20 +247,20 @@ for _cls in (
     kernel(_cls)(_sum_rows)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _WeightedGradient(Operator):
     signature = "weights, dY, segments -> dX"
     grad_on_weights: bool = False
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SortedSegmentWeightedSumGradient(_WeightedGradient):
     """dX[i] = dY[segments[i]] times ``weights[i]``."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UnsortedSegmentWeightedSumGradient(_WeightedGradient):
     """dX[i] = dY[segments[i]] times ``weights[i]``, for segments in any order."""
 

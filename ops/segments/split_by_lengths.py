@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.arrange.concat import concat_gradients
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.image_order import channel_axis, check_order
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -17,7 +17,7 @@ __all__ = ["SplitByLengths"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SplitByLengths(Operator):
     """X split along ``axis`` (by default that of the channels) into as many parts as there are outputs.
 

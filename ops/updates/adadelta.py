@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ __all__ = ["Adadelta"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Adadelta(Operator):
     """M' = decay * M + (1 - decay) * G^2, U = G * sqrt(D + epsilon) / sqrt(M' + epsilon), P' = P + lr * U.
 

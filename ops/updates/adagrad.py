@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -18,7 +18,7 @@ __all__ = ["Adagrad", "SparseAdagrad"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Adagrad(Operator):
     """H' = decay * H + G^2; P' = P + L * G with the effective rate L = lr / (sqrt(H') + epsilon).
 
@@ -65,7 +65,7 @@ def adagrad(op: Adagrad, ctx: RunContext, param: Any, moment: Any, grad: Any, lr
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseAdagrad(SparseUpdate):
     """Adagrad on the rows ``indices`` of a table; a row that occurs several times is updated each time, in order."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ __all__ = ["Adam"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Adam(Operator):
     """M1' = beta1 * M1 + (1 - beta1) * G, M2' = beta2 * M2 + (1 - beta2) * G^2, P' = P + lr * G'.
 

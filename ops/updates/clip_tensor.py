@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
@@ -14,7 +14,7 @@ __all__ = ["ClipTensorByScaling"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ClipTensorByScaling(Operator):
     """Y = X * bound / norm where norm exceeds bound, else X; bound = ``threshold`` * additional_threshold.
 

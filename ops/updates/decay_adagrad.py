@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -17,7 +17,7 @@ __all__ = ["DecayAdagrad"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DecayAdagrad(Operator):
     """M1' = beta1 * M1 + (1 - beta1) * G, M2' = M2 + G^2, P' = P + lr * (G' + weight_decay * P).
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.indexing import checked_indices, with_rows
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
@@ -19,7 +19,7 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class EnsureClipped(Operator):
     """output_param = param clipped to [min, max]; with ``indices``, only the rows that they name.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ from netbuilder.proto import ArgumentError
 __all__ = ["Ftrl", "GFtrl", "ftrl_step"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Ftrl(Operator):
     """Base: the last axis of ``n_z`` holds the state (n, z) of each weight; a fourth input replaces ``alpha``."""
 
@@ -44,7 +44,7 @@ class _Ftrl(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Ftrl(_Ftrl):
     """n' = n + G^2, z' = z + G - (sqrt(n') - sqrt(n)) / alpha * P, and P' from z' and n'.
 
@@ -55,7 +55,7 @@ class Ftrl(_Ftrl):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class GFtrl(_Ftrl):
     """As Ftrl, but lambda1 * sqrt(N) is compared with the norm of z' over the N elements along the first axis.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -50,7 +50,7 @@ _WEIGHTED = ("param", "moment", "aux_param", "indices", "grad", "lr", "lengths")
 _OUTPUTS = ("output_param", "output_moment")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Fused(Operator):
     """Base: a row that occurs several times is updated each time, in order."""
 
@@ -124,7 +124,7 @@ def _prepare(op: _Fused, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
     return updating(op, specs, lambda inputs, targets: _update(op, ctx.run, inputs, targets))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Weighted(_Fused):
     """Base: a sum weighted by ``aux_param``, a weight per position in a segment; ``aux_grad`` is by index."""
 
@@ -142,7 +142,7 @@ class _Weighted(_Fused):
     """
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _RowWise(_Fused):
     """Base: ``moment`` has one number per row."""
 
@@ -159,7 +159,7 @@ class _RowWise(_Fused):
     by_row = True
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _RowWiseWeighted(_Fused):
     """Base: one moment per row, and a sum weighted by ``aux_param``."""
 
@@ -179,7 +179,7 @@ class _RowWiseWeighted(_Fused):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseAdagradFusedWithSparseLengthsSumGradient(_Fused):
     """The gradient of SparseLengthsSum and SparseAdagrad in one: P' = P + lr * G / (sqrt(h') + epsilon), h' = h + G^2.
 
@@ -188,13 +188,13 @@ class SparseAdagradFusedWithSparseLengthsSumGradient(_Fused):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseAdagradFusedWithSparseLengthsSumGradientApprox(_Fused):
     """The same as SparseAdagradFusedWithSparseLengthsSumGradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseAdagradFusedWithSparseLengthsMeanGradient(_Fused):
     """The gradient of SparseLengthsMean and SparseAdagrad in one: G is divided by the segment's length."""
 
@@ -202,7 +202,7 @@ class SparseAdagradFusedWithSparseLengthsMeanGradient(_Fused):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseAdagradFusedWithSparseLengthsMeanGradientApprox(_Fused):
     """The same as SparseAdagradFusedWithSparseLengthsMeanGradient."""
 
@@ -210,7 +210,7 @@ class SparseAdagradFusedWithSparseLengthsMeanGradientApprox(_Fused):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseAdagradFusedWithSparseLengthsWeightedSumGradient(_Weighted):
     """The gradient of SparseLengthsPositionalWeightedSum and SparseAdagrad in one.
 
@@ -220,7 +220,7 @@ class SparseAdagradFusedWithSparseLengthsWeightedSumGradient(_Weighted):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox(_Weighted):
     """SparseAdagradFusedWithSparseLengthsWeightedSumGradient; here ``aux_grad`` is exact.
 
@@ -229,7 +229,7 @@ class SparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox(_Weighted):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowWiseSparseAdagradFusedWithSparseLengthsSumGradient(_RowWise):
     """The gradient of SparseLengthsSum and RowWiseSparseAdagrad in one: one h per row, h' = h + mean(G^2).
 
@@ -238,13 +238,13 @@ class RowWiseSparseAdagradFusedWithSparseLengthsSumGradient(_RowWise):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowWiseSparseAdagradFusedWithSparseLengthsSumGradientApprox(_RowWise):
     """The same as RowWiseSparseAdagradFusedWithSparseLengthsSumGradient."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient(_RowWise):
     """The gradient of SparseLengthsMean and RowWiseSparseAdagrad in one."""
 
@@ -252,7 +252,7 @@ class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient(_RowWise):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradientApprox(_RowWise):
     """The same as RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient."""
 
@@ -260,13 +260,13 @@ class RowWiseSparseAdagradFusedWithSparseLengthsMeanGradientApprox(_RowWise):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient(_RowWiseWeighted):
     """The gradient of SparseLengthsPositionalWeightedSum and RowWiseSparseAdagrad in one."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradientApprox(_RowWiseWeighted):
     """RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient; here ``aux_grad`` is exact.
 

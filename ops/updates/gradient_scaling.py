@@ -9,12 +9,12 @@ Source: Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -33,7 +33,7 @@ def _require_number(op: Operator, name: str, x: TensorSpec, kind: str) -> None:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AllFinite(Operator):
     """Y = whether no element of any X is infinite or NaN."""
 
@@ -52,7 +52,7 @@ def all_finite(op: AllFinite, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DivideBlobs(Operator):
     """Each Y is its X divided by the scale, in place; float16 is divided in float32."""
 
@@ -77,7 +77,7 @@ def divide_blobs(op: DivideBlobs, ctx: RunContext, scale: Any, *xs: Any) -> tupl
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SaveBlobs(Operator):
     """Each Y is a copy of its X, for RestoreBlobs."""
 
@@ -99,7 +99,7 @@ def save_blobs(op: SaveBlobs, ctx: RunContext, *xs: Any) -> tuple[Any, ...]:
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RestoreBlobs(Operator):
     """Each Y is its X, in place, if the condition is true, and else what X was before."""
 
@@ -141,7 +141,7 @@ def restore_blobs(op: RestoreBlobs, ctx: RunContext, condition: Any, *xs: Any) -
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class UpdateGradientScale(Operator):
     """Multiply the scale by ``backoff`` if gradients were not finite, by ``growth`` after ``interval`` finite steps.
 

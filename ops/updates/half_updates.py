@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ from netbuilder.ops.updates.update_rules import check_range, rate_as
 __all__ = ["FP16MomentumSGDUpdate", "FP32MomentumSGDUpdate"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _DecayedMomentum(Operator):
     """Base: ``MomentumSGDUpdate`` of the gradient G + weight_decay * P, for parameters of the same type."""
 
@@ -34,7 +34,7 @@ class _DecayedMomentum(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FP16MomentumSGDUpdate(_DecayedMomentum):
     """As MomentumSGDUpdate of G + weight_decay * P, all in float16.
 
@@ -57,7 +57,7 @@ class FP16MomentumSGDUpdate(_DecayedMomentum):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class FP32MomentumSGDUpdate(_DecayedMomentum):
     """As MomentumSGDUpdate of G + weight_decay * P, all in float32."""
 

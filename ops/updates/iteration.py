@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.control.timers import statistics_of_process
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
@@ -20,7 +20,7 @@ __all__ = ["AtomicIter", "CreateMutex", "Iter"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Iter(Operator):
     """Add one to a counter in place. Without an input, the counter is the output itself, and starts at 1."""
 
@@ -72,7 +72,7 @@ def prepare_count(op: Iter, ctx: PlanContext, *counter: TensorSpec) -> Prepared 
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AtomicIter(Operator):
     """Add one to a counter in place, under a mutex that other operators of the workspace may share.
 
@@ -106,7 +106,7 @@ def prepare_count_under_mutex(
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class CreateMutex(Operator):
     """Create a mutex."""
 

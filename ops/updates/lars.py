@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -17,7 +17,7 @@ __all__ = ["Lars"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Lars(Operator):
     """lr_rescaled = trust / (|dX| / |X| + wd + offset), clipped to [lr_min, lr_max]; 1 if |X| is 0.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, argument_fields
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.updates.rate_policies import Rate, chain, rate_of
@@ -20,7 +20,7 @@ _SUB_POLICY = "sub_policy_"
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LearningRate(Operator):
     """lr = ``base_lr`` times the factor of the policy at the iteration; see ``rate_policies``.
 

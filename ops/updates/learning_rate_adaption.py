@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ __all__ = ["LearningRateAdaption"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LearningRateAdaption(Operator):
     """lr' = lr * (1 - lr_alpha * cosine(G, E)), or lr - lr_alpha * <G, E> without ``normalized_lr_adaption``.
 

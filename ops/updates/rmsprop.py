@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -16,7 +16,7 @@ __all__ = ["RmsProp"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RmsProp(Operator):
     """S' = decay * S + (1 - decay) * G^2; M' = momentum * M + lr * G / sqrt(S' + epsilon); the step is M'.
 

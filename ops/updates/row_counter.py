@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
@@ -20,7 +20,7 @@ Rows = Sequence[Any]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowWiseCounter(RowUpdate):
     """Count the updates of the rows ``indices``; a count is halved every ``counter_halflife`` iterations.
 

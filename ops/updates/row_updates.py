@@ -8,12 +8,12 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare
@@ -21,7 +21,16 @@ from netbuilder.ops.core.segment_groups import as_rows
 from netbuilder.ops.updates.update_rules import in_place
 from netbuilder.proto import ShapeError
 
-__all__ = ["JointUpdate", "RowUpdate", "add_joint_kernels", "add_row_kernels", "no_row", "update_rows", "updating"]
+__all__ = [
+    "PIECE",
+    "JointUpdate",
+    "RowUpdate",
+    "add_joint_kernels",
+    "add_row_kernels",
+    "no_row",
+    "update_rows",
+    "updating",
+]
 
 Rows = Sequence[Any]
 
@@ -31,7 +40,7 @@ def no_row(dtype: Any) -> int:
     return int(np.iinfo(dtype).min)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowUpdate(Operator, abc.ABC):
     """Base: updates the rows ``indices`` of the tables that ``must_inplace`` names. No gradient.
 
@@ -101,7 +110,7 @@ class RowUpdate(Operator, abc.ABC):
         return type(self).inputs[number].rstrip("?") in self.by_row
 
 
-_PIECE = 1 << 15
+PIECE = 1 << 15
 """Number of elements of the rows updated at a time: the temporaries of an update then fit a core's L2 cache."""
 
 
@@ -129,7 +138,7 @@ def _distinct(op: Operator, ctx: RunContext, indices: Any, rows: int, width: int
     order = xp.argsort(indices, kind="stable")
     ordered = indices[order]
     occurrence = xp.arange(indices.size) - xp.searchsorted(ordered, ordered)  # how often the row occurred before
-    together = max(1, _PIECE // max(width, 1)) if not ctx.is_gpu else indices.size
+    together = max(1, PIECE // max(width, 1)) if not ctx.is_gpu else indices.size
     if kept is None and int(occurrence.max()) == 0:
         yield from (slice(begin, begin + together) for begin in range(0, indices.size, together))
         return
@@ -247,7 +256,7 @@ def add_row_kernels(*classes: type[RowUpdate]) -> None:
         prepare(cls, device=CPU)(_prepare)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class JointUpdate(Operator, abc.ABC):
     """Base: updates rows of tables by ``step``, whose numbers depend on the gradients of all rows and on a state.
 

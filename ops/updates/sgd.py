@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -15,7 +15,7 @@ __all__ = ["MomentumSGD", "MomentumSGDUpdate", "momentum_step"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MomentumSGD(Operator):
     """M' = momentum * M + lr * G; the step is M' or, with ``nesterov``, (1 + momentum) * M' - momentum * M.
 
@@ -41,7 +41,7 @@ class MomentumSGD(Operator):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MomentumSGDUpdate(Operator):
     """MomentumSGD, and the update of the parameter: P' = P - step."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
@@ -19,7 +19,7 @@ Rows = Sequence[Any]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseMomentumSGDUpdate(RowUpdate):
     """MomentumSGDUpdate on the rows ``indices``; a row that occurs several times is updated each time, in order.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.core.segment_groups import per_row
@@ -22,7 +22,7 @@ Rows = Sequence[Any]
 _TINY = 1e-12  # added to norms, so that rows of zeros stay zeros
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _RowRegularizer(RowUpdate):
     """Base: changes the rows ``indices`` of a table in place. No gradient.
 
@@ -42,7 +42,7 @@ class _RowRegularizer(RowUpdate):
         return 3 * indices.size * math.prod(param.shape[1:])
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Normalize(_RowRegularizer):
     use_max_norm: bool = True
     norm: float = 1.0
@@ -64,7 +64,7 @@ class _Normalize(_RowRegularizer):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseNormalize(_Normalize):
     """The rows ``indices``, scaled to the L2 norm ``norm``; with ``use_max_norm``, only those with a greater norm."""
 
@@ -78,7 +78,7 @@ class SparseNormalize(_Normalize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Float16SparseNormalize(_Normalize):
     """SparseNormalize of a float16 table, computed in float32."""
 
@@ -92,7 +92,7 @@ class Float16SparseNormalize(_Normalize):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseLpRegularizer(_RowRegularizer):
     """The rows ``indices`` after a step of Lp regularization.
 

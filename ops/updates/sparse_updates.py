@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.core.segment_groups import per_row
@@ -36,7 +36,7 @@ __all__ = [
 Rows = Sequence[Any]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseUpdate(RowUpdate):
     """Base: the inputs are tables, indices, grad, and numbers; a further output has the effective gradients."""
 
@@ -50,7 +50,7 @@ class SparseUpdate(RowUpdate):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowWiseSparseAdagrad(SparseUpdate):
     """h' = h + mean(G^2) over a row, P' = P + lr * G / (sqrt(h') + epsilon), on the rows ``indices``.
 
@@ -106,7 +106,7 @@ class RowWiseSparseAdagrad(SparseUpdate):
         return per_row(factors, p)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Moments(SparseUpdate):
     beta1: float = 0.9
     beta2: float = 0.999
@@ -118,7 +118,7 @@ class _Moments(SparseUpdate):
                 raise ArgumentError(f"{self.type}: {name} must lie in [0, 1), got {value}")
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _SparseAdam(_Moments):
     signature = """
         param
@@ -143,7 +143,7 @@ class _SparseAdam(_Moments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseAdam(_SparseAdam):
     """Adam on the rows ``indices`` of a table; the moments of other rows stay as they are.
 
@@ -197,7 +197,7 @@ class SparseAdam(_SparseAdam):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class RowWiseSparseAdam(_SparseAdam):
     """Adam on the rows ``indices``, with one second moment per row: the running mean of the row's mean square."""
 
@@ -232,7 +232,7 @@ class RowWiseSparseAdam(_SparseAdam):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SmartDecaySparseAdam(_Moments):
     """Adam on the rows ``indices``, including the steps of the iterations in which they were not touched.
 
@@ -273,7 +273,7 @@ class SmartDecaySparseAdam(_Moments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseAdadelta(SparseUpdate):
     """Adadelta on the rows ``indices`` of a table."""
 
@@ -305,7 +305,7 @@ class SparseAdadelta(SparseUpdate):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseFtrl(SparseUpdate):
     """Ftrl on the rows ``indices`` of a table; a fifth input replaces ``alpha``."""
 

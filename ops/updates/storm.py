@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -21,7 +21,7 @@ __all__ = ["SparseStorm", "Storm"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Storm(Operator):
     """S' = S + |G|^2, r = lr / cbrt(beta + S'), M' = G + (1 - momentum * r^2) * (M - G), P' = P + r * M'.
 
@@ -62,7 +62,7 @@ def storm(op: Storm, ctx: RunContext, param: Any, moment: Any, grad_sq_sum: Any,
     return narrow(p + rate * m, param), narrow(m, moment), narrow(total.reshape(grad_sq_sum.shape), grad_sq_sum)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Step(RowUpdate):
     """M' = G + keep * (M - G), P' = P + rate * M', on rows."""
 
@@ -76,7 +76,7 @@ class _Step(RowUpdate):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseStorm(JointUpdate):
     """Storm on the rows ``indices`` of a table; S and r are computed from all rows of the gradient together.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
@@ -19,7 +19,7 @@ __all__ = ["SumRepeatedRows"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SumRepeatedRows(Operator):
     """The distinct ``indices``, ascending, and for each the sum of its ``values``, added in order. No gradient.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -17,7 +17,7 @@ _NEVER = 2**63 - 1
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class WeightScale(Operator):
     """nw = scale * w if iter + 1 is a multiple of ``stepsize`` and less than ``upper_bound_iter``, else nw = w."""
 

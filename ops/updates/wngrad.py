@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -21,7 +21,7 @@ __all__ = ["SparseWngrad", "Wngrad"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Wngrad(Operator):
     """P' = P + r * G with the effective rate r = lr / (b + epsilon), then b' = b + |G|^2 / (b + epsilon).
 
@@ -68,7 +68,7 @@ def wngrad(op: Wngrad, ctx: RunContext, param: Any, seq_b: Any, grad: Any, lr: A
     return results[: op.n_out]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Step(RowUpdate):
     """P' = P + rate * G, on rows."""
 
@@ -80,7 +80,7 @@ class _Step(RowUpdate):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SparseWngrad(JointUpdate):
     """Wngrad on the rows ``indices`` of a table; a row that occurs several times is updated each time.
 

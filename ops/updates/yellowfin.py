@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
@@ -18,7 +18,7 @@ __all__ = ["YellowFin"]
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class YellowFin(Operator):
     """M' = mu * M + lr * G, P' = P - M' (Nesterov's form as in MomentumSGD); then lr and mu are tuned.
 
@@ -72,7 +72,7 @@ class YellowFin(Operator):
         return (15 if self.nesterov else 12) * param.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Statistics:
     """Bias-corrected statistics of the gradient, each a 0-d float64 array; the curvatures are ``h_min``, ``h_max``."""
 

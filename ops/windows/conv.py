@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.conv_geometry import Geometry, WindowArguments
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import channel_axis, image_extents, image_shape
 from netbuilder.ops.core.operator import InBatch, TensorSpec, require, spec_of
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvArguments(WindowArguments):
     """The arguments and checks of convolutions and their gradients.
 
@@ -120,7 +120,7 @@ def _geometry(op: ConvArguments, x: TensorSpec, w: TensorSpec) -> Geometry:
     return op.slide(x, kernel, op.group)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvForward(ConvArguments):
     """Base of convolution and transposed convolution."""
 
@@ -155,7 +155,7 @@ class ConvForward(ConvArguments):
         return 2 * self.products(x, w) + (0 if b is None else math.prod(self.y_shape(x, w)))
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvBackward(ConvArguments):
     """Base of the gradients of convolution and of transposed convolution."""
 
@@ -185,7 +185,7 @@ class ConvBackward(ConvArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Conv(ConvForward):
     """Y[n, m, p] = b[m] + sum over c, k of W[m, c, k] * X[n, c, p * stride + k * dilation - pad].
 
@@ -197,7 +197,7 @@ class Conv(ConvForward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvGradient(ConvBackward):
     """Gradients of Conv: of the filter, of the bias unless ``no_bias``, and of X if it is an output."""
 

@@ -5,8 +5,9 @@ They compute what Conv, MaxPool and AveragePool do, and raise ShapeError for ima
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from netbuilder.ops.core.conv_geometry import FixedAxes
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv import Conv, ConvGradient, conv, conv_gradient
 from netbuilder.ops.windows.pool import (
@@ -43,7 +44,7 @@ __all__ = [
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Conv1D(FixedAxes, Conv):
     """Conv of images with one axis."""
 
@@ -51,7 +52,7 @@ class Conv1D(FixedAxes, Conv):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Conv1DGradient(FixedAxes, ConvGradient):
     """ConvGradient of images with one axis."""
 
@@ -59,7 +60,7 @@ class Conv1DGradient(FixedAxes, ConvGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Conv2D(FixedAxes, Conv):
     """Conv of images with two axes."""
 
@@ -67,7 +68,7 @@ class Conv2D(FixedAxes, Conv):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Conv2DGradient(FixedAxes, ConvGradient):
     """ConvGradient of images with two axes."""
 
@@ -75,7 +76,7 @@ class Conv2DGradient(FixedAxes, ConvGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Conv3D(FixedAxes, Conv):
     """Conv of images with three axes."""
 
@@ -83,7 +84,7 @@ class Conv3D(FixedAxes, Conv):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Conv3DGradient(FixedAxes, ConvGradient):
     """ConvGradient of images with three axes."""
 
@@ -91,7 +92,7 @@ class Conv3DGradient(FixedAxes, ConvGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPool1D(FixedAxes, MaxPool):
     """MaxPool of images with one axis."""
 
@@ -99,7 +100,7 @@ class MaxPool1D(FixedAxes, MaxPool):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPool1DGradient(FixedAxes, MaxPoolGradient):
     """MaxPoolGradient of images with one axis."""
 
@@ -107,7 +108,7 @@ class MaxPool1DGradient(FixedAxes, MaxPoolGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPool2D(FixedAxes, MaxPool):
     """MaxPool of images with two axes."""
 
@@ -115,7 +116,7 @@ class MaxPool2D(FixedAxes, MaxPool):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPool2DGradient(FixedAxes, MaxPoolGradient):
     """MaxPoolGradient of images with two axes."""
 
@@ -123,7 +124,7 @@ class MaxPool2DGradient(FixedAxes, MaxPoolGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPool3D(FixedAxes, MaxPool):
     """MaxPool of images with three axes."""
 
@@ -131,7 +132,7 @@ class MaxPool3D(FixedAxes, MaxPool):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPool3DGradient(FixedAxes, MaxPoolGradient):
     """MaxPoolGradient of images with three axes."""
 
@@ -139,7 +140,7 @@ class MaxPool3DGradient(FixedAxes, MaxPoolGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragePool1D(FixedAxes, AveragePool):
     """AveragePool of images with one axis."""
 
@@ -147,7 +148,7 @@ class AveragePool1D(FixedAxes, AveragePool):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragePool1DGradient(FixedAxes, AveragePoolGradient):
     """AveragePoolGradient of images with one axis."""
 
@@ -155,7 +156,7 @@ class AveragePool1DGradient(FixedAxes, AveragePoolGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragePool2D(FixedAxes, AveragePool):
     """AveragePool of images with two axes."""
 
@@ -163,7 +164,7 @@ class AveragePool2D(FixedAxes, AveragePool):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragePool2DGradient(FixedAxes, AveragePoolGradient):
     """AveragePoolGradient of images with two axes."""
 
@@ -171,7 +172,7 @@ class AveragePool2DGradient(FixedAxes, AveragePoolGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragePool3D(FixedAxes, AveragePool):
     """AveragePool of images with three axes."""
 
@@ -179,7 +180,7 @@ class AveragePool3D(FixedAxes, AveragePool):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragePool3DGradient(FixedAxes, AveragePoolGradient):
     """AveragePoolGradient of images with three axes."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.conv_geometry import NOTSET, Geometry
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow
 from netbuilder.ops.core.image_order import channel_axis, image_extents
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
@@ -29,7 +29,7 @@ from netbuilder.proto import ArgumentError
 __all__ = ["ConvTranspose", "ConvTransposeGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class TransposeArguments(ConvArguments):
     """The arguments and checks of transposed convolution and of its gradient."""
 
@@ -80,7 +80,7 @@ class TransposeArguments(ConvArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvTranspose(TransposeArguments, ConvForward):
     """Y = b + the gradient of a convolution with filter W with respect to its input, where X is that of its output.
 
@@ -99,7 +99,7 @@ class ConvTranspose(TransposeArguments, ConvForward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvTransposeGradient(TransposeArguments, ConvBackward):
     """Gradients of ConvTranspose: of the filter, of the bias unless ``no_bias``, and of X if it is an output."""
 

@@ -16,6 +16,7 @@ from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.conv_geometry import Geometry
 
 __all__ = [
+    "IM2COL_BYTES",
     "accumulate",
     "batch_parts",
     "channels_first",
@@ -28,7 +29,7 @@ __all__ = [
     "windows",
 ]
 
-_IM2COL_BYTES = 1 << 26  # upper bound of the im2col buffer on the host, in bytes
+IM2COL_BYTES = 1 << 26  # upper bound of the im2col buffer on the host, in bytes
 _SHARE_OF_GPU = 16  # on a GPU it may take this part of the memory: few large products are faster than many small ones
 
 
@@ -134,7 +135,7 @@ def batch_parts(x: Any, bytes_per_image: int) -> Iterator[slice]:
         x: the images; on the host their columns may take about 64 MiB, on a GPU a sixteenth of its memory.
         bytes_per_image: of the columns.
     """
-    most = _IM2COL_BYTES if isinstance(x, np.ndarray) else gpu(x.device.id).memory // _SHARE_OF_GPU
+    most = IM2COL_BYTES if isinstance(x, np.ndarray) else gpu(x.device.id).memory // _SHARE_OF_GPU
     step = max(1, most // max(1, bytes_per_image))
     for start in range(0, len(x), step):
         yield slice(start, min(len(x), start + step))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.conv_geometry import Geometry, WindowArguments
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import add_rows
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
@@ -21,7 +21,7 @@ __all__ = ["DeformConv", "DeformConvGradient"]
 Array = Any
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Arguments(WindowArguments):
     group: int = 1
     deformable_group: int = 1
@@ -63,7 +63,7 @@ class _Arguments(WindowArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DeformConv(_Arguments):
     """Y = the convolution of X, where each element of each window is sampled at its position plus an offset.
 
@@ -111,7 +111,7 @@ class DeformConv(_Arguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class DeformConvGradient(_Arguments):
     """The gradients of DeformConv: of offset, of filter, of bias unless ``no_bias``, and of X."""
 

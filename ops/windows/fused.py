@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import InBatch, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.sum import Sum, sum_
@@ -19,7 +19,7 @@ _PLAIN = ("", "identity")
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class ConvRelu(Conv):
     """Y = max(convolution of X, 0); the arguments are those of Conv."""
 
@@ -28,7 +28,7 @@ class ConvRelu(Conv):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class SumRelu(Sum):
     """Y = max(X0 + X1 + ..., 0)."""
 

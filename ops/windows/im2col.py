@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.conv_geometry import Geometry, WindowArguments
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import image_extents, image_shape
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
@@ -19,7 +19,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["Col2Im", "Im2Col"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Columns(WindowArguments):
     def geometry(self, x: TensorSpec) -> Geometry:
         """Return the geometry of the windows over images of this shape."""
@@ -37,7 +37,7 @@ class _Columns(WindowArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Im2Col(_Columns):
     """Y = the window at each position of the images X, with its elements in place of the channels.
 
@@ -58,7 +58,7 @@ class Im2Col(_Columns):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Col2Im(_Columns):
     """Z = images of the shape of the second input; each pixel is the sum over the windows that cover it."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.conv_geometry import FixedAxes, Geometry, WindowArguments
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import image_extents, image_shape
 from netbuilder.ops.core.operator import TensorSpec, require, spec_of
@@ -19,7 +19,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["LC", "LC1D", "LC2D", "LC3D", "LC1DGradient", "LC2DGradient", "LC3DGradient", "LCGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Arguments(WindowArguments):
     group: int = 1
     no_bias: bool = False
@@ -52,7 +52,7 @@ class _Arguments(WindowArguments):
         return geometry, image_shape(self.order, x.shape[0], count, geometry.out)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Forward(_Arguments):
     def check(self) -> None:
         super().check()
@@ -81,7 +81,7 @@ class _Forward(_Arguments):
         return 2 * x.shape[0] * filters.size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Backward(_Arguments):
     def check(self) -> None:
         super().check()
@@ -105,7 +105,7 @@ _GRADIENT_INPUTS, _GRADIENT_OUTPUTS = ("X", "filter", "dY"), ("d_filter", "d_bia
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LC(_Forward):
     """Y = the convolution of X with different filters and biases at each position.
 
@@ -125,7 +125,7 @@ class LC(_Forward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LCGradient(_Backward):
     """The gradients of LC: of the filters, of the bias unless ``no_bias``, and of X."""
 
@@ -134,7 +134,7 @@ class LCGradient(_Backward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LC1D(FixedAxes, LC):
     """LC of images with one axis."""
 
@@ -142,7 +142,7 @@ class LC1D(FixedAxes, LC):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LC2D(FixedAxes, LC):
     """LC of images with two axes."""
 
@@ -150,7 +150,7 @@ class LC2D(FixedAxes, LC):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LC3D(FixedAxes, LC):
     """LC of images with three axes."""
 
@@ -158,7 +158,7 @@ class LC3D(FixedAxes, LC):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LC1DGradient(FixedAxes, LCGradient):
     """The gradients of LC1D."""
 
@@ -166,7 +166,7 @@ class LC1DGradient(FixedAxes, LCGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LC2DGradient(FixedAxes, LCGradient):
     """The gradients of LC2D."""
 
@@ -174,7 +174,7 @@ class LC2DGradient(FixedAxes, LCGradient):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LC3DGradient(FixedAxes, LCGradient):
     """The gradients of LC3D."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.conv_geometry import Geometry
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.core.registry import kernel, register
@@ -18,7 +18,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["LpPool", "LpPoolGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Arguments(PoolArguments):
     p: float = 2.0
 
@@ -29,7 +29,7 @@ class _Arguments(PoolArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LpPool(_Arguments):
     """Y = (sum of |X|^p)^(1/p) of each window; pads are 0.
 
@@ -55,7 +55,7 @@ class LpPool(_Arguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class LpPoolGradient(_Arguments):
     """dX = the sum over windows of dY * sign(X) * (|X| / Y)^(p - 1), where windows with Y = 0 count as 0."""
 

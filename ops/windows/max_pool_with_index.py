@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import add_rows, checked_indices
 from netbuilder.ops.core.operator import TensorSpec, spec_of
@@ -23,7 +23,7 @@ __all__ = ["MaxPoolWithIndex", "MaxPoolWithIndexGradient"]
 _INT32 = np.dtype(np.int32)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Arguments(PoolArguments):
     def check(self) -> None:
         super().check()
@@ -32,7 +32,7 @@ class _Arguments(PoolArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPoolWithIndex(_Arguments):
     """Y = the maximum of each window; Index = its position in the image plane, the first of ties. Pads are ignored."""
 
@@ -52,7 +52,7 @@ class MaxPoolWithIndex(_Arguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPoolWithIndexGradient(_Arguments):
     """dX = each element of dY added at its Index in the image plane."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.conv_geometry import Geometry, WindowArguments
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.image_order import channel_axis, image_extents, image_shape
 from netbuilder.ops.core.operator import InBatch, TensorSpec, require, spec_of
@@ -27,7 +27,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["AveragePool", "AveragePoolGradient", "MaxPool", "MaxPoolGradient"]
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class PoolArguments(WindowArguments):
     """The arguments and checks of the pooling operators."""
 
@@ -72,7 +72,7 @@ class PoolArguments(WindowArguments):
         return math.prod(geometry.kernel) * self.pooled(x).size
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Forward(PoolArguments):
     """Base of pooling: each window of a channel is reduced to one element."""
 
@@ -93,7 +93,7 @@ class _Forward(PoolArguments):
         return self.visits(x)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class _Backward(PoolArguments):
     signature = "X, Y, dY -> dX"
 
@@ -102,7 +102,7 @@ class _Backward(PoolArguments):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPool(_Forward):
     """Y = the maximum of each window; pads are ignored."""
 
@@ -110,13 +110,13 @@ class MaxPool(_Forward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class MaxPoolGradient(_Backward):
     """dX = each element of dY added at every element of its window that equals the maximum."""
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragePool(_Forward):
     """Y = the mean of each window, of its part inside X or, with ``count_include_pad``, of all of it with pads of 0."""
 
@@ -125,7 +125,7 @@ class AveragePool(_Forward):
 
 
 @register
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class AveragePoolGradient(_Backward):
     """dX = each element of dY, divided by the size of its window, added at all elements of the window."""
 

@@ -8,12 +8,13 @@ import pytest
 
 from netbuilder.caffe2.missing_names import reason_of
 from netbuilder.caffe2.python import brew, core, data_parallel_model, model_helper, scope, workspace
-from netbuilder.distributed.failure import time_limits
+from netbuilder.distributed.transport import time_limits
 from netbuilder.graph import observability
 from netbuilder.graph.net_names import reset_names
 from netbuilder.proto import NetError
 from netbuilder.proto.arguments import arguments
 from structure import differences
+from toy_models import scaled_loss
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "signatures.json").read_text())
 PRIVATE = [name for name in RECORDED["python"]["data_parallel_model"]["functions"] if name.startswith("_")]
@@ -22,8 +23,7 @@ CPU, GPU = 0, 1
 
 def forward(model, loss_scale):
     x = brew.spatial_bn(model, "data", "bn", 3, is_test=False)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 3 * 4, 5), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc", 3 * 4, 5), loss_scale)
 
 
 def update(model):
@@ -143,7 +143,7 @@ def test_constants_and_the_log():
 
 
 def test_an_assigned_time_limit_is_that_of_the_collectives(monkeypatch):
-    monkeypatch.setattr(time_limits, "_given", None)
+    monkeypatch.setattr(time_limits, "given_limits", None)
     model = model_helper.ModelHelper("limit")
     monkeypatch.setattr(data_parallel_model, "_DEFAULT_TIMEOUT_SEC", 7)
     data_parallel_model._CreateOrCloneCommonWorld(

@@ -17,7 +17,7 @@ def model_with_loss():
 
 def test_what_nothing_reads_is_ignored(monkeypatch):
     """As in Caffe2's tutorial on CIFAR-10; one warning for each builder and argument."""
-    monkeypatch.setattr(lenient, "_warned", set())
+    monkeypatch.setattr(lenient, "warned", set())
     model = model_with_loss()
     text = (
         r"build_sgd: ignored argument 'weight_decay'; it has no effect; call add_weight_decay\(model, 0.004\) before it"

@@ -17,7 +17,7 @@ from netbuilder.proto import ArgumentError, NetError
 
 @pytest.fixture(autouse=True)
 def _no_warnings_given_yet(monkeypatch):
-    monkeypatch.setattr(lenient, "_warned", set())
+    monkeypatch.setattr(lenient, "warned", set())
 
 
 WRONG = {

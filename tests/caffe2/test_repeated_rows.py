@@ -24,7 +24,7 @@ def updates(**options):
 
 
 def test_they_stay_apart_as_in_caffe2_with_one_warning(caplog, monkeypatch):
-    monkeypatch.setattr(lenient, "_logged_repeated_rows", [])
+    monkeypatch.setattr(lenient, "logged_repeated_rows", [])
     with caplog.at_level(logging.WARNING, "netbuilder"):
         for _ in range(2):
             operators, sums = updates()
@@ -36,7 +36,7 @@ def test_they_stay_apart_as_in_caffe2_with_one_warning(caplog, monkeypatch):
 
 @pytest.mark.parametrize(("how", "want"), [("sum", [1, 0, 4]), ("mean", [1, 0, 1]), ("none", [1, 0, 2])])
 def test_an_argument_says_what_is_done_and_nothing_is_logged(how, want, caplog, monkeypatch):
-    monkeypatch.setattr(lenient, "_logged_repeated_rows", [])
+    monkeypatch.setattr(lenient, "logged_repeated_rows", [])
     np.testing.assert_array_equal(updates(sparse_dedup_aggregator=how)[1], want)
     assert not caplog.records
     assert core.IsOperator("SumRepeatedRows")

@@ -13,6 +13,7 @@ from caffe2.python.models import shufflenet
 
 from house import ROOT
 from netbuilder.proto import ArgumentError
+from toy_models import softmax_loss
 
 BATCH = 4
 
@@ -27,7 +28,7 @@ def forward(model, loss_scale):
     blob = brew.conv(model, "data", "conv", 3, 4, 3, pad=1)
     blob = brew.spatial_bn(model, blob, "bn", 4, is_test=False)
     blob = brew.average_pool(model, brew.relu(model, blob, blob), "pool", kernel=8, stride=1)
-    _, loss = model.SoftmaxWithLoss([brew.fc(model, blob, "fc", 4, 5), "label"], ["softmax", "loss"])
+    loss = softmax_loss(model, brew.fc(model, blob, "fc", 4, 5))
     brew.accuracy(model, ["softmax", "label"], "accuracy")
     return [model.Scale(loss, scale=loss_scale)]
 

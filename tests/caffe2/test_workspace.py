@@ -298,6 +298,13 @@ class TestDevices:
             core.GlobalInit("--caffe2_log_level=0")
 
 
+def test_a_net_is_not_overwritten_unless_asked(net):
+    assert workspace.C.create_net(net.Proto().SerializeToString())
+    with pytest.raises(RuntimeError, match="exists already"):
+        workspace.C.create_net(net.Proto().SerializeToString())
+    assert workspace.C.create_net(net.Proto().SerializeToString(), overwrite=True)
+
+
 class TestObjects:
     def test_a_workspace_of_its_own(self, net):
         ws = workspace.C.Workspace()

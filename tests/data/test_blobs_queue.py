@@ -62,7 +62,7 @@ def test_closing_wakes_all_who_wait_with_the_error():
     why = OSError("the disk is gone")
 
     def close():
-        wait_until(lambda: len(full._not_full._waiters) == len(empty._not_empty._waiters) == 5)
+        wait_until(lambda: len(full.not_full._waiters) == len(empty.not_empty._waiters) == 5)
         time.sleep(0.05)
         full.close(why)
         empty.close(why)

@@ -16,7 +16,7 @@ from netbuilder.data import (
     write_named_records,
     write_records,
 )
-from netbuilder.data.class_names import _pending_file
+from netbuilder.data.class_names import pending_file
 from netbuilder.proto import NetError, ParseError
 
 OLD = [(f"{k:08}", b"old %d" % k) for k in range(5)], ("cat", "dog")
@@ -153,7 +153,7 @@ def test_a_damaged_file_of_pending_names(tmp_path):
     path = tmp_path / "db.minidb"
     write_named_records(path, "minidb", *OLD)
     for text in ("{", "[]", '{"records": 1}', '{"records": "1:0", "classes": 3}'):
-        _pending_file(path).write_text(text)
+        pending_file(path).write_text(text)
         with pytest.raises(ParseError, match=r"db.minidb.classes.pending.json': is damaged .*: remove it, and write"):
             read_class_names(path)
         write_named_records(path, "minidb", *NEW)

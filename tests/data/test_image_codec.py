@@ -119,10 +119,10 @@ def test_what_cannot_be_asked_for(monkeypatch):
 def test_missing_libraries_are_named(monkeypatch):
     for module in ("simplejpeg", "cv2", "PIL.Image"):
         monkeypatch.setitem(sys.modules, module, None)
-    image_codec._load.cache_clear()
+    image_codec.load.cache_clear()
     try:
         for call in (lambda: decode_image(b"x"), lambda: resize_image(photo(0)[:9], 3, 3)):
             with pytest.raises(DeviceError, match="needs a library for images: pip install pillow"):
                 call()
     finally:
-        image_codec._load.cache_clear()
+        image_codec.load.cache_clear()

@@ -223,14 +223,14 @@ def test_dummy_images():
 
 
 def test_images_are_cut_out_of_records_as_they_were_put_in():
-    from netbuilder.data.image_records import _encoded_image
+    from netbuilder.data.image_records import encoded_image
 
     for data in (b"", b"x", encode_jpeg(photo(1)), bytes(range(256)) * 70):
         record = image_record(data, 5)
-        assert _encoded_image(record)[0] == data
+        assert encoded_image(record)[0] == data
         read = read_image_record(record, "r")
         assert (read.image, read.label) == (data, 5)
-    assert _encoded_image(image_record(photo(1), 5)) is None
+    assert encoded_image(image_record(photo(1), 5)) is None
     for end in range(1, 40):  # cut short anywhere
         with pytest.raises(ParseError, match="r: "):
             read_image_record(image_record(b"some image", 5)[:-end], "r").label  # noqa: B018

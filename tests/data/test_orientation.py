@@ -152,7 +152,7 @@ def test_the_trainer_turns_images_unless_told_not_to(tmp_path):
 
 def test_the_fastest_library_turns_without_opencv(monkeypatch):
     monkeypatch.setattr(
-        image_codec, "_load", lambda name, real=image_codec._load: None if name == "opencv" else real(name)
+        image_codec, "load", lambda name, real=image_codec.load: None if name == "opencv" else real(name)
     )
     pixels = photo(3, 20, 28)
     np.testing.assert_allclose(decode_image(file_of(pixels, "PNG", 7)), upright(pixels, 7))

@@ -9,8 +9,8 @@ import pytest
 
 from house import ROOT
 from netbuilder.distributed.failure import abort
-from netbuilder.distributed.failure.mpi_abort import abort_mpi
 from netbuilder.distributed.launch.installed_mpi import installed_mpi
+from netbuilder.distributed.transport.mpi_abort import abort_mpi
 from netbuilder.proto import DeviceError
 
 try:

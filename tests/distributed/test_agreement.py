@@ -13,6 +13,7 @@ from netbuilder.proto import BlobError, DistributedError
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, no_input
 from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import scaled_loss
 
 SIZE = 3
 
@@ -21,8 +22,7 @@ def forward(model, loss_scale, bias):
     x = brew.spatial_bn(model, "data", "bn", 2, is_test=False)
     weights = model.create_param("fc_w", [4, 2], Initializer("XavierFill"))
     x = model.net.FC([brew.average_pool(model, x, "pooled", kernel=4), weights, bias], "scores")
-    _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, x, loss_scale)
 
 
 @pytest.fixture

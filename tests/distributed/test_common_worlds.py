@@ -9,14 +9,15 @@ import pytest
 import netbuilder.ops.collectives.worlds as worlds
 from netbuilder import parallel
 from netbuilder.distributed import Rendezvous, require_equal_blobs
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
 from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import mlp
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_allreduce(dtype, deterministic):
 
 
 def test_sums_in_the_order_of_ranks_are_made_piece_by_piece(monkeypatch):
-    monkeypatch.setattr(communicator, "_MOST_AT_ONCE", 4)
+    monkeypatch.setattr(communicator, "MOST_AT_ONCE", 4)
 
     def run(comm):
         x = given(comm.rank)

@@ -8,7 +8,8 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel.compat import DistOpt
 from netbuilder.proto import NetError, UsageError
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import mlp, softmax_loss
 
 PLACE = {"num_shards": 2, "shard_id": 1, "engine": "MPI"}
 ELEMENTS = 2097152
@@ -16,7 +17,7 @@ ELEMENTS = 2097152
 
 def loss(model):
     x = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "fc1")
-    return model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])[1]
+    return softmax_loss(model, brew.fc(model, x, "fc2", 8, 4))
 
 
 def optimizer(*arguments, **options):
@@ -70,8 +71,10 @@ def test_small_gradients_are_exchanged_in_buffers_of_a_size():
     [
         (lambda: DistOpt("sgd", model=ModelHelper("net")), TypeError, "opt must be a function"),
         (lambda: DistOpt(OPTIMIZERS["sgd"], model=None), TypeError, "model must be a ModelHelper, got None"),
-        (lambda: optimizer("id"), NetError, "nccl_id is not supported, got 'id'; give rendezvous="),
-        (lambda: optimizer(None, 0), NetError, "local_rank is not supported, got 0; give devices="),
+        (lambda: optimizer("id", rendezvous=None), TypeError, "nccl_id must be an NcclIdHolder .* got 'id'"),
+        (lambda: optimizer("id"), NetError, "nccl_id and rendezvous cannot both be given"),
+        (lambda: optimizer(None, 0), NetError, "local_rank=0 needs nccl_id; or give rendezvous= and devices="),
+        (lambda: optimizer(None, 0, gpu_num=1), NetError, "local_rank and gpu_num are two names of one argument"),
         (lambda: optimizer(None, None, 4), NetError, "world_size must be that of the rendezvous, 2, got 4"),
         (lambda: optimizer(buffSize=0), NetError, "buffSize must be a positive number of elements, got 0"),
         (lambda: optimizer(strategy="plain"), NetError, r"\['strategy'\] are chosen by its own arguments and methods"),

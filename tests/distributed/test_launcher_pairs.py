@@ -9,8 +9,9 @@ import pytest
 
 from house import ROOT
 from netbuilder.distributed.launch.installed_mpi import installed_mpi
-from netbuilder.distributed.transport import launchers, world
+from netbuilder.distributed.transport import launchers
 from netbuilder.distributed.transport.launchers import place_in
+from netbuilder.distributed.worlds import world
 from netbuilder.proto import DeviceError, NetError
 
 LAUNCHERS = {
@@ -54,7 +55,7 @@ PAIRS = [pair for pair in itertools.permutations(LAUNCHERS, 2) if pair[1] != "a 
 def no_launcher(monkeypatch):
     for name in {name for variables, *_ in LAUNCHERS.values() for name in variables}:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(launchers, "_warned", set())
+    monkeypatch.setattr(launchers, "warned", set())
 
 
 def place(environment):
@@ -68,9 +69,9 @@ def test_the_innermost_of_two_launchers_wins(outer, inner, monkeypatch):
         monkeypatch.setenv(name, value)
     shell, root = ("bash", "bash", "job.sh"), ("init", "/sbin/init")
     parents = [shell, LAUNCHERS[inner][2], shell, LAUNCHERS[outer][2], root]
-    monkeypatch.setattr(launchers, "_parents", lambda: parents)
+    monkeypatch.setattr(launchers, "parents", lambda: parents)
     assert place(os.environ) == LAUNCHERS[inner][1]
-    monkeypatch.setattr(launchers, "_parents", lambda: [shell, root])
+    monkeypatch.setattr(launchers, "parents", lambda: [shell, root])
     assert place(os.environ) == LAUNCHERS[min(outer, inner, key=BY_VARIABLES.index)][1]
 
 
@@ -94,21 +95,21 @@ def test_ranks_are_compared_with_cores_as_the_innermost_counts_them(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(ON_HOST[outer], str(of_outer))
     monkeypatch.setenv(ON_HOST[inner], str(of_inner))
-    monkeypatch.setattr(launchers, "_parents", lambda: [LAUNCHERS[inner][2], LAUNCHERS[outer][2]])
+    monkeypatch.setattr(launchers, "parents", lambda: [LAUNCHERS[inner][2], LAUNCHERS[outer][2]])
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    world._warn_if_oversubscribed(LAUNCHERS[inner][1][2])
+    world.warn_if_oversubscribed(LAUNCHERS[inner][1][2])
     assert [str(each.message)[:33] for each in recwarn] == ["64 ranks share the 4 cores of thi"] * warnings
 
 
 def test_ranks_are_compared_with_cores_only_as_far_as_a_launcher_counts_them(monkeypatch, recwarn):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    world._warn_if_oversubscribed(64)  # without any
+    world.warn_if_oversubscribed(64)  # without any
     for name, value in LAUNCHERS["Hydra"][0].items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MPI_LOCALNRANKS", "8")
-    world._warn_if_oversubscribed(2)  # of another job
+    world.warn_if_oversubscribed(2)  # of another job
     assert not recwarn.list
-    world._warn_if_oversubscribed(14)
+    world.warn_if_oversubscribed(14)
     assert len(recwarn) == 1
 
 
@@ -121,7 +122,7 @@ def test_the_variables_alone(first, second):
 
 
 def test_parents_of_this_process():
-    parents = launchers._parents()
+    parents = launchers.parents()
     assert parents and all(isinstance(words[0], str) and len(words) >= 2 for words in parents)
     with open("/proc/self/stat") as file:
         assert int(file.read().rpartition(")")[2].split()[1]) == os.getppid()

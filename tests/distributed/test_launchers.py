@@ -41,14 +41,14 @@ def test_too_few_are_named(given, count, of_host):
 def test_the_trainer_takes_gpus_by_its_local_rank(devices, visible, monkeypatch, capsys):
     monkeypatch.setenv(GPUS, "before")
     monkeypatch.delenv(GPUS)  # whatever the trainer sets is gone after the test
-    monkeypatch.setattr("netbuilder.tools.training.checks.gpu_count", lambda: 2)
+    monkeypatch.setattr("netbuilder.tools.training.option_checks.gpu_count", lambda: 2)
     options = ["--model=mlp", f"--devices={devices}"]
     place = Rendezvous(4, 3, local_rank=1, local_size=2)
     assert parse(options, rendezvous=place).devices == tuple(map(int, devices.split(",")))
     assert os.environ[GPUS] == visible
     parse(options, rendezvous=place)
     assert os.environ[GPUS] == visible, "they are its own now"
-    monkeypatch.setattr("netbuilder.tools.training.checks.gpu_count", lambda: 0)
+    monkeypatch.setattr("netbuilder.tools.training.option_checks.gpu_count", lambda: 0)
     with pytest.raises(SystemExit):
         parse(options, rendezvous=place)
     error = capsys.readouterr().err

@@ -7,13 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from netbuilder.distributed.failure import time_limits
-from netbuilder.distributed.failure.start import meet
-from netbuilder.distributed.failure.time_limits import TimeLimits
 from netbuilder.distributed.stores import MemoryStore
-from netbuilder.distributed.transport import world
-from netbuilder.distributed.transport.nccl import connect_by_nccl
-from netbuilder.distributed.transport.world import NcclPlace
+from netbuilder.distributed.transport import time_limits
+from netbuilder.distributed.transport.nccl_communicator import connect_by_nccl
+from netbuilder.distributed.transport.start import meet
+from netbuilder.distributed.transport.time_limits import TimeLimits
+from netbuilder.distributed.worlds import world
 from netbuilder.engines.gpu import gpu
 from netbuilder.proto import DeviceError, DistributedError, StoreTimeoutError
 from on_gpu import gpus
@@ -30,7 +29,7 @@ def two_ranks():
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(time_limits, "_given", TimeLimits(0.2, 0.2))
+    monkeypatch.setattr(time_limits, "given_limits", TimeLimits(0.2, 0.2))
 
 
 @pytest.mark.emulated
@@ -46,8 +45,8 @@ def test_a_gpu_that_fails_ends_the_wait_for_it(two_ranks, monkeypatch):
 def test_errors_of_all_communicators_are_found(two_ranks):
     first, _ = two_ranks
     assert first.failure() == ""
-    first._connected["another"] = first._ranks
-    first.clone()._ranks.group.communicators[0].abort()
+    first._connected["another"] = first.own_ranks
+    first.clone().own_ranks.group.communicators[0].abort()
     assert "rank 0 of 2: NCCL has failed on GPU 0: NCCL_ERROR_REMOTE_ERROR" in first.failure()
 
 
@@ -55,7 +54,7 @@ def test_errors_of_all_communicators_are_found(two_ranks):
 def test_a_process_ends_without_waiting_for_its_communicators(two_ranks, monkeypatch):
     statuses = []
     monkeypatch.setattr(os, "_exit", statuses.append)
-    monkeypatch.setattr(type(two_ranks[0]._raw), "abort", lambda raw: time.sleep(100))
+    monkeypatch.setattr(type(two_ranks[0].raw_communicator), "abort", lambda raw: time.sleep(100))
     two_ranks[0].abort(3)
     assert statuses == [3]
 
@@ -88,5 +87,5 @@ def test_nccl_connects_no_longer_than_the_limit(short, monkeypatch):
     hangs = threading.Event()
     monkeypatch.setattr(world, "connect_by_nccl", lambda *args: hangs.wait(100))
     with pytest.raises(DistributedError, match="rank 0 of 2 has waited 0.4 s for NCCL to connect the ranks"):
-        world.create_world("cw", 2, 0, nccl=NcclPlace((0,), MemoryStore()))
+        world.create_world("cw", 2, 0, store=MemoryStore(), gpus=(0,))
     hangs.set()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from netbuilder.distributed.transport.session import Collective, Session, _compare
+from netbuilder.distributed.worlds.session import Collective, Session, _compare
 from netbuilder.proto import DistributedError
 from thread_ranks import on_ranks, thread_sessions
 

@@ -26,8 +26,9 @@ from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.proto import PROTO_CPU, ArgumentError, BlobError, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
 from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import mlp, scaled_loss
 
 RATE, STEPS, CLASSES, WIDTH, SAMPLES = 0.5, 7, 4, 6, 8  # samples of each replica
 EXCHANGES = {"AllreduceBucket", "AllreduceThreshold", "AllreduceTopK", "AverageChunk", "Allgather"}
@@ -213,8 +214,7 @@ def test_blocks_are_those_of_parallelize_bmuf():
 def rows(model, loss_scale):
     table = model.create_param("table", [9, 6], Initializer("UniformFill", min=-0.5, max=0.5))
     found = model.net.Gather([table, "index"], "found")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, found, "fc", 6, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, found, "fc", 6, 4), loss_scale)
 
 
 def test_sparse_gradients_are_exchanged_whole(caplog):
@@ -275,8 +275,7 @@ def test_other_refusals():
 
 def regression(model, loss_scale):
     scores = brew.fc(model, "data", "fc", WIDTH, CLASSES)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, scores, loss_scale)
 
 
 def batches(replicas):

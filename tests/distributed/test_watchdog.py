@@ -9,12 +9,13 @@ import time
 
 import pytest
 
-from netbuilder.distributed.failure import roll_call, time_limits, watchdog
+from netbuilder.distributed.failure import roll_call, watchdog
 from netbuilder.distributed.failure.roll_call import RollCall, State, main_stack
-from netbuilder.distributed.failure.time_limits import TimeLimits, set_collective_timeout
 from netbuilder.distributed.stores import MemoryStore
-from netbuilder.distributed.transport import session as session_module
-from netbuilder.distributed.transport.session import Collective
+from netbuilder.distributed.transport import time_limits
+from netbuilder.distributed.transport.time_limits import TimeLimits, set_collective_timeout
+from netbuilder.distributed.worlds import session as session_module
+from netbuilder.distributed.worlds.session import Collective
 from netbuilder.proto import DistributedError, NetError
 from thread_ranks import ThreadCommunicator, _Meeting, on_ranks, thread_sessions
 from waiting import wait_until
@@ -24,8 +25,8 @@ LIMIT = 1.2  # seconds; a lane without work answers within 0.25
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
-    monkeypatch.setattr(watchdog, "_LAST_WORDS", 0.05)
-    monkeypatch.setattr(time_limits, "_given", None)
+    monkeypatch.setattr(watchdog, "LAST_WORDS", 0.05)
+    monkeypatch.setattr(time_limits, "given_limits", None)
 
 
 def submit(session, what="Allreduce", body=lambda same: same, timeout=LIMIT, **options):
@@ -158,7 +159,7 @@ def test_a_rank_that_does_not_answer_ends_a_long_wait(capfd):
         return time.monotonic() - begin
 
     first, second, _ = on_ranks(3, busy_then_stopped)
-    assert watchdog._Wait("Barrier", 300.0, False, 60.0).longest_call == 60.0
+    assert watchdog.Wait("Barrier", 300.0, False, 60.0).longest_call == 60.0
     assert 0.9 * LIMIT < first < 4 * LIMIT and second < 4 * LIMIT
     capfd.readouterr()
 
@@ -172,8 +173,8 @@ def inside_mpi(session, event, monkeypatch):
 @pytest.mark.parametrize("stuck", [(1,), (0, 1)], ids=str)
 def test_signs_of_life_tell_of_ranks_inside_mpi(stuck, monkeypatch, capfd):
     """Rank 0 waits for rank 1, whose MPI does not return; or no MPI returns any more."""
-    monkeypatch.setattr(session_module, "_SIGN", 0.1)
-    monkeypatch.setattr(roll_call, "_FRESH", 0.35)
+    monkeypatch.setattr(session_module, "SIGN", 0.1)
+    monkeypatch.setattr(roll_call, "FRESH", 0.35)
     sessions, returns, store = thread_sessions(3, answering=True), threading.Event(), MemoryStore()
     for session in sessions:
         session.watch(store)
@@ -216,7 +217,7 @@ def test_signs_of_life_tell_of_ranks_inside_mpi(stuck, monkeypatch, capfd):
 
 def test_a_rank_that_works_for_long_is_not_inside_mpi(monkeypatch):
     """Its lane has nothing to do; nor has one that asks again and again whether others have come."""
-    monkeypatch.setattr(watchdog, "_LOOK_FROM_OUTSIDE", 0.05)
+    monkeypatch.setattr(watchdog, "LOOK_FROM_OUTSIDE", 0.05)
     sessions = thread_sessions(2)
     for session in sessions:
         session.watch(None)
@@ -232,12 +233,12 @@ def test_values_move_no_longer_than_usual(monkeypatch):
     """A rank may come late where a collective allows it, but not stop in the middle."""
     set_collective_timeout(LIMIT)
     session = thread_sessions(1)[0]
-    assert session._moving_limit(Collective("Barrier", timeout=300), 300) == LIMIT
-    assert session._moving_limit(Collective("Allreduce", nbytes=10**7), 10 * LIMIT) == LIMIT + 2
-    assert session._moving_limit(Collective("Allreduce", timeout=0.5), 0.5) == 0.5
+    assert session.moving_limit(Collective("Barrier", timeout=300), 300) == LIMIT
+    assert session.moving_limit(Collective("Allreduce", nbytes=10**7), 10 * LIMIT) == LIMIT + 2
+    assert session.moving_limit(Collective("Allreduce", timeout=0.5), 0.5) == 0.5
     set_collective_timeout(None)
-    assert session._moving_limit(Collective("Barrier", timeout=300), 300) == 300
-    assert session._moving_limit(Collective("Allreduce"), None) is None
+    assert session.moving_limit(Collective("Barrier", timeout=300), 300) == 300
+    assert session.moving_limit(Collective("Allreduce"), None) is None
 
 
 def test_many_bytes_take_longer():
@@ -255,7 +256,7 @@ def test_many_bytes_take_longer():
 
 
 def test_the_end_of_the_program_waits_without_limit(caplog, monkeypatch):
-    monkeypatch.setattr(watchdog, "_PATIENCE", 0.3)
+    monkeypatch.setattr(watchdog, "PATIENCE", 0.3)
     sessions = thread_sessions(2, answering=True)
 
     def run(rank):
@@ -302,11 +303,11 @@ def test_limits_of_a_process(monkeypatch):
     call = Collective("Allreduce", "g")
     monkeypatch.delenv(time_limits.VARIABLE, raising=False)
     monkeypatch.delenv(time_limits.FIRST_VARIABLE, raising=False)
-    assert [session._limit(call), session._limit(call)] == [600, 60]
-    assert session._limit(Collective("Allreduce", "h")) == 600, "it has not been made before"
-    assert session._limit(Collective("Allreduce", "g", timeout=5)) == 5
+    assert [session.limit_of(call), session.limit_of(call)] == [600, 60]
+    assert session.limit_of(Collective("Allreduce", "h")) == 600, "it has not been made before"
+    assert session.limit_of(Collective("Allreduce", "g", timeout=5)) == 5
     monkeypatch.setenv(time_limits.VARIABLE, "20")
-    assert time_limits.time_limits() == TimeLimits(20, 200) and session._limit(call) == 20
+    assert time_limits.time_limits() == TimeLimits(20, 200) and session.limit_of(call) == 20
     monkeypatch.setenv(time_limits.FIRST_VARIABLE, "30")
     assert time_limits.time_limits() == TimeLimits(20, 30)
     monkeypatch.setenv(time_limits.VARIABLE, "0")
@@ -314,18 +315,18 @@ def test_limits_of_a_process(monkeypatch):
     set_collective_timeout(7, first=0)
     assert time_limits.time_limits() == TimeLimits(7, None)
     set_collective_timeout(None)
-    assert session._limit(call) is None
+    assert session.limit_of(call) is None
     for wrong in (-1, math.inf, math.nan, "soon"):
         with pytest.raises(NetError, match="set_collective_timeout: a time limit must be a number of seconds, or 0"):
             set_collective_timeout(wrong)
-    monkeypatch.setattr(time_limits, "_given", None)
+    monkeypatch.setattr(time_limits, "given_limits", None)
     monkeypatch.setenv(time_limits.VARIABLE, "a minute")
     with pytest.raises(NetError, match="NETBUILDER_COLLECTIVE_TIMEOUT.*got 'a minute'"):
         time_limits.time_limits()
 
 
 def test_a_process_that_was_stopped_has_not_waited_meanwhile():
-    wait = watchdog._Wait("Barrier", 60.0, False)
+    wait = watchdog.Wait("Barrier", 60.0, False)
     begin = time.monotonic()
     assert wait.advance(begin + 0.5) == "" and wait.advance(begin + 1000) == "" and wait.waited < 3
 

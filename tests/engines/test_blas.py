@@ -15,7 +15,7 @@ hold = blas.limit_threads
 
 def threads():
     """Return the threads of each BLAS that was loaded at the first plan; other tests may load more."""
-    counted = [library.thread_count() for library in blas._libraries()]
+    counted = [library.thread_count() for library in blas.libraries()]
     loaded = ThreadpoolController().select(user_api="blas").lib_controllers
     assert {library.get_num_threads() for library in loaded} >= set(counted)
     return counted

@@ -80,8 +80,8 @@ def test_hardly_more_memory_is_taken_than_buffers_have():
 
 
 def test_without_large_pages_memory_is_plain(monkeypatch):
-    monkeypatch.setattr(large_pages, "_slabs", large_pages._Slabs())
-    monkeypatch.setattr(large_pages, "_map", lambda nbytes: None)
+    monkeypatch.setattr(large_pages, "slabs", large_pages.Slabs())
+    monkeypatch.setattr(large_pages, "map", lambda nbytes: None)
     for nbytes in (100_000, 9 * MIB):
         found = lasting_zeros(nbytes)
         assert found.shape == (nbytes,) and not found.any() and found.ctypes.data % 64 == 0

@@ -17,7 +17,9 @@ from netbuilder.proto import DeviceError
 from on_gpu import gpus
 from thread_ranks import on_ranks
 
-_MODULE = nccl._module if nccl._module.__name__ == "_module" else lambda: None  # emulated GPUs have a double
+_MODULE = (
+    nccl.nccl_module if nccl.nccl_module.__name__ == "nccl_module" else lambda: None
+)  # emulated GPUs have a double
 SUMS = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 
 
@@ -53,7 +55,7 @@ def real():
 
 def test_the_library_makes_ids_without_a_gpu(real):
     assert len(real.get_unique_id()) == 128 and real.get_version() >= 21800
-    assert {f"NCCL_{type_of(dtype)}" for dtype in nccl._TYPES} <= set(dir(real))
+    assert {f"NCCL_{type_of(dtype)}" for dtype in nccl.TYPES} <= set(dir(real))
 
 
 def test_the_double_is_like_the_library(real):
@@ -73,7 +75,7 @@ def test_the_double_is_like_the_library(real):
 
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
-    monkeypatch.setattr(nccl, "_module", _MODULE)
+    monkeypatch.setattr(nccl, "nccl_module", _MODULE)
     assert not nccl_available()
     with pytest.raises(DeviceError, match=r"NCCL is not installed.*netbuilder\[gpu\]'.*nvidia-nccl-cu12"):
         nccl.nccl()

@@ -13,7 +13,8 @@ from netbuilder.model import ModelHelper
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import mlp
 
 GPU = make_device_option(PROTO_CUDA, 0)
 ONE, ROUNDED = 1 + 2.0**-12, 1.0
@@ -58,9 +59,9 @@ def test_products_use_tf32_only_where_it_is_allowed(of_cupy, allowed):
 @pytest.mark.emulated
 @pytest.mark.parametrize("allowed", [True, False, None])
 def test_products_that_cupy_computes(of_cupy, allowed, monkeypatch):
-    monkeypatch.setattr(cublas, "_library", lambda xp: None)
+    monkeypatch.setattr(cublas, "library_of", lambda xp: None)
     assert product(allow_tf32=allowed) == [[2 * (ROUNDED if allowed else ONE)] * 2] * 2
-    assert of_cupy[:1] == ([tf32._TF32] if allowed else [])
+    assert of_cupy[:1] == ([tf32.TF32] if allowed else [])
 
 
 @pytest.mark.emulated
@@ -72,12 +73,12 @@ def test_an_error_resets_it(of_cupy):
     workspace.create_net(net, allow_tf32=True)
     with pytest.raises(NetError, match="are infinite or NaN"):
         workspace.run_net("net")
-    assert of_cupy[0] == tf32._TF32
+    assert of_cupy[0] == tf32.TF32
 
 
 @pytest.mark.emulated
 def test_a_gpu_without_it(monkeypatch):
-    monkeypatch.setattr(tf32, "_FIRST", 91)
+    monkeypatch.setattr(tf32, "FIRST", 91)
     assert not has_tf32(0)
     assert product(allow_tf32=True) == [[2 * ONE] * 2] * 2
 

@@ -24,6 +24,7 @@ from netbuilder.optimizers import build_adam, build_sgd
 from netbuilder.proto import PROTO_CUDA, BlobError, NetError, ParseError, TensorProtos
 from netbuilder.runtime import Workspace, random_state
 from parallel_models import OPTIMIZERS, distance, no_input, parallelize
+from toy_models import mlp, scaled_loss
 
 STEPS = 3
 
@@ -32,14 +33,7 @@ def rich(model, loss_scale, classes=4):
     """Two layers with normalization and dropout: data (N, 6), label (N,)."""
     x = brew.spatial_bn(model, brew.fc(model, "data", "fc1", 6, 8), "bn", 8, is_test=False)
     x = brew.dropout(model, brew.relu(model, x, "relu"), "drop", ratio=0.5, is_test=False)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, classes), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
-def plain(model, loss_scale):
-    x = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "fc1")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc2", 8, classes), loss_scale)
 
 
 def batch(step):
@@ -148,9 +142,9 @@ def test_saving_changes_nothing(tmp_path):
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 3), (4, 2)])
 def test_another_number_of_devices(before, after, tmp_path):
-    whole = Training(range(before), plain, OPTIMIZERS["adam"]).run(*range(2 * STEPS))
-    Training(range(before), plain, OPTIMIZERS["adam"]).run(*range(STEPS)).save(tmp_path / "c")
-    resumed = Training(range(1, after + 1), plain, OPTIMIZERS["adam"], seed=8)
+    whole = Training(range(before), mlp, OPTIMIZERS["adam"]).run(*range(2 * STEPS))
+    Training(range(before), mlp, OPTIMIZERS["adam"]).run(*range(STEPS)).save(tmp_path / "c")
+    resumed = Training(range(1, after + 1), mlp, OPTIMIZERS["adam"], seed=8)
     resumed.load(tmp_path / "c")
     got, want = resumed.checkpointed(), read_checkpoint(tmp_path / "c").blobs
     assert_equal(got, dict(want))
@@ -194,7 +188,7 @@ def test_a_model_without_replicas_and_back(tmp_path):
 def test_from_gpus_to_the_cpu(two_gpus, tmp_path):
     model = ModelHelper("net")
     record = parallel.Parallelize_GPU(
-        model, no_input, plain, optimizer_builder_fun=OPTIMIZERS["momentum"], devices=[0, 1]
+        model, no_input, mlp, optimizer_builder_fun=OPTIMIZERS["momentum"], devices=[0, 1]
     )
     on_gpu = Training.__new__(Training)
     on_gpu.model, on_gpu.record, on_gpu.workspace = model, record, Workspace(seed=3)
@@ -202,7 +196,7 @@ def test_from_gpus_to_the_cpu(two_gpus, tmp_path):
     parallel.RunInitNet(model, workspace=on_gpu.workspace)
     saved = on_gpu.run(*range(STEPS)).save(tmp_path / "c")
     assert not [name for name in saved.blobs if "gpu" in name]
-    on_cpu = Training((0,), plain, seed=1)
+    on_cpu = Training((0,), mlp, seed=1)
     on_cpu.load(tmp_path / "c")
     on_cpu.run(STEPS)
     on_gpu.run(STEPS)
@@ -223,14 +217,14 @@ def test_another_number_of_gpus(four_gpus, before, after, tmp_path):
         made = Training.__new__(Training)
         made.model, made.workspace = ModelHelper("net"), Workspace(seed=3)
         made.record = parallel.Parallelize_GPU(
-            made.model, no_input, plain, optimizer_builder_fun=OPTIMIZERS["adam"], devices=list(range(count))
+            made.model, no_input, mlp, optimizer_builder_fun=OPTIMIZERS["adam"], devices=list(range(count))
         )
         made.feed(0)
         parallel.RunInitNet(made.model, workspace=made.workspace)
         return made
 
     saved = on_gpus(before).run(*range(STEPS)).save(tmp_path / "c")
-    resumed, want = on_gpus(after), Training((0,), plain, OPTIMIZERS["adam"])
+    resumed, want = on_gpus(after), Training((0,), mlp, OPTIMIZERS["adam"])
     for each in (resumed, want):
         each.load(tmp_path / "c")
         assert_equal(each.checkpointed(), dict(saved.blobs))
@@ -263,8 +257,7 @@ def test_tables_outside_of_replicas_are_stored_once(tmp_path):
 
         def forward(model, loss_scale):
             rows = model.net.Gather([table, "indices"], "rows")
-            _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "fc", 6, 4), "label"], ["softmax", "loss"])
-            return [model.Scale(loss, scale=loss_scale)]
+            return scaled_loss(model, brew.fc(model, rows, "fc", 6, 4), loss_scale)
 
         record = parallel.Parallelize_CPU(
             model, no_input, forward, optimizer_builder_fun=OPTIMIZERS["adagrad"], devices=[0, 1]
@@ -290,16 +283,16 @@ def test_tables_outside_of_replicas_are_stored_once(tmp_path):
 
 
 def test_shared_parameters(tmp_path):
-    whole = Training(forward=plain, shared_model=True).run(0, 1)
-    Training(forward=plain, shared_model=True).run(0).save(tmp_path / "c")
-    resumed = Training(forward=plain, shared_model=True, seed=1)
+    whole = Training(forward=mlp, shared_model=True).run(0, 1)
+    Training(forward=mlp, shared_model=True).run(0).save(tmp_path / "c")
+    resumed = Training(forward=mlp, shared_model=True, seed=1)
     resumed.load(tmp_path / "c")
     assert_equal(resumed.run(1).values(), whole.values())
 
 
 def test_replicas_get_their_copies_in_the_same_order_in_all_processes():
     """It does not depend on the hashes of texts, which differ."""
-    model, record = parallelize([0, 1], plain)
+    model, record = parallelize([0, 1], mlp)
     blobs = checkpoint_blobs(model)
     names = [*blobs.names]
     assert [name for name in blobs.replicated(names) if name in record.parameters] == sorted(record.parameters)
@@ -413,12 +406,11 @@ def test_fine_tuning_to_another_number_of_classes(tmp_path):
 
 
 def test_renamed_and_omitted(tmp_path):
-    Training(forward=plain).run(0).save(tmp_path / "c")
+    Training(forward=mlp).run(0).save(tmp_path / "c")
 
     def renamed(model, loss_scale):
         x = brew.relu(model, brew.fc(model, "data", "base/fc1", 6, 8), "base/fc1")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, x, "fc2", 8, 4), loss_scale)
 
     training = Training(forward=renamed)
     report = training.load(
@@ -430,7 +422,7 @@ def test_renamed_and_omitted(tmp_path):
 
 
 def test_a_load_of_all_warns_of_nothing(tmp_path, capsys):
-    training = Training(forward=plain)
+    training = Training(forward=mlp)
     training.save(tmp_path / "c")
     training.load(tmp_path / "c")
     training.load(tmp_path / "c", parameters_only=True)
@@ -476,8 +468,8 @@ def test_damaged_files_change_nothing(tmp_path):
 
 
 def test_models_that_are_not_initialized(tmp_path):
-    Training(forward=plain).save(tmp_path / "c")
-    model, _ = parallelize([0, 1], plain)
+    Training(forward=mlp).save(tmp_path / "c")
+    model, _ = parallelize([0, 1], mlp)
     for call in (save_checkpoint, load_checkpoint):
         with pytest.raises(
             BlobError, match="cpu_0/fc1_b, cpu_0/fc1_w.* have no value in the workspace; run the model's init net"
@@ -492,8 +484,7 @@ def test_two_blobs_of_one_name():
 
     def forward(model, loss_scale):
         x = brew.fc(model, "data", "fc", 6, 4)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     parallel.Parallelize_CPU(model, no_input, forward, optimizer_builder_fun=OPTIMIZERS["sgd"], devices=[0])
     with pytest.raises(NetError, match="'cpu_0/fc_w' and 'fc_w' would both be stored as 'fc_w'"):
@@ -505,10 +496,9 @@ def test_a_checkpoint_of_another_net_is_refused(tmp_path, options):
     """Only its counter of iterations has the name of a blob of the model."""
 
     def other(model, loss_scale):
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "head", 6, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, "data", "head", 6, 4), loss_scale)
 
-    Training(forward=plain).run(0).save(tmp_path / "c")
+    Training(forward=mlp).run(0).save(tmp_path / "c")
     training = Training(forward=other)
     before = training.values()
     with pytest.raises(NetError, match="matches no parameter of model 'net'; nothing is loaded:\n  - head_b: the che"):

@@ -90,12 +90,12 @@ def test_each_thread_gets_its_own_answers(kind):
 
 
 def seats(predictor):
-    return predictor._pool._seats
+    return predictor.pool.seats
 
 
 def hold(predictor, count):
     """Take seats of the pool, as if that many threads were running; return a function that gives them back."""
-    pool = predictor._pool if isinstance(predictor, Predictor) else predictor._pool[1]
+    pool = predictor.pool if isinstance(predictor, Predictor) else predictor._pool[1]
     taken = []
     for _ in range(count):
         taken.append(pool.take())
@@ -115,8 +115,8 @@ def test_threads_share_the_parameters_and_their_copies():
     for other in others:
         assert other.find("w") is first.find("w") and other.find("x") is not first.find("x")
         assert other.arena is not first.arena
-    copies = [copied.copy for seat in seats(predictor) for plan in seat.workspace.net("net")._plans.get(0, ())
-              for copied in plan._constant_copies]  # fmt: skip
+    copies = [copied.copy for seat in seats(predictor) for plan in seat.workspace.net("net").plans
+              for copied in plan.constant_copies]  # fmt: skip
     made = {id(copy) for copy in copies}
     assert len(copies) == 2 * len(made)  # two of the three workspaces have run, on the same copies
 
@@ -154,26 +154,26 @@ def waiting_thread(pool):
 
     thread = threading.Thread(target=work)
     thread.start()
-    wait_until(lambda: pool._waiting)
-    return thread, pool._waiting[0], done
+    wait_until(lambda: pool.waiting)
+    return thread, pool.waiting[0], done
 
 
 def test_a_thread_that_was_overtaken_is_handed_the_next_seat():
-    pool = Predictor(*nets(), threads=1)._pool
+    pool = Predictor(*nets(), threads=1).pool
     mine = pool.take()
     thread, waiter, done = waiting_thread(pool)
-    with pool._guard:
+    with pool.guard:
         waiter.wake()
     wait_until(lambda: waiter.overtaken)
     pool.give_back(mine)
     assert mine.thread == thread.ident and pool._free(first=False) is None
     done.set()
     join_all(thread)
-    assert pool.take() is mine and not pool._waiting
+    assert pool.take() is mine and not pool.waiting
 
 
 def test_two_seats_that_are_given_back_together_wake_two_threads():
-    pool = Predictor(*nets(), threads=2)._pool
+    pool = Predictor(*nets(), threads=2).pool
     taken = [pool.take()]
     taken[0].thread = -1  # of another thread
     taken.append(pool.take())
@@ -182,11 +182,11 @@ def test_two_seats_that_are_given_back_together_wake_two_threads():
         waiting.append(waiting_thread(pool))
     for seat in taken:
         pool.give_back(seat)
-    wait_until(lambda: len(pool._waiting) == 1)
+    wait_until(lambda: len(pool.waiting) == 1)
     for _, _, done in waiting:
         done.set()
     join_all(*(thread for thread, _, _ in waiting))
-    assert not pool._waiting and not any(seat.lock.locked() for seat in pool._seats)
+    assert not pool.waiting and not any(seat.lock.locked() for seat in pool.seats)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
@@ -194,7 +194,7 @@ def test_a_wait_that_is_interrupted_leaves_the_seat_to_others():
     def interrupt(*_):
         raise InterruptedError
 
-    pool = Predictor(*nets(), threads=1)._pool
+    pool = Predictor(*nets(), threads=1).pool
     before = signal.signal(signal.SIGALRM, interrupt)
     seat = pool.take()
     seat.thread = -1
@@ -204,23 +204,23 @@ def test_a_wait_that_is_interrupted_leaves_the_seat_to_others():
             pool.take()
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert not pool._waiting
+    assert not pool.waiting
     pool.give_back(seat)
     assert pool.take() is seat
 
 
 def test_a_seat_that_cannot_be_made_is_made_by_the_next_thread():
     predictor = Predictor(*nets(), threads=2)
-    pool, create = predictor._pool, predictor._pool._create
+    pool, create = predictor.pool, predictor.pool.create_net
 
     def fail(workspace):
         raise MemoryError
 
     release = hold(predictor, 1)
-    pool._create = fail
+    pool.create_net = fail
     with pytest.raises(MemoryError):
         call(predictor, random(1, 3, 6, 6))
-    pool._create = create
+    pool.create_net = create
     call(predictor, random(1, 3, 6, 6))
     release()
     assert len(seats(predictor)) == 2
@@ -357,13 +357,13 @@ def test_a_predictor_that_is_pickled_gives_the_same_answers():
     x = random(2, 3, 6, 6)
     assert np.array_equal(call(copy, x), call(predictor, x))
     assert (copy.inputs, copy.outputs, copy.workspace.threads) == (predictor.inputs, predictor.outputs, 1)
-    assert copy._pool.limit == 2
+    assert copy.pool.limit == 2
 
 
 def test_a_predictor_is_loaded_for_a_number_of_threads(tmp_path):
     _, net = nets()
     save_predictor(tmp_path, net, WEIGHTS, inputs=["x"])
-    assert load_predictor(tmp_path, threads=3)._pool.limit == 3
+    assert load_predictor(tmp_path, threads=3).pool.limit == 3
     with pytest.raises(NetError, match="threads must be a whole number"):
         load_predictor(tmp_path, threads=0)
 

@@ -140,7 +140,7 @@ def test_batches_in_turn_and_inputs_that_change(tmp_path, saved):
 def test_weights_are_not_reordered_in_each_run(tmp_path, saved):
     predictor = load_predictor(tmp_path / "p", workspace=Workspace(threads=1))
     predictor.run(data=saved.x)
-    (plan,) = predictor.workspace.net(predictor.net.name)._plans[0]
+    (plan,) = predictor.workspace.net(predictor.net.name).plans
     moved = {value.name for step in plan.steps if step.moves for value in step.inputs}
     assert not moved & {name for name in predictor.net.external_input if name != "data"}
 

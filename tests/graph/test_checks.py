@@ -21,6 +21,7 @@ from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.proof.table import MODELS
 from netbuilder.tools.training.nets import NETS, add_net
 from process_training import CASES, build_case
+from toy_models import layers, scaled_loss, softmax_loss
 
 
 def net_of(*ops, inputs=("x",), outputs=(), name="planted"):
@@ -304,17 +305,16 @@ class TestRaces:
         assert only(check_net(net_of(fill, fill)), Rule.RACE).index == 1
 
 
+def no_input(model):
+    pass
+
+
 def data_parallel(update=lambda model: build_sgd(model, 0.1), devices=2, **options):
     """Return a model with two layers over CPU devices, and the shapes of its inputs."""
 
-    def forward(model, loss_scale):
-        x = brew.relu(model, brew.fc(model, "data", "fc1", 5, 4), "relu1")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 4, 3), "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
-
     model = ModelHelper("parallel")
     record = Parallelize_CPU(
-        model, lambda model: None, forward, optimizer_builder_fun=update, devices=list(range(devices)), **options
+        model, no_input, layers(5, 4, 3), optimizer_builder_fun=update, devices=list(range(devices)), **options
     )
     shapes = {"data": (6, 5), "label": (6,)}
     return model, {scope + name: shape for scope in record.devices.scopes for name, shape in shapes.items()}
@@ -444,8 +444,7 @@ class TestUpdates:
 
     def test_two_optimizers_on_one_device(self):
         model = ModelHelper("one")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 3, 2), "label"], ["softmax", "loss"])
-        model.AddGradientOperators([loss])
+        model.AddGradientOperators([softmax_loss(model, brew.fc(model, "data", "fc", 3, 2))])
         build_sgd(model, 0.1)
         assert not check_net(model.net, init_net=model.param_init_net)
         model.net.updates_as_in_caffe2 = True  # a net of a script of Caffe2, where a second update is no error
@@ -480,8 +479,7 @@ class TestUpdates:
     def test_a_frozen_parameter_is_no_finding(self):
         def forward(model, loss_scale):
             x = model.net.StopGradient(brew.fc(model, "data", "frozen", 5, 4), "stopped")
-            _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 3), "label"], ["softmax", "loss"])
-            return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+            return scaled_loss(model, brew.fc(model, x, "fc", 4, 3), loss_scale)
 
         model = ModelHelper("frozen")
         Parallelize_CPU(
@@ -500,10 +498,6 @@ class TestUpdatesInside:
     def built(self, *updates, gradient=None, branches=("then_net",)):
         """A model over two devices whose update is an If with so many updates of each parameter in each branch."""
 
-        def forward(model, loss_scale):
-            _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 5, 3), "label"], ["softmax", "loss"])
-            return [model.net.Scale(loss, "scaled", scale=loss_scale)]
-
         def update(model):
             for param in model.GetParams():
                 blobs = [str(param), "one", gradient or str(model.param_to_grad[param]), "rate"]
@@ -514,7 +508,7 @@ class TestUpdatesInside:
                 model.net.extend_ops([make_op("If", ["condition", *blobs], [str(param)], **nets)])
 
         model = ModelHelper("branches")
-        Parallelize_CPU(model, lambda model: None, forward, update, devices=[0, 1])
+        Parallelize_CPU(model, no_input, layers(5, 3), update, devices=[0, 1])
         return model.net.Proto()
 
     def found(self, net):
@@ -532,9 +526,9 @@ class TestUpdatesInside:
 
     def test_in_a_branch_and_after_it(self):
         net = self.built(1)
-        net.op.append(make_op("WeightedSum", ["cpu_1/fc_w", "one", "cpu_1/fc_w_grad", "rate"], ["cpu_1/fc_w"]))
+        net.op.append(make_op("WeightedSum", ["cpu_1/fc1_w", "one", "cpu_1/fc1_w_grad", "rate"], ["cpu_1/fc1_w"]))
         found = only(self.found(net), Rule.UPDATED_TWICE)
-        assert (found.blob, found.index, found.net) == ("cpu_1/fc_w", len(net.op) - 1, net.name)
+        assert (found.blob, found.index, found.net) == ("cpu_1/fc1_w", len(net.op) - 1, net.name)
 
     def test_not_at_all(self):
         net = self.built(0)
@@ -542,15 +536,15 @@ class TestUpdatesInside:
             if op.type == "If":
                 del op.output[:]
         blobs = {finding.blob for finding in check_net(net) if finding.rule is Rule.NOT_UPDATED}
-        assert blobs == {f"cpu_{device}/fc_{name}" for device in (0, 1) for name in "wb"}
+        assert blobs == {f"cpu_{device}/fc1_{name}" for device in (0, 1) for name in "wb"}
 
     def test_without_a_reduction(self):
         net = without(
-            self.built(1), lambda op: op.type == "Sum" and op.input[:] == ["cpu_0/fc_w_grad", "cpu_1/fc_w_grad"]
+            self.built(1), lambda op: op.type == "Sum" and op.input[:] == ["cpu_0/fc1_w_grad", "cpu_1/fc1_w_grad"]
         )
-        found = self.found(without(net, lambda op: op.type == "Copy" and op.input[0] == "cpu_0/fc_w_grad"))
+        found = self.found(without(net, lambda op: op.type == "Copy" and op.input[0] == "cpu_0/fc1_w_grad"))
         assert [(each.rule, each.net, each.blob) for each in found] == [
-            (Rule.UNREDUCED_GRADIENT, "then_net", f"cpu_{device}/fc_w_grad") for device in (0, 1)
+            (Rule.UNREDUCED_GRADIENT, "then_net", f"cpu_{device}/fc1_w_grad") for device in (0, 1)
         ]
 
 

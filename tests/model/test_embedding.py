@@ -10,6 +10,7 @@ from netbuilder.parallel import Parallelize_CPU, RunInitNet, RunNet
 from netbuilder.proto import ArgumentError
 from netbuilder.runtime import Workspace
 from parallel_models import distance, no_input
+from toy_models import scaled_loss
 
 INDICES, LENGTHS, WEIGHTS = np.int32([4, 0, 4, 1]), np.int32([3, 0, 1]), np.float32([1, -2, 0.5, 3])
 
@@ -59,8 +60,7 @@ def test_equal_over_devices():
         one = brew.embedding(model, "i", "one", 5, 3)
         other = brew.embedding(model, "i", "other", table="one_w")
         scores = brew.fc(model, brew.concat(model, [one, other], "x"), "scores", 6, 4)
-        _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, scores, loss_scale)
 
     found = []
     for count in (1, 2, 4):

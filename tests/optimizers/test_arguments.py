@@ -12,7 +12,7 @@ from netbuilder.caffe2.python.model_helper import ModelHelper as CompatibleModel
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.updates.rate_policies import POLICIES
 from netbuilder.optimizers import OPTIMIZERS, EarlyStopping, add_moving_averages, add_weight_decay, build_optimizer
-from netbuilder.optimizers.learning_rate import _NEEDED
+from netbuilder.optimizers.learning_rate import NEEDED
 from netbuilder.proto import NetError
 from netbuilder.proto.numbers import check_flags, check_numbers, check_whole_numbers
 
@@ -107,7 +107,7 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies(policy):
-    whole = {name: ARGUMENTS[name] for name in _NEEDED.get(policy, ())}
+    whole = {name: ARGUMENTS[name] for name in NEEDED.get(policy, ())}
     optimizers.check_policy(0.1, policy, whole)
     prefixed = {f"sub_policy_0_{name}": value for name, value in whole.items()}
     optimizers.check_policy(0.1, "composite", {"sub_policy_num_iters": [3], "sub_policy_0_policy": policy, **prefixed})

@@ -16,6 +16,7 @@ from netbuilder.optimizers import (
 from netbuilder.parallel import Parallelize
 from netbuilder.proto import ArgumentError, GradientError, ShapeError, TensorProto
 from netbuilder.runtime import Workspace
+from toy_models import scaled_loss, softmax_loss
 
 BATCH, STEPS = 50, 100
 FIRST = 1000  # images to train with; the others test
@@ -46,8 +47,7 @@ def convnet(model, initializer=None, is_test=False):
 def trained(initializer, build):
     """Return the workspace of a trained net, and its share of right answers on images that it has not seen."""
     model = ModelHelper("train")
-    _, loss = model.net.SoftmaxWithLoss([convnet(model, initializer), "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, convnet(model, initializer))])
     build(model, 0.05, momentum=0.9, policy="step", stepsize=60, gamma=0.1)  # it settles in the end
     test = ModelHelper("test", init_params=False)
     test.net.Softmax(convnet(test, initializer, is_test=True), "answer")
@@ -173,8 +173,7 @@ def test_replicas_agree_with_one_device():
         brew.conv(model, half, "conv", 1, 4, 3, **given)
         brew.fc(model, brew.relu(model, "conv", "conv"), "fc", 4 * 36, 5, **given)
         single = model.net.HalfToFloat("fc", "single")
-        _, loss = model.net.SoftmaxWithLoss([single, "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, single, loss_scale)
 
     found = []
     for count in (1, 2, 4):

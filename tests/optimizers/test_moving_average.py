@@ -8,13 +8,13 @@ from netbuilder.optimizers import add_moving_averages, build_sgd, moving_average
 from netbuilder.parallel import GetCheckpointParams, Parallelize_CPU, Parallelize_GPU, RunInitNet, RunNet, feed_shares
 from netbuilder.proto import PROTO_CUDA, ArgumentError, NetError
 from netbuilder.runtime import Workspace
+from toy_models import scaled_loss
 
 
 def forward(model, loss_scale=1.0):
     normal = brew.spatial_bn(model, "data", "bn", 3, is_test=False)
     scores = brew.fc(model, normal, "scores", 3 * 4, 2)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+    return scaled_loss(model, scores, loss_scale)
 
 
 def batch(rng):

@@ -5,11 +5,12 @@ import pytest
 
 from house import ROOT
 from netbuilder import optimizers
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import ModelHelper
 from netbuilder.optimizers import OPTIMIZERS, EarlyStopping, build_optimizer, optimizer_by_name
 from netbuilder.parallel import Parallelize_CPU, RunInitNet, RunNet, feed_shares
 from netbuilder.proto import ArgumentError
 from netbuilder.runtime import Workspace
+from toy_models import layers
 
 
 def test_every_optimizer_has_a_name():
@@ -21,21 +22,14 @@ def test_every_optimizer_has_a_name():
     assert [name for name, about in OPTIMIZERS.items() if not about.half and f"`{name}`" not in page] == []
 
 
-def forward(model, loss_scale):
-    scores = brew.fc(model, brew.relu(model, brew.fc(model, "data", "hidden", 5, 8), "active"), "scores", 8, 3)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    return [model.net.Scale(loss, "scaled", scale=loss_scale)]
-
-
 def trained(name, devices):
     model, workspace = ModelHelper("named"), Workspace(seed=1)
 
     def update(model):
         build_optimizer(model, optimizer_by_name(name, policy="fixed"))
 
-    Parallelize_CPU(
-        model, lambda model: None, forward, optimizer_builder_fun=update, devices=range(devices), weighted_shares=True
-    )
+    options = {"devices": range(devices), "weighted_shares": True}
+    Parallelize_CPU(model, lambda model: None, layers(5, 8, 3), optimizer_builder_fun=update, **options)
     rng, losses = np.random.default_rng(0), []
     labels = rng.integers(0, 3, 12).astype(np.int32)
     data = (rng.standard_normal((3, 5))[labels] + 0.1 * rng.standard_normal((12, 5))).astype(np.float32)
@@ -45,7 +39,7 @@ def trained(name, devices):
             RunInitNet(model, workspace=workspace)
         RunNet(model, workspace=workspace)
         losses.append(np.mean([workspace.fetch(f"cpu_{k}/loss") for k in range(devices)]))
-    return losses, {name: workspace.fetch(f"cpu_0/{name}") for name in ("hidden_w", "scores_w", "scores_b")}
+    return losses, {name: workspace.fetch(f"cpu_0/{name}") for name in ("fc1_w", "fc2_w", "fc2_b")}
 
 
 @pytest.mark.one_in(6)

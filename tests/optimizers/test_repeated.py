@@ -14,6 +14,7 @@ from netbuilder.optimizers.optimizer import reset_optimizer_instance_count
 from netbuilder.parallel import Parallelize_CPU
 from netbuilder.proto import ArgumentError, GradientError
 from netbuilder.zoo.resnet import create_resnet50
+from toy_models import softmax_loss
 
 LAYERS = 6
 
@@ -35,8 +36,7 @@ def sparse_layers(model, loss_scale):
 
 def resnet(model, loss_scale):
     scores = create_resnet50(model, "data", 3, 10, no_loss=True, no_bias=True)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+    return [model.net.Scale(softmax_loss(model, scores), "scaled", scale=loss_scale)]
 
 
 def built(update, forward=layers, devices=2, first=lambda model: None):
@@ -65,19 +65,19 @@ def appended(monkeypatch):
     """The updates that were made again for other parameters."""
     calls = []
 
-    def watched(self, blobs, append=module._Update.append):
+    def watched(self, blobs, append=module.Update.append):
         if (names := append(self, blobs)) is not None:
             calls.append(blobs)
         return names
 
-    monkeypatch.setattr(module._Update, "append", watched)
+    monkeypatch.setattr(module.Update, "append", watched)
     return calls
 
 
 def both(monkeypatch, *args, **kwargs):
     repeated = built(*args, **kwargs)
     with monkeypatch.context() as without:
-        without.setattr(module._Update, "append", lambda self, blobs: None)
+        without.setattr(module.Update, "append", lambda self, blobs: None)
         assert built(*args, **kwargs) == repeated
 
 
@@ -199,5 +199,5 @@ def test_names_of_parameters_that_are_parts_of_others(names, monkeypatch):
         return str(model.net.Proto()), str(model.param_init_net.Proto().op)
 
     repeated = text()
-    monkeypatch.setattr(module._Update, "append", lambda self, blobs: None)
+    monkeypatch.setattr(module.Update, "append", lambda self, blobs: None)
     assert text() == repeated

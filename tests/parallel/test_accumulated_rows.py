@@ -11,6 +11,7 @@ from netbuilder.runtime import Workspace
 from on_gpu import CLOSE
 from parallel.test_sparse import COLUMNS, OPTIMIZERS, ROWS, forward, make_table, parallelized
 from parallel_models import distance, no_input
+from toy_models import scaled_loss
 
 FLOAT32 = 1e-5
 SAMPLES = 12
@@ -104,8 +105,7 @@ def both_uses(table):
         own = make_table(model)
         rows = model.net.Gather([own, "first"], "rows")
         scores = model.net.MatMul([rows, own], "scores", trans_b=1)
-        _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, scores, loss_scale)
 
     return build
 
@@ -126,8 +126,7 @@ def bags(table):
             model.net.Transpose(model.net.Gather([tables[1], "pairs"], "rows"), "turned", axes=[1, 0, 2]), "word_sums"
         )
         x = model.net.Concat([sums, words], ["x", "x_split"], axis=1)[0]
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 2 * COLUMNS, 4), "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, x, "fc", 2 * COLUMNS, 4), loss_scale)
 
     return build
 
@@ -145,8 +144,7 @@ def test_indices_of_several_axes():
 def ragged(table):
     def build(model, loss_scale):
         sums = model.net.SparseLengthsSum([make_table(model), "bags", "lengths"], "sums")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, sums, "fc", COLUMNS, 4), "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, sums, "fc", COLUMNS, 4), loss_scale)
 
     return build
 
@@ -205,8 +203,7 @@ def test_the_parts_and_what_is_kept():
 def test_tables_of_unknown_shape():
     def build(model, loss_scale):
         table = model.create_param("table", [ROWS, 4], brew_from("given"))
-        _, loss = model.net.SoftmaxWithLoss([model.net.Gather([table, "first"], "rows"), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, model.net.Gather([table, "first"], "rows"), loss_scale)
 
     def brew_from(blob):
         class Given:

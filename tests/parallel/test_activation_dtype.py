@@ -10,7 +10,8 @@ from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, convnet, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import convnet
 
 
 def asked(net):

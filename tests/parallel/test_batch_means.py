@@ -504,14 +504,41 @@ def test_a_script_that_divides_itself_is_warned(text):
     build_case(build, [0, 1], combine_means=False)
 
 
-def test_a_mean_that_a_script_multiplies_by_its_weights_again_stays_that_of_the_share():
-    def total(model):
-        loss = softmax_with_loss()(model)
-        return model.net.Mul([loss, model.net.SumElements("weight", "weights")], "total")
+def summed_again(model):
+    """A mean, and the same times the sum of the weights that it is divided by, as translators have it."""
+    loss = softmax_with_loss()(model)
+    return loss, model.net.Mul([loss, model.net.SumElements("weight", "weights")], "total")
 
-    with pytest.warns(UserWarning, match="Mul 'cpu_0/total'"):
-        ops = build_case(total, [0, 1])[0].net.Proto().op
+
+def test_a_mean_that_a_script_multiplies_by_its_weights_again_stays_that_of_the_share():
+    with pytest.warns(UserWarning, match="Mul 'cpu_0/total', at .*, is a sum over samples; scale it"):
+        ops = build_case(lambda model: summed_again(model)[1], [0, 1])[0].net.Proto().op
     assert "WholeBatchMean" not in {op.type for op in ops}
+
+
+def test_such_a_sum_scaled_by_the_number_of_samples_is_not_warned_of():
+    def train(devices):
+        def build(model):
+            return model.net.Scale(summed_again(model)[1], "of_number", scale=0.1 * devices)
+
+        model, record = build_case(build, range(devices), weighted_shares=False)
+        workspace = Workspace(seed=5)
+        for step, batch in enumerate(batches(sizes=(6, 12, 6))):
+            for name in inputs_of(model, record):
+                for blob, part in zip(record.devices.copies(name), np.split(batch[name], devices)):
+                    workspace.feed(blob, part)
+            if not step:
+                parallel.RunInitNet(model, workspace=workspace)
+            parallel.RunNet(model, workspace=workspace)
+        return [workspace.fetch(record.blobs(name)[0]) for name in record.parameters]
+
+    for devices in (2, 3):
+        assert distance(train(devices), train(1)) < 1e-5
+
+
+def test_a_mean_that_is_a_loss_and_multiplied_by_its_weights_is_warned_of():
+    with pytest.warns(UserWarning, match="Mul 'cpu_0/total', at .*, multiplies the mean of a share by its own divisor"):
+        build_case(lambda model: summed_again(model)[0], [0, 1])
 
 
 def test_a_metric_that_is_not_linear_does_not_change_the_loss():

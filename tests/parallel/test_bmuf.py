@@ -17,8 +17,9 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.proto import PROTO_CUDA, BlobError, NetError
 from netbuilder.runtime import Workspace
-from parallel_models import distance, mlp, no_input, train
+from parallel_models import distance, no_input, train
 from structure import differences
+from toy_models import mlp, softmax_loss
 
 RATE, STEPS, FEATURES, CLASSES, BATCH = 0.5, 3, 5, 4, 6
 
@@ -64,14 +65,14 @@ def momentum_sgd(model):
 
 
 def regression(model, loss_scale):
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", FEATURES, CLASSES), "label"], ["softmax", "loss"])
+    loss = softmax_loss(model, brew.fc(model, "data", "fc", FEATURES, CLASSES))
     return [loss]
 
 
 def normalized(model, loss_scale):
     x = brew.spatial_bn(model, "data", "bn", 3, is_test=False)
     x = brew.relu(model, brew.conv(model, x, "conv", 3, 4, kernel=3), "relu")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4 * 36, CLASSES), "label"], ["softmax", "loss"])
+    loss = softmax_loss(model, brew.fc(model, x, "fc", 4 * 36, CLASSES))
     return [loss]
 
 

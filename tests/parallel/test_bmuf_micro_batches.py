@@ -10,7 +10,8 @@ from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.not_finite import NotFiniteError
-from parallel_models import distance, mlp, no_input
+from parallel_models import distance, no_input
+from toy_models import mlp, softmax_loss
 
 SAMPLES, STEPS, BLOCK = 24, 8, 3
 OPTIMIZERS = {
@@ -32,7 +33,7 @@ def embedding(model, loss_scale):
 
 def mlp_of(model, x):
     scores = brew.fc(model, x, "scores", 6, 4)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
+    loss = softmax_loss(model, scores)
     return [loss]
 
 

@@ -21,6 +21,7 @@ from netbuilder.parallel import (
 from netbuilder.proto import DistributedError, NetError
 from netbuilder.runtime.execute import default
 from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import scaled_loss
 
 SAMPLES, WIDTH = 512, 48
 RNG = np.random.default_rng(0)
@@ -55,8 +56,7 @@ class Attempts:
             x = "data"
             for layer in range(5):  # without a kink, at which rounding would decide
                 x = model.net.Tanh(brew.fc(model, x, f"fc{layer}", WIDTH, WIDTH), f"tanh{layer}")
-            _, loss = model.net.SoftmaxWithLoss([self.extra(model, x), "label"], ["softmax", "loss"])
-            return [model.Scale(loss, scale=scale)]
+            return scaled_loss(model, self.extra(model, x), scale)
 
         model = ModelHelper("split")
         Parallelize_CPU(

@@ -7,7 +7,8 @@ import pytest
 from cost import cpu_seconds
 from netbuilder import parallel
 from netbuilder.model import ModelHelper
-from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
+from parallel_models import OPTIMIZERS, no_input, parallelize
+from toy_models import mlp
 
 
 def per_operator(count):

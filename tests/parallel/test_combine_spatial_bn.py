@@ -10,8 +10,9 @@ from netbuilder.proto import NetError, ShapeError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.step_list import StepKind
-from parallel_models import OPTIMIZERS, Task, distance, mlp, no_input, parallelize, train
+from parallel_models import OPTIMIZERS, Task, distance, in_float64, no_input, parallelize, train
 from switches import single
+from toy_models import chain, mlp, scaled_loss
 
 COUNTS = [2, 3, 4, 8]
 COMBINED = {"combine_spatial_bn": True}
@@ -29,8 +30,7 @@ def convnet(model, loss_scale, *, is_test=False, order="NCHW"):
     y = brew.relu(model, conv(x, "conv2", 16), "conv2_bn")
     x = brew.relu(model, brew.sum(model, [x, conv(y, "conv3", 16)], "block"), "block")
     x = brew.average_pool(model, x, "pooled", kernel=4, order=order)
-    softmax, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 16, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc", 16, 4), loss_scale)
 
 
 def all_values(record, workspace, replica=-1):
@@ -59,13 +59,6 @@ def test_equals_one_device(devices):
 def test_channels_last():
     task = Task(lambda model, scale: convnet(model, scale, order="NHWC"), (24, 8, 8, 3), steps=3, options=COMBINED)
     assert distance(trained(range(3), task), trained([0], task)) < 1e-6
-
-
-def in_float64(workspace):
-    for name in workspace.blobs():
-        spec = workspace.spec(name)
-        if spec is not None and spec.dtype == np.float32:
-            workspace.feed(name, workspace.fetch(name).astype(np.float64))
 
 
 @pytest.mark.slow
@@ -153,18 +146,6 @@ def test_bfloat16(count):
     assert distance(got, one) < 0.03
 
 
-def chain(model, loss_scale):
-    """Convolutions, normalizations and Relus one after another."""
-    x, channels = "data", 3
-    for number in range(4):
-        x = brew.conv(model, x, f"conv{number}", channels, 32, kernel=3, pad=1, no_bias=1)
-        x = brew.relu(model, brew.spatial_bn(model, x, f"bn{number}", 32, is_test=False), f"relu{number}")
-        channels = 32
-    x = brew.average_pool(model, x, "pooled", kernel=8)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 32, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
 @pytest.mark.one_in(2)
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN, whose kernel computes a normalization again")
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
@@ -172,10 +153,10 @@ def test_under_a_memory_budget(net_type):
     """Activations are computed again from the statistics of the whole batch, equal to the bit."""
     options = {"net_type": net_type, "dynamic_memory_management": True}
     (want, _, _), (got, workspace, model) = (
-        fed(range(2), [48, 48], chain, **options, **more) for more in ({}, {"memory_budget": 0.8})
+        fed(range(2), [48, 48], chain(4, 32), **options, **more) for more in ({}, {"memory_budget": 0.8})
     )
     assert all(np.array_equal(a, b) for a, b in zip(got, want))
-    (plans,) = workspace.net(model.net.Name())._plans.values()
+    plans = workspace.net(model.net.Name()).plans
     again = [step for step in plans[-1].steps if step.kind is StepKind.RECOMPUTE]
     assert any(part.op_def.type == "SpatialBN" for step in again for part in step.node.parts)
 
@@ -184,7 +165,7 @@ def test_under_a_memory_budget(net_type):
 def test_kernels_are_fused_around_the_exchange():
     task = Task(convnet, (8, 3, 8, 8), steps=1, options={**COMBINED, "dynamic_memory_management": True})
     model, _, workspace = train(range(2), task=task)
-    (plans,) = workspace.net(model.net.Name())._plans.values()
+    plans = workspace.net(model.net.Name()).plans
     steps = [("+".join(part.op_def.type for part in step.node.parts), step.prepared.name) for step in plans[-1].steps
              if not step.moves]  # fmt: skip
     names = [name for name, _ in steps]
@@ -204,7 +185,7 @@ def test_the_fused_gradient_changes_nothing_but_rounding(options, observable):
     """Also where all gradients can be fetched: that of the Relu's input is the same to the bit in the first step."""
     found = []
     for without in ((), single("relu_gradient_stats")):
-        model, record = parallelize(range(2), chain, OPTIMIZERS["momentum"], **COMBINED, **options)
+        model, record = parallelize(range(2), chain(4, 32), OPTIMIZERS["momentum"], **COMBINED, **options)
         workspace, rng = Workspace(threads=2), np.random.default_rng(0)
         for scope in record.devices.scopes:
             workspace.feed(scope + "data", rng.normal(size=(4, 3, 8, 8)).astype(np.float32))

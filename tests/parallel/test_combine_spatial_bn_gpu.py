@@ -13,6 +13,7 @@ from netbuilder.runtime import Workspace
 from on_gpu import CLOSE, gpus, with_cudnn
 from parallel_models import OPTIMIZERS, distance, no_input
 from switches import single
+from toy_models import scaled_loss
 
 CHANNELS, SIDE = 8, 4
 COMBINED = {"combine_spatial_bn": True}
@@ -30,8 +31,7 @@ def convnet(model, loss_scale, order="NCHW"):
     y = conv(conv(x, "conv2", CHANNELS, relu=True, kernel=3, pad=1), "conv3", CHANNELS, kernel=3, pad=1)
     x = brew.relu(model, brew.sum(model, [y, conv(x, "shortcut", CHANNELS, kernel=1)], "block"), "block")
     x = brew.average_pool(model, x, "pooled", kernel=SIDE, order=order)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", CHANNELS, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc", CHANNELS, 4), loss_scale)
 
 
 NORMS = 4
@@ -161,7 +161,7 @@ def step(machine, model, workspace):
 
 def nccl_groups(workspace, model):
     """The blobs of the first GPU of each call of NCCL in a step."""
-    (plans,) = workspace.net(model.net.Name())._plans.values()
+    plans = workspace.net(model.net.Name()).plans
     return [
         [part.outputs[0] for part in step.node.parts]
         for plan in plans

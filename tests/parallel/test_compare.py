@@ -12,12 +12,9 @@ from netbuilder.proto import NetDef, NetError
 from netbuilder.runtime.execute.recorded_run import recorded
 from netbuilder.tools.proof.table import MODELS
 from parallel_models import OPTIMIZERS
+from toy_models import layers, scaled_loss
 
-
-def forward(model, loss_scale):
-    x = brew.relu(model, brew.fc(model, "data", "fc1", 5, 4), "relu1")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 4, 3), "label"], ["softmax", "loss"])
-    return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+FORWARD = layers(5, 4, 3)
 
 
 def batch_of_rows(rng):
@@ -38,7 +35,7 @@ class Side:
         devices,
         plant=lambda net: None,
         *,
-        build=forward,
+        build=FORWARD,
         batch=batch_of_rows,
         axes=None,
         parallel=None,
@@ -157,8 +154,7 @@ def test_statistics_of_each_device_differ_from_those_of_the_batch():
     def build(model, loss_scale):
         x = brew.spatial_bn(model, "data", "bn", 3, is_test=False)
         x = brew.fc(model, model.net.AveragePool(x, "pool", global_pooling=True), "fc", 3, 2)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     def batch(rng):
         return {"data": rng.standard_normal((6, 3, 4, 4), dtype=np.float32), "label": np.int32([0, 1] * 3)}
@@ -254,8 +250,7 @@ class TestValuesThatAreZero:
         x = brew.conv(model, x, "conv2", 8, 6, 1)  # the mean of what it makes is its bias
         x = brew.relu(model, brew.spatial_bn(model, x, "bn2", 6, is_test=False), "relu")
         x = brew.fc(model, model.net.AveragePool(x, "pool", global_pooling=True), "fc", 6, 2)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     @staticmethod
     def batch(rng):

@@ -14,6 +14,7 @@ from netbuilder.parallel import DataParallel, Parallelize_CPU, RunInitNet, RunNe
 from netbuilder.proto import ArgumentError, ShapeError, UsageError
 from netbuilder.proto.arguments import arguments, make_device_option
 from parallel_models import distance
+from toy_models import softmax_loss
 
 
 def scores(helper, image):
@@ -31,7 +32,7 @@ def normalized(helper, image):
 
 
 def mean_loss(helper, scores, label):
-    return helper.net.SoftmaxWithLoss([scores, label], ["softmax", "loss"])[1]
+    return softmax_loss(helper, scores, label)
 
 
 def sgd(helper):

@@ -6,6 +6,7 @@ import pytest
 from netbuilder import DataParallel, Workspace, brew
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.optimizers import build_sgd
+from toy_models import softmax_loss
 
 
 def scores(helper, image):
@@ -13,7 +14,7 @@ def scores(helper, image):
 
 
 def loss(helper, scores, label):
-    return helper.net.SoftmaxWithLoss([scores, label], ["softmax", "loss"])[1]
+    return softmax_loss(helper, scores, label)
 
 
 def train(devices, steps=3, **options):

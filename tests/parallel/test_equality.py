@@ -9,7 +9,8 @@ from netbuilder.graph import DeviceScope, GradientSlice, NameScope
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input, parallelize, train
+from parallel_models import OPTIMIZERS, Task, distance, in_float64, no_input, parallelize, train
+from toy_models import convnet, dropped, mlp, scaled_loss, softmax_loss
 
 COUNTS = [2, 3, 4, 8]
 FLOAT32, FLOAT64 = 1e-5, 1e-10
@@ -47,19 +48,11 @@ def test_reshapes_with_an_open_batch(shape):
     def reshaped(model, loss_scale):
         x = brew.reshape(model, brew.fc(model, "data", "fc1", 6, 8), "parts", shape=shape)
         x = brew.reshape(model, x, "rows", shape=[-1, 8])
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, x, "fc2", 8, 4), loss_scale)
 
     one = trained([0], task=Task(reshaped))
     for count in COUNTS:
         assert distance(trained(range(count), task=Task(reshaped)), one) < FLOAT32, count
-
-
-def in_float64(workspace):
-    for name in workspace.blobs():
-        spec = workspace.spec(name)
-        if spec is not None and spec.dtype == np.float32:
-            workspace.feed(name, workspace.fetch(name).astype(np.float64))
 
 
 @pytest.mark.one_in(2)
@@ -79,8 +72,7 @@ def looks_up(model, loss_scale):
     table = model.param_init_net.XavierFill([], "table", shape=[3, 6])
     model.AddParameter(table)
     x = model.net.Add(["data", model.net.Gather([table, indices], "rows")], "joined")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 6, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc", 6, 4), loss_scale)
 
 
 @pytest.mark.parametrize("forward", [mlp, looks_up])
@@ -162,13 +154,7 @@ def test_gradients_are_summed_once_and_equal_everywhere():
 
 
 def test_dropout_draws_by_the_sample_not_by_the_device():
-    def forward(model, loss_scale):
-        x = brew.fc(model, "data", "fc1", 6, 32)
-        x, _ = model.net.Dropout(x, ["dropped", "mask"], ratio=0.5, is_test=0)
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 32, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
-
-    task = Task(forward)
+    task = Task(dropped)
     one = trained([0], task=task)
     for count in COUNTS:
         assert distance(trained(range(count), task=task), one) < FLOAT32, count
@@ -193,7 +179,7 @@ def test_several_losses_and_outputs():
 
 def in_place(model, loss_scale):
     hidden = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "fc1")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, hidden, "fc2", 8, 4), "label"], ["softmax", "loss"])
+    loss = softmax_loss(model, brew.fc(model, hidden, "fc2", 8, 4))
     return [model.net.Scale(loss, "loss", scale=loss_scale)]
 
 
@@ -204,7 +190,7 @@ def test_a_loss_scaled_in_place(count):
 
 def test_a_loss_that_another_is_computed_from():
     def scaled(model, factor):
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 6, 4), "label"], ["softmax", "loss"])
+        loss = softmax_loss(model, brew.fc(model, "data", "fc", 6, 4))
         return model.Scale(loss, "scaled", scale=factor)
 
     def forward(model, loss_scale):
@@ -314,8 +300,7 @@ def with_table(count, build_update, dense=False):
             rows = model.net.Gather([table, "indices"], "rows")
         x, _ = model.net.Reshape(rows, ["flat", "old_shape"], shape=[-1, READ * COLUMNS])
         x = brew.fc(model, x, "fc", READ * COLUMNS, 4)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     record = parallel.Parallelize_CPU(
         model, no_input, forward, optimizer_builder_fun=build_update, devices=list(range(count))
@@ -401,8 +386,7 @@ def test_parameters_without_a_gradient_are_neither_reduced_nor_updated():
         frozen = model.net.StopGradient(brew.fc(model, "data", "frozen", 6, 6), "stopped")
         model.net.Sum(["data", frozen], "data_and_more")
         x = brew.fc(model, "data_and_more", "fc", 6, 4)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     model, record = parallelize([0, 1], forward)
     assert [group.parameter for group in record.gradients] == ["fc_w", "fc_b"]

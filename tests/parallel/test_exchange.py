@@ -8,7 +8,8 @@ from netbuilder import parallel
 from netbuilder.graph import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import NetError
-from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
+from parallel_models import OPTIMIZERS, no_input, parallelize
+from toy_models import mlp
 
 GRADIENTS = ["fc2_b_grad", "fc2_w_grad", "fc1_b_grad", "fc1_w_grad"]  # the parameters made last come first
 

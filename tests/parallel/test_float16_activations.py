@@ -14,8 +14,9 @@ from netbuilder.proto import NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 from on_gpu import ON_GPU, gpus, with_cudnn
-from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
+from parallel_models import OPTIMIZERS, Task, no_input
 from switches import single
+from toy_models import convnet, mlp, scaled_loss
 
 ENGINES = ("CUDNN", "CUDA")
 
@@ -28,8 +29,7 @@ def residual(small=1.0):
         y = brew.spatial_bn(model, brew.conv(model, x, "conv2", 8, 8, kernel=3, pad=1), "bn", 8, is_test=False)
         x = brew.relu(model, brew.sum(model, [y, x], "block"), "block")
         x = brew.average_pool(model, x, "pooled", kernel=8)
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 8, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=small * loss_scale)]
+        return scaled_loss(model, brew.fc(model, x, "fc", 8, 4), small * loss_scale)
 
     return forward
 

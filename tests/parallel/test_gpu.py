@@ -17,7 +17,8 @@ from netbuilder.proto import PROTO_CUDA, DeviceError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from on_gpu import CLOSE, gpus
-from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
+from parallel_models import OPTIMIZERS, Task, distance, no_input
+from toy_models import convnet, dropped, max_pooled, mlp, scaled_loss
 
 
 def build(device_type, devices, forward, optimizer, name="net", **options):
@@ -57,15 +58,7 @@ def check_equality(count, forward, optimizer, shape, **options):
         assert all(np.array_equal(a, b) for a, b in zip(replica, got[0]))
 
 
-def normalized(model, loss_scale):
-    x = brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1, no_bias=1)  # a bias there has no gradient but rounding
-    x = brew.relu(model, brew.spatial_bn(model, x, "bn", 4, epsilon=1e-3, is_test=False), "bn")
-    x = brew.fc(model, brew.max_pool(model, x, "pool", kernel=2, stride=2), "fc", 4 * 16, 4)
-    _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
-NETS = {"mlp": (mlp, (24, 6)), "convnet": (convnet, (8, 3, 8, 8)), "normalized": (normalized, (8, 3, 8, 8))}
+NETS = {"mlp": (mlp, (24, 6)), "convnet": (convnet, (8, 3, 8, 8)), "normalized": (max_pooled, (8, 3, 8, 8))}
 
 
 @pytest.mark.one_in(2)
@@ -117,7 +110,7 @@ def test_exchange_by_nccl_between_two(two_gpus, name):
 
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 def test_exchange_by_nccl_between_four(four_gpus, net_type):
-    check_equality(4, normalized, "momentum", (8, 3, 8, 8), use_nccl=True, net_type=net_type)
+    check_equality(4, max_pooled, "momentum", (8, 3, 8, 8), use_nccl=True, net_type=net_type)
 
 
 @pytest.mark.emulated
@@ -146,13 +139,7 @@ def test_batches_fed_to_the_host(two_gpus):
 
 
 def test_dropout_draws_the_same_on_gpus(two_gpus):
-    def forward(model, loss_scale):
-        x = brew.fc(model, "data", "fc1", 6, 32)
-        x, _ = model.net.Dropout(x, ["dropped", "mask"], ratio=0.5, is_test=0)
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 32, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
-
-    check_equality(2, forward, "sgd", (24, 6))
+    check_equality(2, dropped, "sgd", (24, 6))
 
 
 def test_every_replica_keeps_its_blobs(two_gpus):
@@ -178,8 +165,7 @@ def with_tanh_on_the_host(copies):
             t = model.net.Tanh(h, "t")
         if copies and "gpu" in str(h):
             t = model.net.CopyCPUToGPU(t, "t_gpu")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, t, "fc2", 8, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, t, "fc2", 8, 4), loss_scale)
 
     return forward
 
@@ -212,8 +198,7 @@ def train_table(device_type, count, *, copies=True, layer=True, steps=3):
         x, _ = model.net.Reshape(rows, ["flat", "old_shape"], shape=[-1, READ * COLUMNS])
         if layer:
             x = brew.fc(model, x, "fc", READ * COLUMNS, 12)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     make = parallel.Parallelize_GPU if device_type == "gpu" else parallel.Parallelize_CPU
     record = make(model, no_input, forward, optimizer_builder_fun=OPTIMIZERS["sgd"], devices=list(range(count)))
@@ -396,7 +381,7 @@ def test_a_predictor_gives_what_the_model_gives_in_test_mode(two_gpus, tmp_path)
         x = brew.softmax(model, brew.fc(model, brew.max_pool(model, x, "pool", kernel=2, stride=2), "fc", 64, 4), "y")
         model.net.Mul([x, "weights"], "weighted")
 
-    _, workspace = train("gpu", [0, 1], normalized, task=Task(normalized, (8, 3, 8, 8)))
+    _, workspace = train("gpu", [0, 1], max_pooled, task=Task(max_pooled, (8, 3, 8, 8)))
     model = ModelHelper("evaluation", init_params=False)
     record = parallel.Parallelize_GPU(model, no_input, evaluated, devices=[0, 1])
     for name, option in zip(record.devices.copies("weights"), record.devices.options):

@@ -5,29 +5,22 @@ import pytest
 
 from netbuilder import parallel
 from netbuilder.engines.arrays import gpu_count
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import ModelHelper
 from netbuilder.runtime import Workspace
 from netbuilder.zoo.layers import NormalizedConv
 from netbuilder.zoo.residual import ResNetBuilder
 from netbuilder.zoo.resnet import add_scores
 from on_gpu import CLOSE, LISTED, with_cudnn
-from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
+from parallel_models import OPTIMIZERS, Task, distance, no_input
 from switches import single
+from toy_models import convnet, max_pooled, mlp, softmax_loss
 
 IMAGES = (8, 3, 8, 8)
 STEPS = 5  # a graph is captured after the second one
 
 
-def normalized(model, loss_scale):
-    x = brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1, no_bias=1)
-    x = brew.relu(model, brew.spatial_bn(model, x, "bn", 4, epsilon=1e-3, is_test=False), "bn")
-    x = brew.fc(model, brew.max_pool(model, x, "pool", kernel=2, stride=2), "fc", 4 * 16, 4)
-    _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
 NETS = {"mlp": Task(mlp, steps=STEPS), "convnet": Task(convnet, IMAGES, STEPS),
-        "normalized": Task(normalized, IMAGES, STEPS)}  # fmt: skip
+        "normalized": Task(max_pooled, IMAGES, STEPS)}  # fmt: skip
 
 
 def trained(task, *, count=1, without=(), net_type="simple", cpu=False, **options):
@@ -95,7 +88,7 @@ def residual(model, loss_scale):
     builder = ResNetBuilder(model, first, 1, False, 1e-5, 0.9)
     builder.add_simple_block(4, 4)
     builder.add_simple_block(4, 8, down_sampling=True)
-    _, loss = model.net.SoftmaxWithLoss([add_scores(builder, 8, 4, 1), "label"], ["softmax", "loss"])
+    loss = softmax_loss(model, add_scores(builder, 8, 4, 1))
     return [model.net.Scale(loss, "scaled_loss", scale=loss_scale)]
 
 

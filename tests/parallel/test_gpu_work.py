@@ -15,7 +15,8 @@ from netbuilder.proto import PROTO_CUDA
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from on_gpu import gpus
-from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input
+from parallel_models import OPTIMIZERS, Task, no_input
+from toy_models import convnet, mlp
 
 pytestmark = pytest.mark.emulated
 

@@ -14,8 +14,9 @@ from netbuilder.model.initializers import PseudoFP16Initializer
 from netbuilder.parallel import GradientScaling
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, Task, mlp, no_input
+from parallel_models import OPTIMIZERS, Task, no_input
 from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import looked_up, mlp, scaled_loss, softmax_loss
 
 SCALING = GradientScaling(initial=1024.0, interval=2)
 
@@ -159,17 +160,7 @@ def half(small):
         x = model.net.FloatToHalf("data", "data_half")
         x = brew.relu(model, brew.fc(model, x, "fc1", 6, 8, **given), "fc1")
         x = model.net.HalfToFloat(brew.fc(model, x, "fc2", 8, 4, **given), "scores")
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=small * loss_scale)]
-
-    return forward
-
-
-def single(small):
-    def forward(model, loss_scale):
-        x = brew.relu(model, brew.fc(model, "data", "fc1", 6, 8), "fc1")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=small * loss_scale)]
+        return scaled_loss(model, x, small * loss_scale)
 
     return forward
 
@@ -204,7 +195,10 @@ def run(model, record, start, steps):
 def test_float16_gradients_that_would_underflow(initial, follows):
     """With steps of 1e7 times as large, losses of 1e-7 train as losses of 1 do, if their gradients are scaled."""
     small, rate = 1e-7, 0.05 / 1e-7
-    model, record = build(lambda model: optimizers.build_sgd(model, rate, policy="fixed"), forward=single(small))
+    model, record = build(
+        lambda model: optimizers.build_sgd(model, rate, policy="fixed"),
+        forward=lambda model, scale: mlp(model, small * scale),
+    )
     workspace = Workspace()
     workspace.run_net_once(model.param_init_net)
     start = {name: workspace.fetch("cpu_0/" + name).astype(np.float16).astype(np.float32) for name in NAMES}
@@ -265,22 +259,13 @@ def test_what_it_cannot_be_combined_with():
     with pytest.raises(NetError, match="gradient_scaling is for training"):
         parallel.Parallelize_CPU(ModelHelper("eval"), no_input, mlp, devices=[0], gradient_scaling=SCALING)
 
-    def sparse(model, loss_scale):
-        rows = model.create_param("table", [4, 6], Initializer("UniformFill", min=-0.5, max=0.5))
-        looked_up = model.net.Add([model.net.Gather([rows, "label"], "rows"), "data"], "sum")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, looked_up, "fc", 6, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
-
     with pytest.raises(NetError, match=r"the parameters \['table'\] have sparse gradients; omit it"):
-        build("sgd", forward=sparse, gradient_scaling=SCALING)
+        build("sgd", forward=looked_up, gradient_scaling=SCALING)
     model = ModelHelper("net")
     model.create_param("common", [4, 6], Initializer("XavierFill"))
 
     def forward(model, loss_scale):
-        _, loss = model.net.SoftmaxWithLoss(
-            [model.net.MatMul(["data", BlobReference("common")], "scores", trans_b=1), "label"], ["softmax", "loss"]
-        )
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, model.net.MatMul(["data", BlobReference("common")], "scores", trans_b=1), loss_scale)
 
     with pytest.raises(NetError, match=r"the parameters \['common'\] are outside the replicas"):
         parallel.Parallelize_CPU(
@@ -334,7 +319,7 @@ def wrapped(steps=4, bad=None, between=None, **options):
         return brew.fc(helper, brew.relu(helper, brew.fc(helper, data, "fc1", 6, 8), "fc1"), "fc2", 8, 4)
 
     def loss(helper, scores, label):
-        return helper.net.SoftmaxWithLoss([scores, label], ["softmax", "loss"])[1]
+        return softmax_loss(helper, scores, label)
 
     net = parallel.DataParallel(
         scores, [0, 1], loss=loss, optimizer=OPTIMIZERS["momentum"], workspace=Workspace(threads=2, seed=5), **options

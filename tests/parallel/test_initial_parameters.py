@@ -12,8 +12,9 @@ from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.proto import NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
 from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import mlp, scaled_loss
 
 AVERAGED = {"average_initial_parameters": True}
 
@@ -30,8 +31,7 @@ def layer(model, loss_scale, outside=None):
     """The scores of 4 classes: data (N, 6), label (N,)."""
     w = given_parameter(model, "w")
     b = given_parameter(model, "b") if outside is None else outside
-    _, loss = model.net.SoftmaxWithLoss([model.net.FC(["data", w, b], "scores"), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, model.net.FC(["data", w, b], "scores"), loss_scale)
 
 
 def built(rank=0, processes=1, devices=1, outside=False, optimizer="momentum", **options):

@@ -8,7 +8,8 @@ import pytest
 from netbuilder import optimizers, parallel
 from netbuilder.model import ModelHelper, brew
 from netbuilder.parallel.loss_scale import LossScale
-from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
+from parallel_models import OPTIMIZERS, no_input, parallelize
+from toy_models import mlp, softmax_loss
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
@@ -37,14 +38,14 @@ def unscaled(model, loss_scale):
     x = brew.fc(model, "data", "fc", 6, 4)
     # a half that is not the scale
     x, _ = model.net.Dropout(x, ["dropped", "mask"], ratio=0.5, is_test=0)
-    _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+    loss = softmax_loss(model, x)
     return [loss]
 
 
 def test_a_builder_that_ignores_it_is_warned_of_once_by_the_losss_name():
     with pytest.warns(
         UserWarning,
-        match=r"loss 'cpu_0/loss', made at .*:\d+ in unscaled, is not multiplied by loss_scale, so the gradients on",
+        match=r"loss 'cpu_0/loss', made at .*:\d+ in softmax_loss, is not multiplied by loss_scale, so",
     ) as seen:
         parallelize([0, 1], unscaled)
     assert len(seen) == 1
@@ -62,7 +63,7 @@ def test_on_one_device_it_may_be_ignored():
 
 def scaled_by(scale_loss):
     def forward(model, loss_scale):
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 6, 4), "label"], ["softmax", "loss"])
+        loss = softmax_loss(model, brew.fc(model, "data", "fc", 6, 4))
         return [scale_loss(model, loss, loss_scale)]
 
     return forward

@@ -7,7 +7,6 @@ import pytest
 
 from netbuilder import ModelHelper, Parallelize_CPU, Workspace, parallel
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.parallel.accumulate import why_micro_batches_differ
 from netbuilder.proto import ArgumentError, BlobError, NetDef, NetError
@@ -17,7 +16,8 @@ from netbuilder.tools.proof.measure import trained
 from netbuilder.tools.proof.models import OPTIMIZERS as PROVED
 from netbuilder.tools.proof.table import MODELS
 from netbuilder.zoo.resnet_cifar import create_resnet_cifar
-from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input, parallelize, train
+from parallel_models import OPTIMIZERS, Task, no_input, parallelize, train
+from toy_models import convnet, layers, mlp
 
 SHARED = {"optimize_gradient_memory": True}
 
@@ -265,20 +265,15 @@ def test_micro_batches_keep_what_other_parts_read():
 @pytest.mark.parametrize("net_type", ["simple", "dag"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_under_a_memory_budget(devices, net_type):
-    def forward(model, loss_scale):
-        x = "data"
-        for number in range(5):
-            x = brew.relu(model, brew.fc(model, x, f"fc{number}", 6, 6), f"relu{number}")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "scores", 6, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
-
     options = {"net_type": net_type}
-    tasks = [Task(forward, (2048, 6), options={**options, **more}) for more in ({}, {"memory_budget": "85%"})]
+    tasks = [
+        Task(layers(*[6] * 6, 4), (2048, 6), options={**options, **more}) for more in ({}, {"memory_budget": "85%"})
+    ]
     (_, record, want), (model, _, got) = (train(range(devices), OPTIMIZERS["momentum"], task) for task in tasks)
     for param in record.parameters:
         for blob in record.blobs(param):
             np.testing.assert_array_equal(got.fetch(blob), want.fetch(blob))
-    (plans,) = got.net(model.net.Name())._plans.values()
+    plans = got.net(model.net.Name()).plans
     assert any(step.kind is StepKind.RECOMPUTE for step in plans[-1].steps)
 
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+import toy_models
 from netbuilder import parallel
 from netbuilder.engines import nccl
 from netbuilder.model import Initializer, ModelHelper, brew
@@ -14,41 +15,17 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan import joined_exchanges
 from on_gpu import gpus
-from parallel_models import OPTIMIZERS, Task, convnet, distance, mlp, no_input
+from parallel_models import OPTIMIZERS, Task, distance, no_input
 from switches import single
-
-
-def normalized(model, loss_scale):
-    x = brew.spatial_bn(model, brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1), "bn", 4, is_test=False)
-    x = brew.average_pool(model, brew.relu(model, x, "bn"), "pooled", kernel=8)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
-def sparse(model, loss_scale):
-    rows = model.create_param("table", [4, 6], Initializer("UniformFill", min=-0.5, max=0.5))
-    looked_up = model.net.Add([model.net.Gather([rows, "label"], "rows"), "data"], "sum")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, looked_up, "fc", 6, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
-def many_normalizations(model, loss_scale):
-    x = "data"
-    for k in range(3):
-        x = brew.conv(model, x, f"conv{k}", 4 if k else 3, 4, kernel=3, pad=1)
-        x = brew.relu(model, brew.spatial_bn(model, x, f"bn{k}", 4, is_test=False), f"bn{k}")
-    x = brew.average_pool(model, x, "pooled", kernel=8)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
+from toy_models import convnet, looked_up, mlp, normalized, scaled_loss
 
 IMAGES = (8, 3, 8, 8)
 TASKS = {
     "mlp": Task(mlp),
     "convnet": Task(convnet, IMAGES, steps=3),
     "normalized": Task(normalized, IMAGES, steps=3),
-    "many normalizations": Task(many_normalizations, IMAGES, steps=3),
-    "sparse": Task(sparse),
+    "many normalizations": Task(toy_models.chain(3, 4), IMAGES, steps=3),
+    "sparse": Task(looked_up),
     "micro-batches": Task(mlp, options={"accumulate_steps": 2}),
 }
 
@@ -73,7 +50,7 @@ def trained(name, count, *, steps=None, without=(), dtype=None, **options):
 
 
 def plan_steps(workspace, model):
-    plans = [plan for plans in workspace.net(model.net.Name())._plans.values() for plan in plans]
+    plans = workspace.net(model.net.Name()).plans
     return [step for plan in plans for step in plan.steps]
 
 
@@ -170,8 +147,7 @@ def test_the_operators_have_the_order_of_readiness():
         late = [model.create_param(f"late_{each}", shape, Initializer("XavierFill")) for each, shape in
                 (("w", [4, 8]), ("b", [4]))]  # fmt: skip
         hidden = brew.fc(model, "data", "fc", 6, 8)
-        _, loss = model.net.SoftmaxWithLoss([model.net.FC([hidden, *late], "late"), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, model.net.FC([hidden, *late], "late"), loss_scale)
 
     model = ModelHelper("net")
     with gpus(2):

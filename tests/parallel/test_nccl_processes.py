@@ -13,16 +13,16 @@ from netbuilder.distributed import Rendezvous
 from netbuilder.distributed.stores import MemoryStore
 from netbuilder.distributed.transport.communicator import OneRank
 from netbuilder.distributed.transport.lane import Lane
-from netbuilder.distributed.transport.nccl import connect_by_nccl
-from netbuilder.distributed.transport.session import Session
-from netbuilder.distributed.transport.world import CommonWorld, NcclPlace
+from netbuilder.distributed.transport.nccl_communicator import connect_by_nccl
+from netbuilder.distributed.worlds.session import Session
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines import nccl
-from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.ops.collectives import worlds
-from netbuilder.ops.collectives.in_place import _prepare_on_gpu as prepare_on_gpu
+from netbuilder.ops.collectives.in_place import prepare_on_gpu as prepare_on_gpu
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.optimizers import reset_optimizer_instance_count
@@ -31,9 +31,10 @@ from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.run_context import KernelContext
 from on_gpu import gpus
-from parallel_models import OPTIMIZERS, Task, distance, mlp, no_input
+from parallel_models import OPTIMIZERS, Task, distance, no_input
 from prepared import FakePlan
 from thread_ranks import on_ranks
+from toy_models import mlp
 
 
 @contextmanager
@@ -42,9 +43,9 @@ def connected(monkeypatch, count):
     store, lock = MemoryStore(), threading.Lock()
     sessions, worlds = {}, {}
 
-    def create_world(name, size, rank, timeout=None, nccl=None):
+    def create_world(name, size, rank, timeout=None, given=None, gpus=()):
         if rank not in sessions:
-            control = connect_by_nccl(store, size, rank, nccl.devices, "run")
+            control = connect_by_nccl(store, size, rank, gpus, "run")
             lane = Lane(f"lane of rank {rank}")
             thread_ranks._lanes.append(lane)
             with lock:
@@ -56,7 +57,7 @@ def connected(monkeypatch, count):
         return worlds[name, rank]
 
     monkeypatch.setattr("netbuilder.ops.collectives.worlds.create_world", create_world)
-    monkeypatch.setattr(nccl, "_ISSUING", nullcontext())  # the ranks, being threads, wait for one another in a group
+    monkeypatch.setattr(nccl, "ISSUING", nullcontext())  # the ranks, being threads, wait for one another in a group
     with gpus(count) as machine:
         yield machine
 
@@ -289,8 +290,8 @@ def test_messages_through_the_store(two_ranks):
 def test_the_store_of_a_handler_in_a_blob(two_ranks, tmp_path, monkeypatch):
     places = []
 
-    def create_world(name, size, rank, timeout=None, nccl=None):
-        places.append(nccl)
+    def create_world(name, size, rank, timeout=None, store=None, gpus=()):
+        places.append((store, gpus))
         return CommonWorld(name, OneRank(), None, timeout)
 
     monkeypatch.setattr("netbuilder.ops.collectives.worlds.create_world", create_world)
@@ -299,8 +300,8 @@ def test_the_store_of_a_handler_in_a_blob(two_ranks, tmp_path, monkeypatch):
     create = make_op("CreateCommonWorld", ["handler"], ["cw"], size=2, rank=0, device_id=1, name="run/cw")
     create.engine = "NCCL"
     workspace.run_operator_once(create)
-    (place,) = places
-    assert place.devices == (1,) and place.store is not None
+    ((store, gpus),) = places
+    assert gpus == (1,) and store is not None
     workspace.feed("number", np.zeros(1))
     create.input[0] = "number"
     with pytest.raises(NetError, match="CreateCommonWorld"):
@@ -516,7 +517,7 @@ def exchanged_in_layouts(stored):
     def rank(number):
         plain = TensorSpec(WHOLE.shape, WHOLE.dtype)
         spec = image_spec(plain, "NCHW", "float32") if stored[number] else plain
-        world = worlds.create_world("cw", 2, number, None, NcclPlace((number,)))
+        world = worlds.create_world("cw", 2, number, gpus=(number,))
         op_def = make_op("AllreduceBucket", ["cw", "x"], ["x"])
         op = decode(find("AllreduceBucket"), op_def)
         made = prepare_on_gpu(op, FakePlan(op_def=op_def, run=KernelContext(op_def)), TensorSpec((), STRING), spec)

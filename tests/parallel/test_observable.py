@@ -51,7 +51,7 @@ def test_shared_memory_changes_nothing(threads):
 
 def test_lanes_do_not_share_memory():
     _, net = trained(2, observable="outputs")
-    (plan,) = net._plans[0]
+    (plan,) = net.plans
     lanes = {}  # buffer of values that are not observable -> the lanes that write it, in place one after the other
     for step in plan.steps:
         for value in step.outputs:

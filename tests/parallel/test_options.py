@@ -14,7 +14,8 @@ from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel import DataParallelOptions, GradientScaling
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.arguments import arguments
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import mlp, scaled_loss, softmax_loss
 
 SGD = OPTIMIZERS["sgd"]
 DOORS = [parallel.Parallelize, parallel.Parallelize_BMUF, parallel.DataParallel, parallel.ParallelDo]
@@ -43,8 +44,7 @@ def given_for(name):
 
 def normalized(model, loss_scale):
     x = brew.spatial_bn(model, "data", "normal", 3)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 12, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc", 12, 4), loss_scale)
 
 
 def nets_of(model):
@@ -70,7 +70,7 @@ def wrapper(**given):
     fresh_names()
 
     def loss(helper, scores, label):
-        return helper.net.SoftmaxWithLoss([scores, label], ["softmax", "loss"])[1]
+        return softmax_loss(helper, scores, label)
 
     with parallel.DataParallel(
         lambda helper, image: brew.fc(helper, image, "scores", 6, 3),

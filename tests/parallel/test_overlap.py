@@ -5,37 +5,20 @@ import pytest
 
 from netbuilder import ModelHelper, Workspace, parallel
 from netbuilder.graph.net_names import reset_names
-from netbuilder.model import Initializer, brew
 from netbuilder.ops.core.instructions import Role
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.runtime.plan import compiler, update_fusion
 from netbuilder.runtime.plan.values import StepKind
-from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input, train
+from parallel_models import OPTIMIZERS, Task, no_input, train
 from thread_ranks import on_ranks, use_thread_worlds
-
-
-def normalized(model, loss_scale):
-    """Running statistics are broadcast in each step: data (N, 3, 8, 8)."""
-    x = brew.spatial_bn(model, brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1), "bn", 4, is_test=False)
-    x = brew.average_pool(model, brew.relu(model, x, "bn"), "pooled", kernel=8)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 4, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
-def sparse(model, loss_scale):
-    """Rows of a table are looked up, so that its gradients are joined: data (N, 6), label (N,)."""
-    rows = model.create_param("table", [4, 6], Initializer("UniformFill", min=-0.5, max=0.5))
-    looked_up = model.net.Add([model.net.Gather([rows, "label"], "rows"), "data"], "sum")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, looked_up, "fc", 6, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
+from toy_models import convnet, looked_up, mlp, normalized
 
 IMAGES = (24, 3, 8, 8)
 CASES = {
     "mlp": Task(mlp),
     "convnet": Task(convnet, IMAGES, steps=3),
     "normalized": Task(normalized, IMAGES, steps=3),
-    "sparse": Task(sparse),
+    "sparse": Task(looked_up),
     "one copy of the parameters": Task(options={"shared_model": True}),
     "updates on one device": Task(options={"reduce_update_broadcast": True}),
     "micro-batches": Task(options={"accumulate_steps": 2}),
@@ -52,7 +35,7 @@ def parameters(workspace, record):
 @pytest.mark.parametrize("count", [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))])
 @pytest.mark.parametrize("case", CASES)
 def test_an_exchange_that_overlaps_changes_no_bit(case, count, monkeypatch):
-    monkeypatch.setattr(compiler, "_SMALL_FLOPS", -1)  # no reduction is too small for a lane of its own
+    monkeypatch.setattr(compiler, "SMALL_FLOPS", -1)  # no reduction is too small for a lane of its own
     optimizer = OPTIMIZERS["sgd" if case == "sparse" else "momentum"]
     _, record, one = train(range(count), optimizer, CASES[case], threads=1)
     model, _, several = train(range(count), optimizer, CASES[case], threads=count)
@@ -60,7 +43,7 @@ def test_an_exchange_that_overlaps_changes_no_bit(case, count, monkeypatch):
     for name, value in parameters(several, record).items():
         np.testing.assert_array_equal(value, want[name], err_msg=name)
     nets = [several.net(name) for name in several.nets() if name.startswith(model.net.Name())]
-    steps = [step for net in nets for plans in net._plans.values() for plan in plans for step in plan.steps]
+    steps = [step for net in nets for plan in net.plans for step in plan.steps]
     assert any(step.node.role is Role.EXCHANGE and step.lane == count for step in steps), "no lane for the exchange"
 
 
@@ -85,7 +68,7 @@ def trained_by_two(monkeypatch, optimizer, devices, steps=3, **options):
         parallel.RunInitNet(model, workspace=workspace)
         parallel.RunNet(model, steps, workspace=workspace)
         nets = [workspace.net(name) for name in workspace.nets() if name.startswith(model.net.Name())]
-        plans = [plan for net in nets for plans in net._plans.values() for plan in plans]
+        plans = [plan for net in nets for plan in net.plans]
         return parameters(workspace, record), [step for plan in plans for step in plan.steps]
 
     return on_ranks(2, run)
@@ -107,7 +90,7 @@ UPDATES = {"sgd": "WeightedSum", "momentum": "MomentumSGDUpdate", "adam": "Adam"
 )
 def test_parameters_are_updated_while_the_next_bucket_is_exchanged(optimizer, devices, options, monkeypatch):
     whole = [found for found, _ in trained_by_two(monkeypatch, optimizer, devices, **options)]
-    monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
+    monkeypatch.setattr(update_fusion, "EARLY_BYTES", 1)
     for (found, steps), want in zip(trained_by_two(monkeypatch, optimizer, devices, **options), whole):
         for name, value in found.items():
             np.testing.assert_array_equal(value, want[name], err_msg=name)

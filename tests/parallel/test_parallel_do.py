@@ -30,7 +30,8 @@ from netbuilder.proto import (
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
 from on_gpu import CLOSE
-from parallel_models import OPTIMIZERS, Task, distance, no_input, train
+from parallel_models import OPTIMIZERS, Task, distance, in_float64, no_input, train
+from toy_models import scaled_loss
 
 COUNTS = [1, 2, 3, 4, 8]
 FEW = [1, 2, 4]  # where a quick test has 3 and 8 in another way
@@ -118,13 +119,6 @@ NETS = {
     "If": (branches, 6),
     "name scopes": (in_scopes, 6),
 }
-
-
-def in_float64(workspace):
-    for name in workspace.blobs():
-        spec = workspace.spec(name)
-        if spec is not None and spec.dtype == np.float32:
-            workspace.feed(name, workspace.fetch(name).astype(np.float64))
 
 
 def batches(sizes, width=6, dtype=np.float32):
@@ -596,8 +590,7 @@ def test_a_block_in_each_replica_of_parallelize():
         with ParallelDo(model, [0, 1]) as block:
             h = brew.relu(model, brew.fc(model, block.read_input("data"), "fc1", 6, 8), "h")
             h = block.write_output(h)
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, h, "fc2", 8, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=scale)]
+        return scaled_loss(model, brew.fc(model, h, "fc2", 8, 4), scale)
 
     found = []
     for devices in ([0], [0, 1, 2]):

@@ -1,6 +1,7 @@
 """Predictors out of parallel models, and plain nets moved into a replica's scope."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from parallel_models import Task, no_input, train
 from structure import differences
+from toy_models import normalized
 
 CPU = make_device_option(0, 0)
 
@@ -60,23 +62,12 @@ def test_golden_numbers_through_files(tmp_path):
     assert golden_data.mismatch(got, want, "close", export.meta["rtol"], export.meta["atol"]) is None
 
 
-def normalized(is_test):
-    def forward(model, loss_scale):
-        x = brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1)
-        x = brew.relu(model, brew.spatial_bn(model, x, "bn", 4, is_test=is_test), "bn")
-        x = brew.fc(model, brew.average_pool(model, x, "pooled", kernel=8), "fc", 4, 4)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
-
-    return forward
-
-
 def test_a_trained_model_is_evaluated_and_exported(tmp_path):
     """The predictor gives what the evaluation net gives, by running statistics and not those of the batch."""
-    task = Task(normalized(is_test=False), (8, 3, 8, 8))
+    task = Task(normalized, (8, 3, 8, 8))
     trained, record, workspace = train([0, 1], task=task)
     evaluation = ModelHelper("evaluation", init_params=False)
-    parallel.Parallelize_CPU(evaluation, no_input, normalized(is_test=True), devices=[0, 1])
+    parallel.Parallelize_CPU(evaluation, no_input, partial(normalized, is_test=True), devices=[0, 1])
     parallel.CreateNet(evaluation, workspace=workspace)
     parallel.RunNet(evaluation, workspace=workspace)
     net, parameters = parallel.ExtractPredictorNet(evaluation, ["data"], ["softmax"], None)

@@ -13,7 +13,8 @@ from netbuilder.passes import Devices
 from netbuilder.passes.processes import ProcessLink, assign_worlds_pass, buckets
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_op
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import mlp, scaled_loss
 
 COLLECTIVES = {"AllreduceBucket", "Allgather", "Broadcast"}
 GRADIENTS = ["fc2_b_grad", "fc2_w_grad", "fc1_b_grad", "fc1_w_grad"]  # the order in which they are ready
@@ -40,8 +41,7 @@ def collectives(net):
 
 def normalized(model, loss_scale):
     x = brew.spatial_bn(model, brew.conv(model, "data", "conv", 3, 4, kernel=3, pad=1), "bn", 4, is_test=False)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 256, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc", 256, 4), loss_scale)
 
 
 @pytest.mark.parametrize("devices", [[0], [0, 1]])
@@ -234,8 +234,7 @@ def table(model):
 
 def looked_up(model, loss_scale, rows=None):
     found = model.net.Gather([table(model) if rows is None else rows, "index"], "found")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, found, "fc", 6, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, found, "fc", 6, 4), loss_scale)
 
 
 @pytest.mark.parametrize("devices", [[0], [0, 1]])
@@ -282,8 +281,7 @@ def with_layer_outside(**options):
 
     def forward(model, loss_scale):
         x = model.net.Mul([model.net.FC([brew.fc(model, "data", "fc", 6, 6), *layer], "x"), factor], "scores")
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     options = {"optimizer_builder_fun": OPTIMIZERS["sgd"], "devices": [0, 1], "rendezvous": hosts(2), **options}
     return model, parallel.Parallelize_CPU(model, no_input, forward, **options)

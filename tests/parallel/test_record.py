@@ -10,7 +10,8 @@ from netbuilder.parallel import Replicas, has_record, replicas_of
 from netbuilder.passes import Devices
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op, set_argument
-from parallel_models import OPTIMIZERS, convnet, golden_parallel, mlp, no_input, parallelize
+from parallel_models import OPTIMIZERS, golden_parallel, no_input, parallelize
+from toy_models import convnet, mlp
 
 
 def test_what_it_says():

@@ -13,6 +13,7 @@ from netbuilder.passes.share_memory import share_memory
 from netbuilder.runtime import Workspace
 from parallel_models import OPTIMIZERS, distance, parallelize
 from switches import single
+from toy_models import scaled_loss
 
 STEPS, SAMPLES, WIDTH, HIDDEN = 5, 12, 3, 4
 
@@ -22,8 +23,7 @@ def lstm(model, loss_scale):
     states, *_ = rnn.LSTM(model, "seq", "lengths", ["h0", "c0"], WIDTH, HIDDEN, scope="lstm", outputs_with_grads=(0,))
     rows, _ = model.net.Reshape(states, ["rows", "rows_shape"], shape=[-1, HIDDEN])
     scores = brew.fc(model, rows, "scores", HIDDEN, 4)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, scores, loss_scale)
 
 
 def dropout_rnn(model, loss_scale):
@@ -34,8 +34,7 @@ def dropout_rnn(model, loss_scale):
     cell = rnn.MultiRNNCell([dropped, above], name="two")
     states, _ = cell.apply_over_sequence(model, "seq", "lengths", ["h0", "c0"] * 2)
     rows, _ = model.net.Reshape(states, ["rows", "rows_shape"], shape=[-1, HIDDEN])
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "scores", HIDDEN, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, rows, "scores", HIDDEN, 4), loss_scale)
 
 
 def dropout_behind(model, loss_scale):
@@ -43,8 +42,7 @@ def dropout_behind(model, loss_scale):
     cell = rnn.DropoutCell(rnn.LSTMCell(WIDTH, HIDDEN, 0.0, False, name="lstm"), 0.5, name="drop", is_test=False)
     states, _ = cell.apply_over_sequence(model, "seq", "lengths", ["h0", "c0"])
     rows, _ = model.net.Reshape(states, ["rows", "rows_shape"], shape=[-1, HIDDEN])
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "scores", HIDDEN, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, rows, "scores", HIDDEN, 4), loss_scale)
 
 
 def trained(devices, forward=lstm, optimizer="momentum", shared_model=False, **options):
@@ -91,8 +89,7 @@ def test_uneven_shares():
         model.net.Transpose("data", "seq", axes=[1, 0, 2])
         last = rnn.GRU(model, "seq", "lengths", None, WIDTH, HIDDEN, "gru", outputs_with_grads=(1,))[1]
         rows, _ = model.net.Reshape(last, ["rows", "rows_shape"], shape=[-1, HIDDEN])
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "scores", HIDDEN, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, rows, "scores", HIDDEN, 4), loss_scale)
 
     rng, found = np.random.default_rng(2), []
     batch = {

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from netbuilder import optimizers, parallel
-from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError
-from parallel_models import OPTIMIZERS, Task, convnet, mlp, no_input, train
+from parallel_models import OPTIMIZERS, Task, no_input, train
+from toy_models import convnet, looked_up, mlp
 
 ASKED = {"reduce_update_broadcast": True}
 
@@ -15,13 +16,6 @@ def values(devices, optimizer, forward=mlp, shape=(24, 6), **options):
     """Return the parameters of every replica, stacked."""
     _, record, workspace = train(devices, optimizer, Task(forward, shape, steps=3, options=options), threads=1)
     return [np.stack([workspace.fetch(blob) for blob in record.blobs(name)]) for name in record.parameters]
-
-
-def table(model, loss_scale):
-    rows = model.create_param("table", [4, 6], Initializer("UniformFill", min=-0.5, max=0.5))
-    looked_up = model.net.Add([model.net.Gather([rows, "label"], "rows"), "data"], "sum")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, looked_up, "fc", 6, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
 
 
 def by_hand(model):
@@ -47,7 +41,7 @@ def test_tables_and_images(update, count):
     def rows(model):
         return update(model, 0.05)
 
-    for forward, shape in ((table, (24, 6)), (convnet, (24, 3, 8, 8))):
+    for forward, shape in ((looked_up, (24, 6)), (convnet, (24, 3, 8, 8))):
         want = values(range(count), rows, forward, shape)
         for got, one in zip(values(range(count), rows, forward, shape, **ASKED), want):
             np.testing.assert_array_equal(got, one)

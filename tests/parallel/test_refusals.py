@@ -16,7 +16,8 @@ from netbuilder.ops.fills.fill import ConstantFill
 from netbuilder.optimizers import SgdOptimizer, add_weight_decay, build_optimizer
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, GradientError, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option
-from parallel_models import OPTIMIZERS, mlp, no_input, parallelize
+from parallel_models import OPTIMIZERS, no_input, parallelize
+from toy_models import layers, mlp, scaled_loss
 
 SGD = OPTIMIZERS["sgd"]
 
@@ -178,7 +179,7 @@ def test_a_forward_builder_in_the_old_style():
     )
 
 
-def scaled_loss(model, loss_scale):
+def mlp_loss(model, loss_scale):
     return mlp(model, loss_scale)[0]
 
 
@@ -186,7 +187,7 @@ def scaled_loss(model, loss_scale):
     "returned, match",
     [
         (lambda model, scale: None, "got None of type NoneType"),
-        (scaled_loss, "got BlobReference.* of type BlobReference"),
+        (mlp_loss, "got BlobReference.* of type BlobReference"),
         (lambda model, scale: tuple(mlp(model, scale)), "of type tuple"),
         (lambda model, scale: ["loss"], "got 'loss' of type str in it"),
         (lambda model, scale: [], "got an empty list: without a loss there is nothing to train"),
@@ -280,14 +281,7 @@ def wider(model, loss_scale):
 
 def frozen(model, loss_scale):
     stopped = model.net.StopGradient(brew.fc(model, "data", "fc1", 6, 8), "stopped")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, stopped, "fc2", 8, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
-
-
-def other_shape(model, loss_scale):
-    x = brew.relu(model, brew.fc(model, "data", "fc1", 6, 7), "fc1")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 7, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, stopped, "fc2", 8, 4), loss_scale)
 
 
 def two_losses(model, loss_scale):
@@ -302,7 +296,7 @@ def two_losses(model, loss_scale):
         (wider, "parameter 'extra_w' exists on device 3, but is missing on device 0"),
         (frozen, r"parameter 'fc1_w' has a gradient on devices \[0\], but none on devices \[3\]"),
         (
-            other_shape,
+            layers(6, 7, 4),
             r"parameter 'fc1_w' has different shapes on the devices: cpu_0/fc1_w \[8, 6\], cpu_3/fc1_w \[7, 6\]",
         ),
     ],
@@ -318,7 +312,7 @@ def test_a_duplicate_parameter_is_listed_once():
         model.AddParameter(model.GetParams()[0])
         return losses
 
-    message = r"duplicate parameters \['cpu_0/fc1_w', 'cpu_1/fc1_w'\].* initialized at .*parallel_models.py:\d+ in mlp$"
+    message = r"duplicate parameters \['cpu_0/fc1_w', 'cpu_1/fc1_w'\].* initialized at .*toy_models.py:\d+ in mlp$"
     refuses(NetError, message, forward)
 
 
@@ -378,8 +372,7 @@ def test_a_loss_over_another_replicas_blob(call):
     def forward(model, loss_scale):
         brew.fc(model, "data", "x", 6, 4)
         x = model.net.Relu(BlobReference(f"{call.__name__[-3:].lower()}_0/x"), "relu")
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     match = r"operator \d+ Relu, made at .*test_refusals.py:\d+ in forward: input '.pu_0/x' is on .PU 0, but the op"
     refuses(NetError, match, forward, call=call)

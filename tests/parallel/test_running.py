@@ -17,8 +17,9 @@ from netbuilder.proto import BlobError, NetError, TensorProtos
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
-from parallel_models import OPTIMIZERS, Task, golden_parallel, mlp, no_input, parallelize, train
+from parallel_models import OPTIMIZERS, Task, golden_parallel, no_input, parallelize, train
 from structure import differences
+from toy_models import mlp, scaled_loss
 
 
 def feed(record, workspace, samples=4):
@@ -312,7 +313,7 @@ def test_an_error_in_a_replica_names_operator_device_and_line():
     parallel.RunInitNet(model, workspace=workspace)
     workspace.feed("cpu_1/data", np.zeros((4, 5), np.float32))
     with pytest.raises(
-        NetError, match=r"net 'net.*FC \['cpu_1/data'.* on CPU 1, made at tests/parallel_models.py:\d+ in mlp"
+        NetError, match=r"net 'net.*FC \['cpu_1/data'.* on CPU 1, made at tests/toy_models.py:\d+ in mlp"
     ):
         parallel.RunNet(model, workspace=workspace)
 
@@ -329,8 +330,7 @@ def test_gradient_updates_may_all_be_on_the_cpu():
         with DeviceScope(host):
             rows = model.net.Gather([table, "indices"], "rows")
         scores = model.net.CopyCPUToGPU(rows, "scores")
-        _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, scores, loss_scale)
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "GPUs .* are not on this machine")

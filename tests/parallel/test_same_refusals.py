@@ -7,7 +7,8 @@ from netbuilder import graph, parallel
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import PROTO_CUDA, NetError, UsageError
 from netbuilder.proto.arguments import make_device_option
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
+from toy_models import mlp
 
 SGD = OPTIMIZERS["sgd"]
 

@@ -9,7 +9,8 @@ from netbuilder.graph import Net
 from netbuilder.model import brew
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
-from parallel_models import OPTIMIZERS, mlp, no_input, parallelize, train
+from parallel_models import OPTIMIZERS, no_input, parallelize, train
+from toy_models import mlp, softmax_loss
 
 STATE = ["fc1_w", "fc1_w_momentum", "fc2_b"]
 
@@ -97,7 +98,7 @@ def test_the_wrapper_refuses_it_too():
         return brew.fc(helper, data, "fc", 6, 4)
 
     def loss(helper, scores, label):
-        return helper.net.SoftmaxWithLoss([scores, label], ["softmax", "loss"])[1]
+        return softmax_loss(helper, scores, label)
 
     workspace = Workspace(threads=1)
     net = parallel.DataParallel(

@@ -7,7 +7,8 @@ from netbuilder import Workspace, parallel
 from netbuilder.exchange import take_checkpoint
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import NetError, ShapeError
-from parallel_models import OPTIMIZERS, convnet, distance, mlp, no_input, parallelize
+from parallel_models import OPTIMIZERS, distance, no_input, parallelize
+from toy_models import convnet, mlp
 
 COUNTS = [1, 2, 3, 4]
 FULL = 9

@@ -13,6 +13,7 @@ from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from on_gpu import CLOSE
 from parallel_models import distance, no_input
+from toy_models import scaled_loss
 
 COUNTS = [2, 3, 4, 8]
 FLOAT32 = 1e-5
@@ -67,10 +68,7 @@ def forward(table=None, index_blobs=("first", "second"), tables=("table",)):
             for blob in index_blobs
         ]
         x = model.net.Concat(rows, ["x", "x_split"], axis=1)[0]
-        _, loss = model.net.SoftmaxWithLoss(
-            [brew.fc(model, x, "fc", COLUMNS * len(rows), 4), "label"], ["softmax", "loss"]
-        )
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, x, "fc", COLUMNS * len(rows), 4), loss_scale)
 
     return build
 
@@ -183,8 +181,7 @@ def tied(table=None):
         used = table if table is not None else make_table(model)
         rows = model.net.Gather([used, "first"], "rows")
         scores = model.net.MatMul([rows, used], "scores", trans_b=1)
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, scores, "fc", ROWS, 4), "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, scores, "fc", ROWS, 4), loss_scale)
 
     return build
 
@@ -203,8 +200,7 @@ def test_sparse_and_dense_uses_of_one_table(outside, optimizer):
 def test_a_frozen_table_inside_is_left_alone():
     def build(model, loss_scale):
         model.net.StopGradient(model.net.Gather([make_table(model), "first"], "rows"), "x")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "x", "fc", COLUMNS, 4), "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, "x", "fc", COLUMNS, 4), loss_scale)
 
     model, record = parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"])
     assert [group.parameter for group in record.gradients] == ["fc_w", "fc_b"]
@@ -223,8 +219,7 @@ def test_the_record_names_what_is_gathered():
 def test_indices_outside_the_replicas_are_refused():
     def build(model, loss_scale):
         rows = model.net.Gather([make_table(model), BlobReference("everybodys/indices")], "rows")
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "fc", COLUMNS, 4), "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, rows, "fc", COLUMNS, 4), loss_scale)
 
     with pytest.raises(NetError, match="'table': its rows are looked up by 'everybodys/indices', which is not under"):
         parallelized([0, 1], lambda table: build, OPTIMIZERS["sgd"])
@@ -380,8 +375,7 @@ def test_two_tables_outside_that_share_an_index_blob_have_one_concat(steps):
     def build(model, loss_scale):
         rows = [model.net.Gather([table, "first"], f"rows_{name}") for name, table in tables.items()]
         x = model.net.Concat(rows, ["x", "x_split"], axis=1)[0]
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", 2 * COLUMNS, 4), "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, x, "fc", 2 * COLUMNS, 4), loss_scale)
 
     found = []
     for count in (1, 3):

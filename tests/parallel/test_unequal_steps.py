@@ -12,9 +12,10 @@ from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel import ProcessBatch, process_batches
 from netbuilder.parallel.shares import SHARE_WEIGHT, own_samples, split_batch
 from netbuilder.proto import PROTO_CPU, DistributedError, NetError, ShapeError
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
 from process_training import weighted
 from thread_ranks import on_ranks, thread_worlds, use_thread_worlds
+from toy_models import mlp
 
 
 def batches(rank, sizes):

@@ -16,6 +16,7 @@ from netbuilder.parallel.input import prefetch
 from netbuilder.passes import Devices
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, ShapeError
 from parallel_models import OPTIMIZERS, parallelize
+from toy_models import scaled_loss
 
 WORLD = 4
 BATCH = {
@@ -28,8 +29,7 @@ def dropped(scales):
     def forward(model: ModelHelper, loss_scale):
         scales.append(float(loss_scale))
         x = brew.dropout(model, brew.fc(model, "data", "fc1", 6, 8), "dropped", ratio=0.5, is_test=False)
-        _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 8, 4), "label"], ["softmax", "loss"])
-        return [model.Scale(loss, scale=loss_scale)]
+        return scaled_loss(model, brew.fc(model, x, "fc2", 8, 4), loss_scale)
 
     return forward
 

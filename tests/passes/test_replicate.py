@@ -17,7 +17,8 @@ from netbuilder.parallel import backward
 from netbuilder.passes.replicate import Template, replicated_backward
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
-from parallel_models import convnet, mlp, no_input
+from parallel_models import no_input
+from toy_models import convnet, mlp
 
 
 def losses(model, x, scale, label="label"):

@@ -9,6 +9,7 @@ from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.passes.share_memory import free_when_used, live_blobs, share_gradients, share_memory, shared_names
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
+from toy_models import softmax_loss
 
 
 def chain(length, **device):
@@ -59,8 +60,7 @@ def classifier():
     for index in range(5):
         blob = brew.fc(model, blob, f"fc{index}", dim_in=6, dim_out=6)
         blob = brew.relu(model, blob, f"relu{index}")
-    _, loss = model.net.SoftmaxWithLoss([blob, "label"], ["softmax", "loss"])
-    gradients = model.AddGradientOperators([loss])
+    gradients = model.AddGradientOperators([softmax_loss(model, blob)])
     return model, [str(gradients[str(param)]) for param in model.params]
 
 

@@ -20,8 +20,8 @@ from netbuilder.tools.bench.growth import Sweeps, growth
 from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.pairs import Comparison, Worker, compare
 from netbuilder.tools.bench.processes import modes_of, require_compiler
-from netbuilder.tools.bench.report import compared
-from netbuilder.tools.bench.work import TASKS, Task, Work
+from netbuilder.tools.bench.report import compared, of_all, with_equality
+from netbuilder.tools.bench.work import MODELS, TASKS, Task, Work
 
 BENCH = Path(benchmark.__file__).parent / "bench"
 MLP = Work("mlp", 4, size=6, classes=5, decay=1.0)
@@ -44,7 +44,7 @@ def test_two_workers_take_turns(tmp_path):
         Worker("a", quick, {}) as worker,
         Worker("b", script(tmp_path, "serve(lambda: time.sleep(0.002), warmup=1)"), {}) as other,
     ):
-        assert worker.info == {"name": "quick"}
+        assert worker.info == {"name": "quick", "first_loss": 0.5}
         result = compare(worker, other, pairs=3, steps=2)
         assert (worker.loss, other.loss) == (0.5, None)
     assert len(result.ours) == len(result.peers[0]) == 3
@@ -104,6 +104,20 @@ def test_a_line_has_ratio_and_spread_and_doubts_losses_that_are_no_numbers():
     assert not doubtful.good
 
 
+def test_a_line_of_equal_parameters_says_whether_the_work_is_the_same_and_what_memory_it_takes():
+    line = compared(Task(MLP, 1, 1, MLP), ("here", "one", "two"), Comparison([1.0], [[4.0], [3.0]]), [0.5] * 3)
+    same = with_equality(line, [2.0, 2.0001, 2.0], [3 << 20, 4 << 20, 6 << 20])
+    assert same.good and same.text.endswith("; memory 3, 4, 6 MiB: 0.75 of the least peer's; first losses 5e-05 apart")
+    assert same.record["memory_ratio"] == 0.75 and same.record["ratio"] == 3.0
+    for other in (2.001, float("nan")):
+        apart = with_equality(line, [2.0, 2.0, other], [1, 1, 1])
+        assert not apart.good and "NOT the same work: more than 1e-04 is no rounding" in apart.text
+    text = of_all({"a": 1.0, "b": 0.5, "c": 2.0}, {"a": 0.5, "b": 0.7, "c": 0.6}).text
+    assert text == (
+        "3 nets: median 1.00 x as fast, least 0.50 (b); memory at the median 0.60 of the peer's, at most 0.70 (b)"
+    )
+
+
 @pytest.mark.parametrize("text", [MLP.to_text(), Work("resnet50", 2, width=32, dropout=False).to_text()])
 def test_work_survives_a_command_line(text):
     assert Work.from_text(text).to_text() == text
@@ -122,6 +136,20 @@ def test_our_side_trains(task):
         training.step()
         losses.append(training.loss())
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("net", ["dlrm", "tagger", pytest.param("bert", marks=pytest.mark.slow)])
+def test_our_side_trains_models_from_the_parameters_of_a_peer(net):
+    first = Training(MODELS[net].small)
+    given = [first.workspace.fetch(name) for name in first.parameters()]
+    training = Training(MODELS[net].small)
+    training.start_from(given)
+    losses = []
+    for _ in range(3):
+        training.step()
+        losses.append(training.loss())
+    first.step()
+    assert losses[0] == pytest.approx(first.loss(), rel=1e-6) and losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -187,16 +215,13 @@ def state_of(work):
     """What a peer would write; netbuilder serves as one."""
     training = Training(work)
     names = training.parameters()
-    rng = np.random.default_rng(5)
-    data, label = rng.normal(size=work.shape).astype("f"), rng.integers(0, work.classes, work.batch)
     before = [training.workspace.fetch(name) for name in names]
-    training.start_from(data, label, before)
+    training.start_from(before)
     losses = []
     for _ in range(3):
         training.step()
         losses.append(training.loss())
-    state = {"data": data, "label": label, "losses": np.array(losses)}
-    state |= {f"before_{i}": array for i, array in enumerate(before)}
+    state = {"losses": np.array(losses)} | {f"before_{i}": array for i, array in enumerate(before)}
     return state | {f"after_{i}": training.workspace.fetch(name) for i, name in enumerate(names)}
 
 
@@ -215,7 +240,7 @@ def test_the_check_holds_for_the_same_work_and_fails_for_other_work():
 def test_the_check_refuses_other_parameters():
     state = state_of(MLP)
     with pytest.raises(ArgumentError, match=r"8 parameters in netbuilder, 8 in the peer: fc0_w \(7, 7\) and \(6, 6\)"):
-        replay(dataclasses.replace(MLP, size=7), {**state, "data": np.zeros((4, 7), "f")})
+        replay(dataclasses.replace(MLP, size=7), state)
     fewer = {name: value for name, value in state.items() if name != "before_7"}
     with pytest.raises(ArgumentError, match="8 parameters in netbuilder, 7 in the peer"):
         replay(MLP, fewer)

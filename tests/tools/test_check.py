@@ -18,6 +18,7 @@ from netbuilder.passes import extract_predictor
 from netbuilder.proto import NetDef, files
 from netbuilder.tools import check as tool
 from netbuilder.tools.check import main
+from toy_models import layers
 
 
 @pytest.fixture
@@ -25,15 +26,9 @@ def stored(tmp_path):
     """Files with the net and the init net of a model on two devices."""
     reset_names()
 
-    def forward(model, loss_scale):
-        scores = brew.fc(model, "data", "fc", 5, 3)
-        _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
-
     model = ModelHelper("stored")
-    Parallelize_CPU(
-        model, lambda model: None, forward, optimizer_builder_fun=lambda model: build_sgd(model, 0.1), devices=[0, 1]
-    )
+    optimizer = {"optimizer_builder_fun": lambda model: build_sgd(model, 0.1)}
+    Parallelize_CPU(model, lambda model: None, layers(5, 3), devices=[0, 1], **optimizer)
     files.save(tmp_path / "net.pb", model.net.Proto())
     files.save(tmp_path / "init.pb", model.param_init_net.Proto())
     return str(tmp_path / "net.pb"), str(tmp_path / "init.pb")
@@ -60,10 +55,11 @@ def test_findings(stored, tmp_path, capsys):
     path = tmp_path / "found.json"
     assert main([net, "--init", init, "--json", str(path)]) == 1
     line, last = capsys.readouterr().out.splitlines()
-    assert line.startswith("unknown-operator: net 'stored', operator") and "test_check.py" in line
+    assert line.startswith("unknown-operator: net 'stored', operator") and "toy_models.py" in line
     assert "did you mean" in line and "SoftmaxWithLoss" in line and last.endswith("1 finding")
     (found,) = json.loads(path.read_text())["findings"]
-    assert found["rule"] == "unknown-operator" and found["type"] == "SoftmaxWithLos" and "forward" in found["source"]
+    assert found["rule"] == "unknown-operator" and found["type"] == "SoftmaxWithLos"
+    assert "softmax_loss" in found["source"]
 
 
 def test_shapes_of_the_share_of_each_replica(stored, capsys):

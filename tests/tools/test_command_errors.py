@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from command_lines import FAILING, VALID, folder_of_lines
+from command_lines import FAILING, VALID
 from command_parsers import parser_of
 from house import ROOT
 from netbuilder.data import image_libraries
@@ -38,13 +38,6 @@ FILES = re.compile("FILE|FOLDER|PATH|IMAGE|LATENCY")  # names of values that are
 NUMBERS = ("0", "-1", "1.5", "nan", "abc", "")
 HUGE = ("crop", "device_workers", "pad", "port", "quality", "resize", "scale", "size")  # else it is much to do
 LONG = "x" * 300
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """The current folder, with what the lines in VALID read."""
-    with folder_of_lines(tmp_path_factory.mktemp("place")) as folder:
-        yield folder
 
 
 def damaged(suffix):

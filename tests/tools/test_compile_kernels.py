@@ -17,15 +17,15 @@ from netbuilder.tools.kernels import catalog, nvrtc_cuda, recording_cuda
 def few():
     """Kernels of a few operators, of each kind that there is."""
     for op_type in ("Cast", "Dropout", "Relu", "Sum", "Add", "Storm", "LayerNorm"):
-        assert any([*catalog._prepared(op_type)]), op_type
+        assert any([*catalog.prepared(op_type)]), op_type
     for op_type in ("Adam", "MomentumSGDUpdate"):
-        catalog._join(op_type)
+        catalog.join(op_type)
     for op_type in ("SoftmaxWithLoss", "SpatialSoftmaxWithLossGradient"):
-        catalog._over_rows(op_type)
-    catalog._pool()
-    catalog._of_tables()
+        catalog.over_rows(op_type)
+    catalog.pool()
+    catalog.of_tables()
     for op_type in ("RowWiseSparseAdam", "SparseFtrl", "SparseStorm"):
-        catalog._update_rows(op_type)
+        catalog.update_rows(op_type)
     titles = "cast|dropout|relu|sum|add|storm|layer_norm|updates|softmax_with_loss(_gradient)?|max_pool"
     titles += "|average_pool_gradient|row_updates|row_order_place|row_sums|rows_gathered|rows_scattered"
     chosen = [name for name in known_kernels() if re.match(f"nb_({titles})_[0-9a-f]+$", name)]
@@ -51,7 +51,7 @@ def test_the_catalog_has_every_type_of_elements(few):
 
 
 def test_without_the_compiler_it_names_the_packages(monkeypatch, capsys):
-    monkeypatch.setattr(nvrtc_cuda, "_wheel_folders", lambda part: [])
+    monkeypatch.setattr(nvrtc_cuda, "wheel_folders", lambda part: [])
     monkeypatch.setattr(nvrtc_cuda.ctypes, "CDLL", _missing)
     assert compile_kernels.main([]) == 1
     assert "pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12" in capsys.readouterr().err
@@ -135,5 +135,5 @@ def test_nvrtc_compiles_them(few):
         pytest.skip(str(error))
     assert "error" in (compiler.compile("int x = ;", "sm_90") or "")
     for name, kernel in [*few.items()][:: max(1, len(few) // 25)]:
-        for architecture in compile_kernels._ARCHITECTURES:
+        for architecture in compile_kernels.ARCHITECTURES:
             assert compiler.compile(kernel.source, architecture, (*OPTIONS, "-ftz=true")) is None, name

@@ -18,9 +18,10 @@ from netbuilder.optimizers import build_sgd
 from netbuilder.proto import files
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.tools.draw import main
+from netbuilder.tools.drawing.drawing import lay_out
 from netbuilder.tools.drawing.folding import repeats
-from netbuilder.tools.drawing.layout import lay_out
 from netbuilder.tools.drawing.page import page
+from toy_models import softmax_loss
 from waiting import HANG
 
 
@@ -267,8 +268,7 @@ def test_shapes_that_are_missing_are_asked_for(tmp_path, capsys):
 def test_parameters_that_an_init_net_makes_are_not_asked_for(tmp_path, capsys):
     """Even if the net updates them, so that without a shape of its input nothing is known of them at its end."""
     model = ModelHelper("trained")
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 3, 2), "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, brew.fc(model, "data", "fc", 3, 2))])
     build_sgd(model, 0.1, momentum=0.9)
     files.save(tmp_path / "net.pb", model.net.Proto())
     files.save(tmp_path / "init.pb", model.param_init_net.Proto())

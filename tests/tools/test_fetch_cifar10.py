@@ -27,7 +27,7 @@ def archive(path, rows=4, labels=None, wide=1024):
             info.size = len(data)
             file.addfile(info, io.BytesIO(data))
 
-        for names, list_name in fetch_cifar10._PARTS.values():
+        for names, list_name in fetch_cifar10.PARTS.values():
             for name in names:
                 pixels = np.repeat(rng.integers(0, 50, (rows, 1, 3), np.uint8), wide, axis=1)
                 pixels[:, :, 0] += 150

@@ -363,23 +363,23 @@ def test_libraries_are_asked_and_not_packages(monkeypatch):
     """With packages for CUDA 13, of which the extra knows nothing."""
     monkeypatch.setattr(gpu_info.importlib.util, "find_spec", lambda name: object())
     frontend = type("Frontend", (), {"__version__": "1.18.0", "backend_version": staticmethod(lambda: 91401)})
-    monkeypatch.setattr(library, "_found", lambda: (frontend, ""))
+    monkeypatch.setattr(library, "found_library", lambda: (frontend, ""))
     module = type("Nccl", (), {"available": True, "get_version": staticmethod(lambda: 22705)})
-    monkeypatch.setattr(nccl, "_module", lambda: module)
-    found = {name: gpu_info._or_why(version) for name, version in gpu_info._VERSIONS.items()}
+    monkeypatch.setattr(nccl, "nccl_module", lambda: module)
+    found = {name: gpu_info.or_why(version) for name, version in gpu_info.VERSIONS.items()}
     assert found["cuDNN"] == "9.14.1 with its frontend 1.18.0" and found["NCCL"] == "2.27.5"
     assert not [text for text in gpu_info.missing_for_gpus() if "cuDNN" in text or "NCCL" in text]
-    monkeypatch.setattr(library, "_found", lambda: (None, "the Python package cudnn cannot be imported"))
-    monkeypatch.setattr(nccl, "_module", lambda: None)
-    found = {name: gpu_info._or_why(version) for name, version in gpu_info._VERSIONS.items()}
+    monkeypatch.setattr(library, "found_library", lambda: (None, "the Python package cudnn cannot be imported"))
+    monkeypatch.setattr(nccl, "nccl_module", lambda: None)
+    found = {name: gpu_info.or_why(version) for name, version in gpu_info.VERSIONS.items()}
     assert found["cuDNN"] == found["NCCL"] == "missing"
     assert "nvidia-nccl-cu13" in "".join(gpu_info.missing_for_gpus())
 
 
 def test_the_package_of_cudnn_is_that_for_the_cuda_of_cupy(monkeypatch):
-    assert library._install().startswith("pip install 'nvidia-cudnn-cu12>=")
+    assert library.how_to_install().startswith("pip install 'nvidia-cudnn-cu12>=")
     monkeypatch.setattr(library, "cuda_major", lambda: 13)
-    assert library._install().startswith("pip install 'nvidia-cudnn-cu13>=")
+    assert library.how_to_install().startswith("pip install 'nvidia-cudnn-cu13>=")
 
 
 def test_the_first_ten_plans_that_can_be_built_are_measured(monkeypatch):
@@ -399,10 +399,10 @@ def test_the_first_ten_plans_that_can_be_built_are_measured(monkeypatch):
         measured.append(index)
         return None if index % 2 else 1.0 / (1 + index)  # each is faster than those before it
 
-    monkeypatch.setattr(compiled, "_measured", seconds)
-    monkeypatch.setattr(compiled, "_machine", lambda: "pretended")
+    monkeypatch.setattr(compiled, "measured", seconds)
+    monkeypatch.setattr(compiled, "machine", lambda: "pretended")
     monkeypatch.setattr(Choices, "of", lambda machine: type("Known", (dict,), {"put": dict.update})())
-    compiled._build_fastest(type("Builder", (), {"graph": Graph()}), "recipe", None, False)
+    compiled.build_fastest(type("Builder", (), {"graph": Graph()}), "recipe", None, False)
     assert measured == list(range(19)) and built == [18]
 
 
@@ -410,12 +410,12 @@ def test_a_library_that_cannot_be_asked():
     def broken():
         raise AttributeError("undefined symbol")
 
-    assert gpu_info._or_why(broken) == "of unknown version (undefined symbol)"
+    assert gpu_info.or_why(broken) == "of unknown version (undefined symbol)"
 
 
 def test_the_limits_are_measured_with_different_values():
     here = type("Here", (), {"xp": __import__("numpy")})
-    values = roofline._normal(here, (3000, 2000), "float16")
+    values = roofline.normal(here, (3000, 2000), "float16")
     assert values.shape == (3000, 2000) and values.dtype == "float16" and 0.9 < values.astype("float32").std() < 1.1
 
 
@@ -429,8 +429,8 @@ if emulated_gpu.active():
     from netbuilder.engines import nccl
     from netbuilder.runtime.profile import roofline
     double = NcclDouble()
-    nccl._module = lambda: double
-    roofline._GPU_SIDE, roofline._GPU_COPIED, roofline._COPIED, roofline._SECONDS = 8, 1 << 10, 1 << 10, 0.0
+    nccl.nccl_module = lambda: double
+    roofline.GPU_SIDE, roofline.GPU_COPIED, roofline._COPIED, roofline._SECONDS = 8, 1 << 10, 1 << 10, 0.0
 """
 
 

@@ -145,7 +145,7 @@ def test_what_is_not_a_number_is_not_good():
 
 
 def test_the_largest_difference_is_that_of_a_side_that_is_not_a_number():
-    assert np.isnan(predict._worst([0.5, float("nan"), 0.25])) and predict._worst([0.25, 0.5]) == 0.5
+    assert np.isnan(predict.worst([0.5, float("nan"), 0.25])) and predict.worst([0.25, 0.5]) == 0.5
 
 
 def test_callers_of_the_command(monkeypatch, capsys):

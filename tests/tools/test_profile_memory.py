@@ -82,7 +82,7 @@ def numbers(text):
 
 
 def test_many_small_values_are_drawn_together(monkeypatch):
-    monkeypatch.setattr(pages, "_DRAWN", 50)
+    monkeypatch.setattr(pages, "DRAWN", 50)
     values = [value(f"v{i}", i % 900, i % 900 + 1, 64 * (i // 900), 64) for i in range(4_000)]
     values.append(value("large", 0, 999, 64 * 50, 2**20))
     text = memory_page(made_up(values, 1000))

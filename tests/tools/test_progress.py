@@ -27,7 +27,7 @@ def test_a_line_a_minute_where_there_is_no_terminal(clock, capsys):
             clock[0] += 0.5
             shown.step(32, 1.25, 0.5)
     lines = capsys.readouterr().out.splitlines()
-    assert progress._EVERY == 60 and len(lines) == 2
+    assert progress.EVERY == 60 and len(lines) == 2
     assert lines[0] == "epoch 1/2: step 121/400, loss 1.25, top-1 50%, 64 images/s, 2 min 20 s left"
 
 

@@ -60,7 +60,7 @@ def check_table(model, optimizers):
 )
 @pytest.mark.slow
 def test_options_in_small_form(options, models, methods):
-    bound = prove._BOUNDS[options.get("dtype", "float32")]
+    bound = prove.BOUNDS[options.get("dtype", "float32")]
     found = list(prove.entries(models, ["SGD"], [3], 2, list(METHODS), options))
     assert {entry.method for entry in found} == methods
     assert {entry.model for entry in found} == set(models)
@@ -80,7 +80,7 @@ def test_the_bound_of_bfloat16_notices_what_is_wrong():
     exact, rounded = parameters(1), parameters(1, dtype="bfloat16")
     assert difference(rounded, exact) > 1e-4
     wrong = parameters(3, dtype="bfloat16", combine_spatial_bn=False)
-    assert difference(wrong, rounded) > 2 * prove._BOUNDS["bfloat16"]
+    assert difference(wrong, rounded) > 2 * prove.BOUNDS["bfloat16"]
 
 
 def test_methods_support_most_models():
@@ -297,13 +297,13 @@ def test_float16_on_gpus(capsys, tmp_path):
     assert {entry.devices for entry in found} == {1, 2, 3} and {entry.method for entry in found} == {
         "Parallelize", "DataParallel",
     }  # fmt: skip
-    assert 1e-7 < max(entry.difference for entry in found) < prove._BOUNDS["float16"] and "HALF" in types
+    assert 1e-7 < max(entry.difference for entry in found) < prove.BOUNDS["float16"] and "HALF" in types
 
 
 @pytest.mark.emulated
 def test_the_bound_of_float16_notices_what_is_wrong():
     """As for bfloat16: normalization with each device's statistics."""
-    model, options = MODELS["combined BN"], {"cpu_device": False, "dtype": "float16", "gradient_scaling": prove._SCALE}
+    model, options = MODELS["combined BN"], {"cpu_device": False, "dtype": "float16", "gradient_scaling": prove.SCALE}
 
     def parameters(devices, **changes):
         changed = dataclasses.replace(model, options={**model.options, **options, **changes})
@@ -312,7 +312,7 @@ def test_the_bound_of_float16_notices_what_is_wrong():
     with cudnn_double():
         rounded = parameters(1)
         assert difference(rounded, parameters(1, dtype="float32", gradient_scaling=None)) > 1e-5
-        assert difference(parameters(3, combine_spatial_bn=False), rounded) > 2 * prove._BOUNDS["float16"]
+        assert difference(parameters(3, combine_spatial_bn=False), rounded) > 2 * prove.BOUNDS["float16"]
 
 
 @pytest.mark.emulated

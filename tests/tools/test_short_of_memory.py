@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from command_lines import VALID, folder_of_lines
+from command_lines import VALID
 from house import ROOT
 
 RUN = """
@@ -24,12 +24,6 @@ sys.exit(command.main(sys.argv[4:]))
 MIB = 1 << 20
 OF_A_LIBRARY = "OpenBLAS|libgomp|terminate called|runtime error"  # it ends the process; oneDNN says no more
 WORDS = re.compile(rf"not enough memory|memory allocation|cannot allocate memory|{OF_A_LIBRARY}", re.IGNORECASE)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    with folder_of_lines(tmp_path_factory.mktemp("place")) as folder:
-        yield folder
 
 
 def limited(command, kind, limit):

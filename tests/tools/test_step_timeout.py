@@ -34,12 +34,12 @@ def test_a_step_that_takes_too_long(capfd):
 def test_without_a_limit_nothing_watches():
     with StepTimeout(None) as limit:
         limit.after_step()
-        assert limit._thread is None
+        assert limit.thread is None
 
 
 def test_the_first_step_has_ten_times_as_long():
-    assert StepTimeout(2.0)._first == 20.0
-    assert StepTimeout(2.0, 5.0)._first == 5.0
+    assert StepTimeout(2.0).first_limit == 20.0
+    assert StepTimeout(2.0, 5.0).first_limit == 5.0
 
 
 def test_a_run_that_takes_too_long_ends(tmp_path):

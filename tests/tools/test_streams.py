@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import command_streams
-from command_lines import FAILING, VALID, folder_of_lines
+from command_lines import FAILING, VALID
 from command_streams import STREAMS
 from netbuilder.data import image_libraries
 from netbuilder.exchange import CheckpointFolder, read_checkpoint
@@ -28,13 +28,6 @@ WORKING = ("char_lm", "imagenet_trainer", "launch", "make_db", "fetch_cifar10")
 
 PRINTING = ("check", "compare", "evaluate_predictor", "predict", "profile", "seq2seq", "simulate")
 """Those whose result is what they print: where that cannot be written, they fail."""
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """The current folder, with what the lines in VALID read."""
-    with folder_of_lines(tmp_path_factory.mktemp("place")) as folder:
-        yield folder
 
 
 @pytest.mark.skipif(not image_libraries(), reason="needs a library for images")

@@ -296,7 +296,7 @@ def test_curves_have_titles_and_ticks_at_whole_epochs(tmp_path, monkeypatch, epo
 def test_curves_go_on_where_a_run_is_resumed(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     lines, drawn = tmp_path / "metrics.jsonl", []
-    monkeypatch.setattr(Metrics, "_draw", lambda self, path: drawn.append([e["epoch"] for e in self._epochs]))
+    monkeypatch.setattr(Metrics, "draw", lambda self, path: drawn.append([e["epoch"] for e in self._epochs]))
     with Metrics(str(lines)) as metrics:
         for number in (1, 2, 2, 3):
             metrics.epoch(number, number, {"loss": 1.0})

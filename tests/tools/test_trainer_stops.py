@@ -154,7 +154,7 @@ def test_a_signal_on_one_of_two_processes(tmp_path, whole, name, phase, outputs,
 
 
 def test_a_second_signal_acts_at_once(monkeypatch):
-    monkeypatch.setattr("netbuilder.tools.training.stopping._SAME", 0.0)
+    monkeypatch.setattr("netbuilder.tools.training.stopping.SAME", 0.0)
     with pytest.raises(KeyboardInterrupt):
         with Stopping() as stopping:
             signal.raise_signal(signal.SIGINT)
@@ -171,7 +171,7 @@ def test_a_signal_that_comes_twice_at_the_same_time_is_one():
 
 def test_a_second_hangup_has_no_effect(monkeypatch):
     """The system and the shell both send one when a terminal is closed, at any time after one another."""
-    monkeypatch.setattr("netbuilder.tools.training.stopping._SAME", 0.0)
+    monkeypatch.setattr("netbuilder.tools.training.stopping.SAME", 0.0)
     with Stopping() as stopping:
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGHUP)

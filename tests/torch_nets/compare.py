@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from peers import PEERS, Peer
+from peers import PEERS
 
+from netbuilder.tools.bench.peer_models import Peer
 from zoo_cases import SMALL, USUAL, Case, Result, digest, run
 
 GOLDEN = Path(__file__).with_name("golden.json")

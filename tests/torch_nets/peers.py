@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,62 +16,25 @@ from torchvision.models.efficientnet import MBConvConfig
 from torchvision.models.mobilenetv3 import InvertedResidualConfig
 from torchvision.models.regnet import BlockParams
 
+from netbuilder.tools.bench.peer_models import (
+    Peer,
+    Recommender,
+    UNet,
+    by_name,
+    classified,
+    encoded_loss,
+    encoded_order,
+    in_order,
+    language_loss,
+    language_order,
+    recommended,
+    shifted_order,
+    vision_order,
+)
 from netbuilder.zoo import convnext, densenet, dlrm, mobilenet, swin, vit
 from zoo_cases import CLASSES
 
-__all__ = ["PEERS", "Entry", "Peer"]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The tensors of a parameter: joined along the first axis, each transposed first if ``transposed``."""
-
-    tensors: list[torch.Tensor]
-    transposed: bool = False
-
-    def join(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat([t.T if self.transposed else t for t in tensors])
-
-    def copy(self, value: torch.Tensor) -> None:
-        """Store a value in the tensors."""
-        extents = [t.shape[1 if self.transposed else 0] for t in self.tensors]
-        for tensor, part in zip(self.tensors, value.split(extents)):
-            with torch.no_grad():
-                tensor.copy_(part.T if self.transposed else part)
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A net of PyTorch.
-
-    Args:
-        make: called with the size of the case; returns the module.
-        loss: called with the module and the inputs as tensors; returns the scores and the loss.
-        entries: called with the module; returns its parameters in the order of netbuilder's.
-    """
-
-    make: Callable[[Any], nn.Module]
-    loss: Callable[[nn.Module, dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
-    entries: Callable[[nn.Module], list[Entry]]
-
-
-def in_order(module: nn.Module) -> list[Entry]:
-    return [Entry([p]) for p in module.parameters()]
-
-
-def by_name(order: Callable[[dict[str, torch.Tensor]], Iterator[Any]]) -> Callable[[nn.Module], list[Entry]]:
-    """Return the parameters as a generator yields their names, or entries."""
-
-    def entries(module: nn.Module) -> list[Entry]:
-        named = dict(module.named_parameters())
-        return [made if isinstance(made, Entry) else Entry([named[made]]) for made in order(named)]
-
-    return entries
-
-
-def classified(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = module(inputs["data"])
-    return scores, functional.cross_entropy(scores, inputs["label"].long())
+__all__ = ["PEERS"]
 
 
 def mobilenet_v2(size: Any) -> nn.Module:
@@ -132,13 +93,6 @@ def vision(size: Any) -> nn.Module:
     return cls(**options, embed_dim=table.dim, depth=table.layers, num_heads=table.heads)
 
 
-def vision_order(named: dict[str, torch.Tensor]) -> Iterator[str]:
-    first = ["patch_embed.proj.weight", "patch_embed.proj.bias", "cls_token", "dist_token", "pos_embed"]
-    yield from (name for name in first if name in named)
-    yield from (name for name in named if name.startswith(("blocks.", "norm.")))
-    yield from (name for name in named if name.startswith(("head.", "head_dist.")))
-
-
 def shifted(size: Any) -> nn.Module:
     size = swin.SWIN[size] if isinstance(size, str) else size
     patch, window = [size.patch] * 2, [size.window] * 2
@@ -147,49 +101,12 @@ def shifted(size: Any) -> nn.Module:
     return tv.SwinTransformer(patch, size.dim, layers, heads, window, **options)
 
 
-def shifted_order(named: dict[str, torch.Tensor]) -> Iterator[str]:
-    """The bias of relative positions after the projection to queries, keys and values; norms before reductions."""
-    names = list(named)
-    for name in names:
-        if name.endswith(("relative_position_bias_table", ".reduction.weight")):
-            continue
-        yield name
-        if name.endswith("attn.qkv.bias"):
-            yield name.replace("qkv.bias", "relative_position_bias_table")
-        if (reduction := name.replace("norm.bias", "reduction.weight")) in named and reduction != name:
-            yield reduction
-
-
-class UNet(nn.Module):
-    """As ``create_unet`` says."""
-
-    def __init__(self, channels: Any) -> None:
-        super().__init__()
-
-        def conv(a: int, b: int) -> list[nn.Module]:
-            return [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
-
-        def twice(a: int, b: int) -> nn.Module:
-            return nn.Sequential(*conv(a, b), *conv(b, b))
-
-        pairs = list(zip([3, *channels], channels))
-        self.down = nn.ModuleList(twice(a, b) for a, b in pairs)
-        up = [(nn.ConvTranspose2d(b, a, 2, stride=2), twice(2 * a, a)) for a, b in reversed(pairs[1:])]
-        self.up = nn.ModuleList(nn.ModuleList(pair) for pair in up)
-        self.scores = nn.Conv2d(channels[0], CLASSES, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        across = []
-        for level, block in enumerate(self.down):
-            x = block(functional.max_pool2d(x, 2) if level else x)
-            across.append(x)
-        for (grow, block), other in zip(self.up, reversed(across[:-1])):
-            x = block(torch.cat([other, grow(x)], 1))
-        return self.scores(x)
-
-
 def unet_peer(size: Any) -> nn.Module:
-    return UNet((64, 128, 256, 512, 1024) if size == "usual" else size)
+    return UNet((64, 128, 256, 512, 1024) if size == "usual" else size, CLASSES)
+
+
+def recommender(size: dlrm.DLRMSize) -> nn.Module:
+    return Recommender(size.tables, size.dim, size.bottom, size.top)
 
 
 def language(size: Any) -> nn.Module:
@@ -203,17 +120,6 @@ def language(size: Any) -> nn.Module:
     return transformers.GPT2LMHeadModel(config)
 
 
-def language_order(named: dict[str, torch.Tensor]) -> Iterator[Any]:
-    for name, tensor in named.items():
-        turned = name.endswith("weight") and tensor.ndim == 2 and name.split(".")[-2] in ("c_attn", "c_proj", "c_fc")
-        yield Entry([tensor], transposed=turned)
-
-
-def language_loss(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = module(inputs["data"].long()).logits
-    return scores, functional.cross_entropy(scores.flatten(0, 1), inputs["label"].long().flatten())
-
-
 def encoded(size: Any) -> nn.Module:
     of_size = {} if size == "base" else {
         "hidden_size": size.dim, "num_hidden_layers": size.layers, "num_attention_heads": size.heads,
@@ -223,53 +129,6 @@ def encoded(size: Any) -> nn.Module:
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=None, num_labels=CLASSES, **of_size
     )
     return transformers.BertForSequenceClassification(config)
-
-
-def encoded_order(named: dict[str, torch.Tensor]) -> Iterator[Any]:
-    for name in named:
-        if ".self.query." in name:
-            yield Entry([named[name.replace("query", part)] for part in ("query", "key", "value")])
-        elif ".self." not in name:
-            yield name
-
-
-def encoded_loss(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    seen = (inputs["mask"][:, 0, 0] == 0).long()
-    scores = module(inputs["data"].long(), attention_mask=seen, token_type_ids=inputs["segments"].long()).logits
-    return scores, functional.cross_entropy(scores, inputs["label"].long())
-
-
-class Recommender(nn.Module):
-    """As ``create_dlrm`` says."""
-
-    def __init__(self, size: dlrm.DLRMSize) -> None:
-        super().__init__()
-        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, size.dim, mode="sum") for rows in size.tables)
-        count = len(size.tables) + 1
-        bottom = [*size.bottom, size.dim]
-        top = [size.dim + count * (count - 1) // 2, *size.top, 1]
-        self.bottom, self.top = (nn.ModuleList(map(nn.Linear, s, s[1:])) for s in (bottom, top))
-
-    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        x = inputs["data"]
-        for layer in self.bottom:
-            x = layer(x).relu()
-        rows = [x]
-        for i, table in enumerate(self.tables):
-            offsets = inputs[f"lengths{i}"].cumsum(0) - inputs[f"lengths{i}"]
-            rows.append(table(inputs[f"indices{i}"].long(), offsets.long()))
-        stacked = torch.stack(rows, 1)
-        products = stacked @ stacked.transpose(1, 2)
-        below = torch.tril_indices(len(rows), len(rows), -1)
-        x = torch.cat([x, products[:, below[0], below[1]]], 1)
-        for number, layer in enumerate(self.top, 1):
-            x = layer(x) if number == len(self.top) else layer(x).relu()
-        return x
-
-
-def recommended(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = module(inputs)
-    return scores, functional.binary_cross_entropy_with_logits(scores, inputs["label"])
 
 
 class Adversaries(nn.Module):
@@ -314,7 +173,7 @@ PEERS: dict[str, Peer] = {
     "unet": _classifier(unet_peer, entries=in_order),
     "gpt2": Peer(language, language_loss, by_name(language_order)),
     "bert": Peer(encoded, encoded_loss, by_name(encoded_order)),
-    "dlrm": Peer(Recommender, recommended, in_order),
+    "dlrm": Peer(recommender, recommended, in_order),
     "dcgan": Peer(Adversaries, contested, in_order),
 }
 """The beginning of a case's name -> its peer."""

@@ -120,7 +120,7 @@ def scoring_of(name):
 
 def moved(workspace, net):
     """The blobs that a run of a net copies into another order, with how often."""
-    (plan,) = workspace.net(net)._plans[0]
+    (plan,) = workspace.net(net).plans
     return sorted(step.inputs[0].name for step in plan.steps if step.moves)
 
 
@@ -140,7 +140,7 @@ def test_a_test_net_between_steps(name, without, monkeypatch):
         for workspace in (alone, both):
             step(workspace, model, name, number)
         both.run_net(test.net)
-        plans.append([id(plan) for net in (model, test) for plan in both.net(net.net)._plans[0]])
+        plans.append([id(plan) for net in (model, test) for plan in both.net(net.net).plans])
         reference = Workspace(threads=1, engines=())
         feed(reference, {"data": both.fetch("data"), **{blob: both.fetch(blob) for blob in _read(test)}})
         reference.run_net_once(test.net)

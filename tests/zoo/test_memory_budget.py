@@ -32,7 +32,7 @@ def trained(name, kind="simple", *, fill=False, dtype=None, **options):
     net = workspace.net(workspace.create_net(model.net, observable="outputs", dtype=dtype, **options))
     for _ in range(2):
         net.run_by(lambda plan: (with_dead_memory_filled(plan) if fill else plan).run(), net.run_alone)
-    (plans,) = net._plans.values()
+    plans = net.plans
     return {str(p): workspace.fetch(str(p)) for p in model.GetAllParams("")}, plans[-1]
 
 
@@ -73,7 +73,7 @@ def test_under_budgets(name, several):
 @pytest.mark.slow
 def test_under_budgets_with_updates_during_the_backward_pass(monkeypatch):
     want, _ = trained("resnet8", without=single("early_updates"))
-    monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
+    monkeypatch.setattr(update_fusion, "EARLY_BYTES", 1)
     least, most = possible("resnet8")
     for budget in (least, (least + most) // 2, most):
         got, plan = trained("resnet8", fill=True, memory_budget=budget)

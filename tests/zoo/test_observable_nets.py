@@ -131,7 +131,7 @@ def test_no_step_reads_dead_memory(name, kind):
         net = workspace.net(workspace.create_net(model.net, observable="outputs"))
         for _ in range(2):
             net.run_by(lambda plan: (with_dead_memory_filled(plan) if fill else plan).run(), net.run_alone)  # noqa: B023
-        (plans,) = net._plans.values()
+        plans = net.plans
         assert plans[-1].memory.nbytes <= 1.01 * plans[-1].memory.live
         found.append({str(p): workspace.fetch(str(p)) for p in model.params})
     for p, value in found[0].items():

@@ -1,8 +1,12 @@
 """Inception v3, OverFeat, SqueezeNet, ShuffleNet: parameters, shapes, training, refusals."""
 
+import inspect
+
 import numpy as np
 import pytest
 
+from netbuilder import zoo
+from netbuilder.graph import infer_shapes
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import ArgumentError
@@ -35,8 +39,18 @@ NETS = {
 )
 def test_they_have_the_known_numbers_of_parameters(create, options, count):
     """Counted with 1,000 classes; the numbers are those of other implementations of the papers' nets."""
-    model, _ = built(create, 3, 1000, **options)
+    model, softmax = built(create, 3, 1000, **options)
     assert parameter_count(model) == count
+    given = inspect.signature(create).parameters.get("image_size")
+    size = given.default if given else 224
+    shapes = infer_shapes([model.param_init_net, model.net], {"data": (2, 3, size, size)}).shapes
+    assert tuple(shapes[str(softmax)]) == (2, 1000)
+
+
+@pytest.mark.parametrize("name", [name for name in zoo.__all__ if name.startswith("create_")])
+def test_builders_make_a_net_for_training_unless_told_otherwise(name):
+    options = inspect.signature(getattr(zoo, name)).parameters
+    assert [options[each].default for each in ("is_test", "no_loss") if each in options] in ([False], [False, False])
 
 
 @pytest.mark.one_in(8)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.tools.bench.ours import Training
+from netbuilder.tools.bench.ours import Training, before
 from netbuilder.tools.bench.processes import torch_state
-from netbuilder.tools.bench.work import TASKS, Work
+from netbuilder.tools.bench.work import MODELS, TASKS, Work
 
 __all__ = ["Agreement", "check", "replay"]
 
@@ -61,24 +61,22 @@ def check(task: str, python: str, *, threads: int, mode: str = "eager") -> Agree
     """
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "state.npz")
-        work = dataclasses.replace(TASKS[task].small, threads=threads, mode=mode)
+        work = dataclasses.replace({**TASKS, **MODELS}[task].small, threads=threads, mode=mode)
         torch_state(dataclasses.replace(work, state=file), python)
         with np.load(file) as state:
             return replay(work, state)
 
 
 def replay(work: Work, state: Mapping[str, Any]) -> Agreement:
-    """Train from the data and parameters of a peer, for as many steps as the peer.
+    """Train from the parameters of a peer, for as many steps as the peer.
 
     Args:
-        state: ``data``, ``label``, ``losses``; ``before_<i>`` and ``after_<i>``, parameter ``i`` before the first step
-            and after the last one.
+        state: ``losses``; ``before_<i>`` and ``after_<i>``, parameter ``i`` before the first step and after the last.
     """
     training = Training(work)
     names = training.parameters()
-    count = sum(name.startswith("before_") for name in state)
-    before = [state[f"before_{i}"] for i in range(count)]
-    training.start_from(state["data"], state["label"], before)
+    first = before(state)
+    training.start_from(first)
     losses = []
     for _ in state["losses"]:
         training.step()
@@ -86,7 +84,7 @@ def replay(work: Work, state: Mapping[str, Any]) -> Agreement:
     apart = {}
     for i, name in enumerate(names):
         after = state[f"after_{i}"]
-        change = max(float(np.linalg.norm(after - before[i])), 1e-6 * after.size**0.5)
+        change = max(float(np.linalg.norm(after - first[i])), 1e-6 * after.size**0.5)
         apart[name] = float(np.linalg.norm(training.workspace.fetch(name) - after)) / change
     worst = max(apart, key=lambda name: (np.isnan(apart[name]), apart[name]))
     return Agreement(tuple(losses), tuple(float(x) for x in state["losses"]), apart[worst], worst)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from netbuilder import Parallelize_GPU
 from netbuilder.engines.gpu_info import gpu_memory_in_use
 from netbuilder.parallel import Replicas, prefetch
 from netbuilder.runtime.profile.profiling import profile
+from netbuilder.tools.bench.our_nets import add_loss
 from netbuilder.tools.bench.ours import Training
 from netbuilder.tools.bench.work import Work
 from netbuilder.tools.bench.worker import serve_gpu, show_stacks, timed_together
@@ -33,7 +35,7 @@ class GpuTraining(Training):
             self.model,
             input_builder_fun=lambda model: None,
             forward_pass_builder_fun=lambda model, scale: [
-                model.net.Scale(self._losses(model)[1], "scaled_loss", scale=scale)
+                model.net.Scale(add_loss(model, self._work), "scaled_loss", scale=scale)
             ],
             optimizer_builder_fun=self._update,
             devices=list(range(self._work.devices)),
@@ -43,13 +45,10 @@ class GpuTraining(Training):
             allow_tf32=self._work.tf32,
         )
 
-    def _feed(self, data: np.ndarray, label: np.ndarray) -> None:
+    def _feed(self, batch: Mapping[str, np.ndarray]) -> None:
         assert self._record is not None
-        self._batch = {
-            "data": data.astype(np.int32) if data.dtype.kind == "i" else data,
-            "label": label.astype(np.int32),
-        }
-        for name, whole in self._batch.items():
+        self._batch = batch
+        for name, whole in batch.items():
             # Words are (length, batch).
             axis = 1 if self._work.reads_words and name == "data" else 0
             for blob, part, place in zip(

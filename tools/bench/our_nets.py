@@ -11,10 +11,11 @@ from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.model.rnn import AttentionType, LSTMCell, LSTMWithAttentionCell
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.arguments import set_argument
-from netbuilder.tools.bench.work import Work
+from netbuilder.tools.bench.our_models import add_model
+from netbuilder.tools.bench.work import MODELS, Work
 from netbuilder.zoo import create_alexnet, create_inception_v1, create_resnet, create_resnext, create_vgg
 
-__all__ = ["add_scores"]
+__all__ = ["add_loss", "add_scores"]
 
 
 def _mlp(model: ModelHelper, work: Work) -> Any:
@@ -96,20 +97,33 @@ _NETS = {
 }
 
 
-def add_scores(model: ModelHelper, work: Work) -> Any:
-    """Add the net that ``work`` names, with the input ``data``; return its scores.
+def add_loss(model: ModelHelper, work: Work) -> Any:
+    """Add the net that ``work`` names, with the inputs that ``draw`` returns; return its loss.
 
     The gradient of the images is not computed: no peer computes it either.
 
     Raises:
         ArgumentError: there is no net of that name.
     """
+    if work.net not in MODELS:
+        return model.net.SoftmaxWithLoss([add_scores(model, work), "label"], ["softmax", "loss"])[1]
+    loss = add_model(model, work)
+    _stop_at_data(model)
+    return loss
+
+
+def add_scores(model: ModelHelper, work: Work) -> Any:
+    """Add the net that ``work`` names, with the input ``data``; return its scores. See ``add_loss``."""
     make = _resnet if work.layers else _NETS.get(work.net)
     if make is None:
         raise ArgumentError(f"unknown net {work.net!r}; known are {sorted(_NETS)} and resnet18, resnet34, ...")
     scores = make(model, work)
+    _stop_at_data(model)
+    return scores
+
+
+def _stop_at_data(model: ModelHelper) -> None:
     data = ScopedName("data")
     for op in model.net.Proto().op:
         if op.type == "Conv" and op.input[0] == data:
             set_argument(op, "no_gradient_to_input", 1)
-    return scores

@@ -18,7 +18,7 @@ import netbuilder
 from netbuilder import Workspace
 from netbuilder.distributed import Rendezvous
 from netbuilder.distributed.transport.mpi import mpi
-from netbuilder.distributed.transport.world import create_world
+from netbuilder.distributed.worlds.world import create_world
 from netbuilder.parallel.simulation.simulate import make_buckets
 from netbuilder.parallel.simulation.sweep import sweep_allreduce
 from netbuilder.proto import NetDef

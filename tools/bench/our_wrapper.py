@@ -13,7 +13,7 @@ import netbuilder
 from netbuilder import DataParallel, ModelHelper, Workspace, parallel
 from netbuilder.optimizers import build_sgd
 from netbuilder.tools.bench.our_nets import add_scores
-from netbuilder.tools.bench.work import MOMENTUM, Work
+from netbuilder.tools.bench.work import Work
 from netbuilder.tools.bench.worker import serve
 
 __all__ = ["WAYS", "main", "steps"]
@@ -37,7 +37,7 @@ def _loss(model: ModelHelper, scores: Any, label: Any) -> Any:
 
 
 def _update(model: ModelHelper, work: Work) -> Any:
-    return build_sgd(model, work.rate, momentum=MOMENTUM, nesterov=0)
+    return build_sgd(model, work.rate, momentum=work.momentum, nesterov=0)
 
 
 def _by_wrapper(work: Work) -> tuple[Callable[[], None], Callable[[], float]]:

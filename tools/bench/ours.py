@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import Replicas
 from netbuilder.proto import ArgumentError
 from netbuilder.runtime.profile.memory import Memory, planned_memory
-from netbuilder.tools.bench.our_nets import add_scores
-from netbuilder.tools.bench.work import MOMENTUM, Work
+from netbuilder.tools.bench.draw import draw
+from netbuilder.tools.bench.our_nets import add_loss, add_scores
+from netbuilder.tools.bench.work import Work
 from netbuilder.tools.bench.worker import resident, serve
 from netbuilder.tools.common_options import split_problem
 
-__all__ = ["Training", "main"]
+__all__ = ["Training", "before", "main"]
 
 
 class Training:
@@ -48,12 +49,7 @@ class Training:
         self.model = ModelHelper(name=work.net, arg_scope=scope, dtype=work.dtype)
         self.workspace = Workspace(threads=work.threads)
         self._record = self._build()
-        rng = np.random.default_rng(0)
-        if work.reads_words:
-            data: Any = rng.integers(0, work.classes, work.shape)
-        else:
-            data = rng.standard_normal(work.shape, np.float32)
-        self._feed(data, rng.integers(0, work.classes, work.labels))
+        self._feed(draw(work))
         self.workspace.run_net_once(self.model.param_init_net)
         self.workspace.create_net(self.model.net, **_creation(work))
         self._name = self.model.net.Name()
@@ -64,7 +60,7 @@ class Training:
             self.model.net.AddExternalOutput(self.model.net.Softmax(add_scores(self.model, self._work), "softmax"))
             return None
         if self._work.devices == 1 and self._rendezvous is None:
-            _, loss = self._losses(self.model)
+            loss = add_loss(self.model, self._work)
             self.model.net.AddExternalOutput(loss)
             self.model.AddGradientOperators([loss])
             self._update(self.model)
@@ -73,7 +69,7 @@ class Training:
             self.model,
             input_builder_fun=lambda model: None,
             forward_pass_builder_fun=lambda model, scale: [
-                model.net.Scale(self._losses(model)[1], "scaled_loss", scale=scale)
+                model.net.Scale(add_loss(model, self._work), "scaled_loss", scale=scale)
             ],
             optimizer_builder_fun=self._update,
             devices=list(range(self._work.devices)),
@@ -82,18 +78,13 @@ class Training:
             bucket_bytes=self._work.bucket,
         )
 
-    def _losses(self, model: ModelHelper) -> Any:
-        return model.net.SoftmaxWithLoss([add_scores(model, self._work), "label"], ["softmax", "loss"])
-
     def _update(self, model: ModelHelper) -> Any:
         if self._work.decay:
             add_weight_decay(model, self._work.decay)
-        return build_sgd(model, self._work.rate, momentum=MOMENTUM, nesterov=0)
+        return build_sgd(model, self._work.rate, momentum=self._work.momentum, nesterov=0)
 
-    def _feed(self, data: np.ndarray, label: np.ndarray) -> None:
-        if data.dtype.kind == "i":
-            data = data.astype(np.int32)
-        for name, whole in (("data", data), ("label", label.astype(np.int32))):
+    def _feed(self, batch: Mapping[str, np.ndarray]) -> None:
+        for name, whole in batch.items():
             copies = self._copies(name)
             for blob, part in zip(copies, np.split(whole, len(copies))):
                 self.workspace.feed(blob, part)
@@ -131,8 +122,8 @@ class Training:
         """Return the names of the parameters, layer by layer, of all devices."""
         return [str(parameter) for parameter in self.model.GetParams()]
 
-    def start_from(self, data: np.ndarray, label: np.ndarray, parameters: list[np.ndarray]) -> None:
-        """Feed the data and the parameters of the other side.
+    def start_from(self, parameters: Sequence[np.ndarray]) -> None:
+        """Feed the parameters of the other side.
 
         Args:
             parameters: in the order of ``parameters()``.
@@ -148,9 +139,13 @@ class Training:
                 f"{self._work.net}: {len(shapes)} parameters in netbuilder, {len(given)} in the peer: "
                 + "; ".join(f"{name} {a} and {b}" for name, a, b in zip(names, shapes, given) if a != b)
             )
-        self._feed(data, label)
         for name, array in zip(names, parameters):
             self.workspace.feed(name, array)
+
+
+def before(state: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the parameters that a peer has written before its first step."""
+    return [state[f"before_{i}"] for i in range(sum(name.startswith("before_") for name in state))]
 
 
 def _creation(work: Work) -> dict[str, Any]:
@@ -167,6 +162,9 @@ def main(arguments: list[str]) -> None:
     """Serve the steps of one piece of work (see ``worker.serve``)."""
     start, work = resident(), Work.from_text(arguments[1])
     training = Training(work)
+    if work.start:
+        with np.load(work.start) as state:
+            training.start_from(before(state))
     training.measure_choices()
     memory = training.planned()
     serve(

@@ -6,15 +6,18 @@ python peer_torch.py WARMUP WORK, with the work as ``Work.to_text`` writes it
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Callable
 
 import numpy as np
 import peer_nets
 import torch
+from draw import draw
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from work import MOMENTUM, Work
+from work import MODELS, Work
 from worker import resident, serve, serve_gpu, show_stacks
 
 STATE_STEPS = 3
@@ -31,20 +34,21 @@ class Training:
         if work.gpu:
             torch.backends.cudnn.benchmark = True  # the fastest kernels, as measured
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = work.tf32
-        self.net = peer_nets.build(work)
-        self.x = torch.randint(0, work.classes, work.shape) if work.reads_words else torch.randn(work.shape)
-        self.y = torch.randint(0, work.classes, (work.labels,))
-        if self.x.ndim == 4:
-            self.x = self.x.contiguous(memory_format=torch.channels_last)
-        if work.gpu:
-            self._to_gpu()
+        if work.net in MODELS:
+            import peer_models  # torchvision, timm and transformers are loaded only for them
+
+            self.net, self._loss_of, self._arrays = peer_models.build(work)
+        else:
+            self.net, self._loss_of = peer_nets.build(work), classified
+            self._arrays = getattr(self.net, "in_order", self.net.parameters)
+        self.net.to(self.device)
+        self.inputs = {name: self._tensor(name, array) for name, array in draw(work).items()}
         self.optimizer = torch.optim.SGD(
             self._groups(work.decay),
             lr=work.rate,
-            momentum=MOMENTUM,
-            fused=True if work.gpu or work.mode == "compile" else None,
+            momentum=work.momentum,
+            fused=True if work.momentum and (work.gpu or work.mode == "compile") else None,  # not of sparse gradients
         )
-        self._loss_of = nn.CrossEntropyLoss()
         self._half = work.dtype == "bfloat16"
         if work.mode == "checkpoint":
             self._scores = recomputing(self.net)
@@ -66,35 +70,41 @@ class Training:
             groups[decay if is_weight else 0.0].append(parameter)
         return [{"params": parameters, "weight_decay": share} for share, parameters in groups.items() if parameters]
 
-    def _to_gpu(self) -> None:
-        form = torch.channels_last if self.x.ndim == 4 else torch.preserve_format
-        self.net = self.net.to(self.device, memory_format=form) if self.x.ndim == 4 else self.net.to(self.device)
-        self.x, self.y = self.x.to(self.device, memory_format=form), self.y.to(self.device)
+    def _tensor(self, name: str, array: np.ndarray) -> torch.Tensor:
+        """Return an input on the device; images have their channels last, indices are int64."""
+        value = torch.from_numpy(array).to(self.device)
+        if value.dtype == torch.int32:
+            return value.long()
+        return value.contiguous(memory_format=torch.channels_last) if name == "data" and value.ndim == 4 else value
 
-    def _loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _loss(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self._half):
-            return self._loss_of(self._scores(x), y)
+            return self._loss_of(self._scores, inputs)
 
-    def _predict(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _predict(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self._half):
-            return torch.softmax(self.net(x), 1)
+            return torch.softmax(self.net(inputs["data"]), 1)
 
     def predict(self) -> None:
         """Run the forward pass in test mode."""
         with torch.inference_mode():
-            self._forward(self.x, self.y)
+            self._forward(self.inputs)
 
     def step(self) -> None:
         """Run one step: forward, backward, update."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.loss = self._forward(self.x, self.y)
+        self.loss = self._forward(self.inputs)
         self.loss.backward()
         self.optimizer.step()
 
     def arrays(self) -> list[np.ndarray]:
-        """Return copies of the parameters."""
-        in_order = getattr(self.net, "in_order", self.net.parameters)
-        return [parameter.detach().contiguous().numpy().copy() for parameter in in_order()]
+        """Return copies of the parameters, in netbuilder's order and form."""
+        return [parameter.detach().contiguous().numpy().copy() for parameter in self._arrays()]
+
+
+def classified(net: Callable[[torch.Tensor], torch.Tensor], inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the mean loss of a classifier."""
+    return nn.functional.cross_entropy(net(inputs["data"]), inputs["label"])
 
 
 def recomputing(net: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -139,10 +149,9 @@ def scale_down_blocks(net: nn.Module) -> None:
 
 
 def write_state(training: Training, file: str) -> None:
-    """Train a few steps, and write the data, the losses, and the parameters before and after."""
+    """Train a few steps, and write the losses, and the parameters before and after."""
     scale_down_blocks(training.net)
-    found = {"data": training.x.contiguous().numpy(), "label": training.y.numpy()}
-    found |= {f"before_{i}": array for i, array in enumerate(training.arrays())}
+    found = {f"before_{i}": array for i, array in enumerate(training.arrays())}
     losses = []
     for _ in range(STATE_STEPS):
         training.step()
@@ -166,9 +175,13 @@ def main(warmup: int, work: Work) -> None:
     """Serve training steps, or write the state that ``check`` compares."""
     if work.gpu:
         show_stacks()
+    if work.mode in _COMPILED:
+        importlib.import_module("torch._inductor.compile_fx")  # before what is measured, as the other imports
     start = resident()
     torch.set_num_threads(work.threads)
     training = Training(work)
+    if work.start and not os.path.exists(work.start):
+        np.savez(work.start, **{f"before_{i}": array for i, array in enumerate(training.arrays())})
     if work.state:
         write_state(training, work.state)
     elif work.gpu:

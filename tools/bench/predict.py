@@ -35,6 +35,7 @@ __all__ = [
     "model_files",
     "predict",
     "summary",
+    "worst",
 ]
 
 BATCHES = (1, 32)
@@ -281,7 +282,7 @@ def predict(
             times = compare(*sides, pairs=pairs, steps=steps or work.steps(min(seconds)))
     first = [float(side.info.get("first", math.nan)) for side in (ours, peers[times.best])]
     names = [f"{name} {peer.info['version']}" for name, peer in zip(pythons, peers)]
-    return Prediction(work, names, times, first, _worst(apart), ours.info["plain"])
+    return Prediction(work, names, times, first, worst(apart), ours.info["plain"])
 
 
 def model_files(paths: Sequence[str]) -> list[Path]:
@@ -336,7 +337,7 @@ def _outputs(file: Path) -> list[np.ndarray[Any, Any]]:
         return [outputs[name] for name in outputs.files]
 
 
-def _worst(apart: Sequence[float]) -> float:
+def worst(apart: Sequence[float]) -> float:
     """Return the largest difference; NaN if there is one."""
     return float(np.max(apart))
 

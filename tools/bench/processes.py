@@ -41,6 +41,7 @@ _PEER = Path(__file__).parent / "peer_torch.py"
 _PINS = {
     "onnxruntime": ["onnxruntime==1.31.1", "onnx==1.23.2", "numpy"],
     "openvino": ["openvino==2026.4.1", "onnx==1.23.2", "numpy"],
+    "models": ["torch==2.14.1", "torchvision==0.29.1", "timm==1.0.31", "transformers==5.24.0", "numpy"],
     "torch": ["torch==2.13.0", "numpy"],
 }
 _LOOKING = 60.0  # seconds for finding out whether PyTorch works here
@@ -206,7 +207,7 @@ def peer_python(peer: str, *, seconds: float | None = None) -> str:
     """Return the interpreter of a peer's environment, which the first call makes with pip in the user's cache.
 
     Args:
-        peer: "torch", "onnxruntime" or "openvino".
+        peer: "torch", "models" (torch with torchvision, timm and transformers), "onnxruntime" or "openvino".
         seconds: that pip may take; None: any time.
 
     Raises:

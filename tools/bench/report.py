@@ -5,16 +5,22 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from netbuilder.proto.errors import counted
 from netbuilder.tools.bench.pairs import Comparison
 from netbuilder.tools.bench.work import Task, Work
 from netbuilder.tools.results import write_json
 
-__all__ = ["Line", "as_which", "compared", "write_records"]
+__all__ = ["Line", "as_which", "compared", "of_all", "with_equality", "write_records"]
+
+_SAME = 1e-4
+"""Largest relative difference of losses that counts as rounding."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,43 @@ def compared(task: Task, names: Sequence[str], result: Comparison, losses: Seque
         "losses": list(losses),
     }
     return Line(text, record, not diverged)
+
+
+def with_equality(line: Line, firsts: Sequence[float], taken: Sequence[int]) -> Line:
+    """Return the line of sides that began with equal parameters, with what else they are compared by.
+
+    Args:
+        firsts: losses of the sides' first steps, netbuilder's first; the result counts only if they are equal up to
+            rounding.
+        taken: peak resident memory of each side's steps above start-up, in bytes.
+    """
+    apart = float(np.max([abs(loss / firsts[0] - 1) for loss in firsts[1:]]))
+    ratio = taken[0] / max(min(taken[1:]), 1)
+    text = (
+        f"{line.text}; memory {', '.join(f'{nbytes / 2**20:.0f}' for nbytes in taken)} MiB: {ratio:.2f} of the least "
+        f"peer's; first losses {apart:.0e} apart"
+    )
+    same = apart <= _SAME
+    if not same:
+        text += f": NOT the same work: more than {_SAME:.0e} is no rounding"
+    record = {**line.record, "firsts": list(firsts), "apart": apart, "memory": list(taken), "memory_ratio": ratio}
+    return Line(text, record, line.good and same)
+
+
+def of_all(ratios: Mapping[str, float], memory: Mapping[str, float]) -> Line:
+    """Return the line about several nets.
+
+    Args:
+        ratios: net -> how many times as fast as the fastest peer.
+        memory: net -> memory divided by the least of a peer.
+    """
+    least, most = min(ratios, key=ratios.__getitem__), max(memory, key=memory.__getitem__)
+    text = (
+        f"{counted(len(ratios), 'net')}: median {statistics.median(ratios.values()):.2f} x as fast, least "
+        f"{ratios[least]:.2f} ({least}); memory at the median {statistics.median(memory.values()):.2f} of the peer's, "
+        f"at most {memory[most]:.2f} ({most})"
+    )
+    return Line(text, {"kind": "train-models", "ratios": dict(ratios), "memory": dict(memory)})
 
 
 def as_which(result: Comparison, peers: Sequence[str]) -> str:

@@ -8,11 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["TASKS", "Task", "Work"]
-
-MOMENTUM = 0.9
-"""Momentum of the SGD of both sides."""
+__all__ = ["MODELS", "TASKS", "Task", "Work"]
 
 
 @dataclass(frozen=True)
@@ -20,16 +18,17 @@ class Work:
     """One training step: softmax, mean loss, gradients of all parameters, momentum, weight decay.
 
     Args:
-        net: "mlp", "alexnet", "alexnet_one_tower", "inception_v1", "vgg16", "lstm", "attention", or "resnet" followed
-            by its number of layers.
+        net: "mlp", "alexnet", "alexnet_one_tower", "inception_v1", "vgg16", "lstm", "attention", "resnet" followed by
+            its number of layers, or a net of ``MODELS``.
         batch: samples per step, over all devices.
         threads: of the process.
         size: height and width of the images in pixels; for "mlp" the width of its layers, for "lstm" and
             "attention" that of the embeddings and states.
-        classes: number of classes; for "lstm" and "attention" of words.
-        length: words per sample.
+        classes: number of classes; for "lstm" and "attention" of words; for "dlrm" rows of each table.
+        length: words per sample; for "dlrm" the most rows of a table that are summed.
         decay: weight decay (of convolutions, fully connected layers and normalizations, not of biases).
         rate: the learning rate.
+        momentum: of SGD; 0: without.
         dropout: whether dropout layers are active.
         devices: devices that share the batch; our side only.
         combine_bn: batch normalization over all of several devices.
@@ -48,6 +47,8 @@ class Work:
         exhaustive: plans of cuDNN are measured for convolutions (``exhaustive_search``); our side only, since the peer
             always measures.
         state: the peer writes a file of this name instead of serving, see ``check``.
+        start: the peer writes a file of this name with its parameters before its first step, if there is none yet, and
+            netbuilder starts from them.
     """
 
     net: str
@@ -58,6 +59,7 @@ class Work:
     length: int = 35
     decay: float = 1e-4
     rate: float = 0.001
+    momentum: float = 0.9
     dropout: bool = True
     devices: int = 1
     combine_bn: bool = False
@@ -72,6 +74,7 @@ class Work:
     tf32: bool = False
     exhaustive: bool = False
     state: str = ""
+    start: str = ""
 
     def to_text(self) -> str:
         """Return one line of JSON, for a command line."""
@@ -160,3 +163,33 @@ TASKS = {
     "alexnet_one_tower": _images("alexnet_one_tower", 128, 3, 67),
 }
 """Name -> task; AlexNet has the batch of its papers."""
+
+
+def _model(net: str, batch: int, steps: int, small: dict[str, Any], **options: Any) -> Task:
+    # Values that only a program would look at are no outputs, as in PyTorch and in netbuilder-train.
+    work = Work(net, batch, decay=0.0, rate=0.01, dropout=False, observable="outputs", **options)
+    return Task(work, steps, 3, dataclasses.replace(work, batch=4, **small))
+
+
+_SMALL = {"size": 64, "classes": 10}
+_TEXT = {"length": 12, "classes": 10}
+
+MODELS = {
+    "mobilenet-v2": _model("mobilenet-v2", 8, 2, _SMALL, size=128),
+    "mobilenet-v3": _model("mobilenet-v3", 8, 2, _SMALL, size=128),
+    "efficientnet-b0": _model("efficientnet-b0", 8, 2, _SMALL, size=128),
+    "regnet-y": _model("regnet-y", 8, 2, _SMALL, size=128),
+    "densenet-121": _model("densenet-121", 4, 2, _SMALL, size=128),
+    "convnext-tiny": _model("convnext-tiny", 2, 2, _SMALL, size=128),
+    "vit-small": _model("vit-small", 1, 2, {"classes": 10}),
+    "swin-tiny": _model("swin-tiny", 1, 2, {"classes": 10}),
+    "unet": _model("unet", 1, 2, {"size": 32}, size=64, classes=4),
+    "gpt2": _model("gpt2", 1, 2, {"length": 12}, length=64, classes=50257),
+    "bert": _model("bert", 4, 2, _TEXT, length=32, classes=4),
+    "dlrm": _model("dlrm", 128, 20, {"classes": 50}, length=4, classes=10_000, momentum=0.0),
+    "tagger": _model("tagger", 16, 10, _TEXT, size=96, length=32, classes=20),
+}
+"""Nets of the zoo in sizes of today, and a tagger: words' embeddings, an LSTM in each direction, a class of each word.
+
+Language models have the width of their smallest usual size, and two layers.
+"""

@@ -4,13 +4,15 @@ It runs by path in the peers' environments, which have no netbuilder, so it must
 
 The protocol, one JSON text per line: after the warm-up the worker writes ``{"ready": info}``; to ``{"steps": n}`` it
 answers ``{"seconds": [...], "loss": ..., "peak": ...}``, a time for each step, the loss of the last one, and the peak
-resident memory of the process in bytes, or ``{"error": text}``; it ends with its input. With ``"callers": n``, as many
+resident memory of the process in bytes (with ``"forget": true`` that of these steps and later ones), or ``{"error":
+text}``; it ends with its input. With ``"callers": n``, as many
 threads run the steps at the same time, and there is one time, that of all divided by their number.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import faulthandler
 import json
 import os
@@ -24,6 +26,7 @@ from typing import Any, TextIO
 
 __all__ = [
     "answer_commands",
+    "forget_peak",
     "open_answers",
     "peak_resident",
     "resident",
@@ -48,19 +51,24 @@ def serve(
     Args:
         step: runs one step to its end.
         warmup: number of steps that are not timed.
-        loss: returns the loss of the last step; None: there is no loss.
+        loss: returns the loss of the last step; None: there is no loss. That of the first step becomes a part of the
+            description.
         info: description that the controller shows with the times.
     """
-    answers = open_answers()
-    for _ in range(warmup):
+    answers, info = open_answers(), dict(info or {})
+    for number in range(warmup):
         step()
+        if loss and not number:
+            info["first_loss"] = loss()
 
     def run(command: dict[str, Any]) -> dict[str, Any]:
+        if command.get("forget"):
+            forget_peak()
         steps, callers = command["steps"], command.get("callers")
         seconds = [timed_by_callers(step, steps, callers)] if callers else timed(step, steps)
         return {"seconds": seconds, "loss": loss() if loss else None, "peak": peak_resident()}
 
-    answer_commands(answers, run, info or {})
+    answer_commands(answers, run, info)
 
 
 def timed_by_callers(step: Callable[[], Any], steps: int, callers: int) -> float:
@@ -177,6 +185,12 @@ def peak_resident() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def forget_peak() -> None:
+    """Let the peak resident memory begin at what the process has now, where the system can."""
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
 
 
 def _status(field: str) -> int:

@@ -38,10 +38,10 @@ from netbuilder.tools.bench.processes import (
     prediction_pythons,
     torch_worker,
 )
-from netbuilder.tools.bench.report import Line, compared
+from netbuilder.tools.bench.report import Line, compared, of_all, with_equality
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.strategies import Trainings, strategy_lines
-from netbuilder.tools.bench.work import TASKS, Task, Work
+from netbuilder.tools.bench.work import MODELS, TASKS, Task, Work
 
 if TYPE_CHECKING:
     from netbuilder.tools.bench.options import Options
@@ -50,6 +50,9 @@ __all__ = ["DTYPES", "WORKS", "works_help"]
 
 DTYPES = find_engine("ONEDNN").precisions
 _GROWTH_BATCH = 16
+_TASKS = {**TASKS, **MODELS}
+_STEPS = "a training step, compared with PyTorch"
+_MODELS = "a step of a net of torchvision, timm or transformers, from equal parameters; with memory"
 
 
 @dataclass(frozen=True)
@@ -95,13 +98,19 @@ def _alternately(
     """
 
     def lines(options: Options) -> Iterator[Line]:
-        for task in (_with_options(TASKS[name], options) for name in tasks):
+        for task in (_with_options(_TASKS[name], options) for name in tasks):
             with ExitStack() as stack:
                 chosen = sides(task, options, stack)
                 workers = [stack.enter_context(side.start()) for side in reversed(chosen)][::-1]
                 names = [side.name.format(**worker.info) for side, worker in zip(chosen, workers)]
+                for worker in workers:
+                    worker.run(1, forget=True)
                 result = compare(*workers, pairs=options.pairs, steps=task.steps)
-                yield compared(task, names, result, [worker.loss for worker in workers])
+                line = compared(task, names, result, [worker.loss for worker in workers])
+                if task.work.net in MODELS:
+                    firsts = [worker.info["first_loss"] for worker in workers]
+                    line = with_equality(line, firsts, [w.peak - w.info["start"] for w in workers])
+                yield line
 
     return Entry(group, about, lines)
 
@@ -114,7 +123,10 @@ def _ours(name: str, task: Task, way: str = "", **changes: Any) -> _Side:
 def _against_torch(task: Task, options: Options, stack: ExitStack) -> list[_Side]:
     if options.caffe2_python and task.work.dtype != "float32":
         raise ArgumentError(f"--caffe2-python: Caffe2 runs in float32 only, got --dtype {task.work.dtype}")
-    python = _torch(options)
+    python = _torch(options, task.work.net)
+    if task.work.net in MODELS:
+        start = Path(stack.enter_context(TemporaryDirectory())) / "start.npz"
+        task = dataclasses.replace(task, work=dataclasses.replace(task.work, start=str(start)))
 
     def torch(mode: str) -> Worker:
         return torch_worker(dataclasses.replace(task.work, mode=mode), python, warmup=task.warmup)
@@ -155,17 +167,32 @@ def _at_least_two(task: Task, name: str) -> int:
     return task.work.threads
 
 
-def _step(name: str, about: str = "") -> Entry:
+def _step(name: str, about: str = "", group: str = _STEPS) -> Entry:
     """Return the entry of a training step; with ``--check`` it is compared with PyTorch's instead of timed."""
-    timed = _alternately(_STEPS, about, _against_torch, name)
+    timed = _alternately(group, about, _against_torch, name)
     return dataclasses.replace(
         timed, lines=lambda options: _check(name, options) if options.check else timed.lines(options)
     )
 
 
+def _train_models(options: Options) -> Iterator[Line]:
+    ratios: dict[str, float] = {}
+    memory: dict[str, float] = {}
+    for name in MODELS:
+        try:
+            for line in WORKS[name].lines(options):
+                if "ratio" in line.record:
+                    ratios[name], memory[name] = line.record["ratio"], line.record["memory_ratio"]
+                yield line
+        except RuntimeError as error:
+            yield Line(f"{name}: {error}", {"kind": "pairs", "net": name, "error": str(error)}, False)
+    if ratios:
+        yield of_all(ratios, memory)
+
+
 def _check(task: str, options: Options) -> Iterator[Line]:
     for mode in _modes(options):
-        found = check(task, _torch(options), threads=options.threads, mode=mode)
+        found = check(task, _torch(options, task), threads=options.threads, mode=mode)
         losses = "; ".join(f"{a:.7g} and {b:.7g}" for a, b in zip(found.ours, found.theirs))
         text = (
             f"{task}: {'the same work' if found.holds else 'NOT the same work'} as torch {mode}: losses {losses} (at "
@@ -182,9 +209,9 @@ def _with_options(task: Task, options: Options) -> Task:
     return dataclasses.replace(task, work=work, steps=options.steps or task.steps)
 
 
-def _torch(options: Options) -> str:
-    """Return an interpreter that has PyTorch."""
-    return options.peer_python or peer_python("torch")
+def _torch(options: Options, net: str = "") -> str:
+    """Return an interpreter that has PyTorch, and what it needs for a net."""
+    return options.peer_python or peer_python("models" if net in MODELS else "torch")
 
 
 def _modes(options: Options) -> Sequence[str]:
@@ -333,7 +360,6 @@ def _build(options: Options) -> Iterator[Line]:
         yield Line(text, {"kind": "build", **dataclasses.asdict(done)})
 
 
-_STEPS = "a training step, compared with PyTorch"
 _OTHERS = "other comparisons"
 _MEMORY = "memory, in a fresh process for each figure, with time"
 _OWN = "only netbuilder"
@@ -348,6 +374,8 @@ WORKS: dict[str, Entry] = {
     "alexnet_one_tower": _step("alexnet_one_tower", "the same net in one tower"),
     "lstm": _step("lstm", "a language model over 35 words of a vocabulary of 10,000"),
     "attention": _step("attention", "a recurrent cell with attention over 20 words"),
+    **{name: _step(name, group=_MODELS) for name in MODELS},
+    "train-models": Entry(_MODELS, "all of these", _train_models),
     "predict": Entry(
         _OTHERS,
         "an exported ResNet-50, batch 1 and 32, with onnxruntime and OpenVINO; with --callers one predictor, called by "

@@ -6,7 +6,7 @@ import html
 import json
 from dataclasses import asdict
 
-from netbuilder.tools.drawing.layout import Drawing
+from netbuilder.tools.drawing.drawing import Drawing
 
 __all__ = ["page"]
 

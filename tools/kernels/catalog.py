@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.engines.cuda.all_finite import all_finite_kernel, set_kernel
 from netbuilder.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
-from netbuilder.engines.cuda.checks import checked_kernel
 from netbuilder.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kernel, parts_kernel, transposed_kernel
 from netbuilder.engines.cuda.dense import bias_kernel, column_sums
+from netbuilder.engines.cuda.gpu_layout import BFLOAT16, image_spec, row_major_spec
 from netbuilder.engines.cuda.kernel import Kernel, known_kernels
-from netbuilder.engines.cuda.layout import BFLOAT16, image_spec, row_major_spec
+from netbuilder.engines.cuda.losses import ROWS
 from netbuilder.engines.cuda.lrn import lrn_kernel
+from netbuilder.engines.cuda.noted_errors import checked_kernel
 from netbuilder.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
-from netbuilder.engines.cuda.rows import ROWS
 from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
 from netbuilder.engines.cuda.table import DENSE, JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
 from netbuilder.engines.cuda.updates import join_updates
@@ -35,7 +34,7 @@ from netbuilder.ops.core.registry import find
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["make_kernels"]
+__all__ = ["join", "make_kernels", "of_tables", "over_rows", "pool", "prepared", "update_rows"]
 
 _TYPES = [np.dtype(name) for name in ("float32", "float16", "float64", "int32", "bool")]
 _MOST = 3  # numbers of inputs and outputs that are tried of an operator
@@ -62,25 +61,25 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
             KERNELS.keys()
             - {*REDUCTIONS, *SPREADS, *ROWS, *ROW_UPDATES, *JOINT_UPDATES, *ADDED, *_OTHERS, *CHANNELS, *DENSE}
         )
-        if not any([*_prepared(op_type)])
+        if not any([*prepared(op_type)])
     ]
     for op_type in sorted(UPDATES):
-        _join(op_type)
+        join(op_type)
     for dtype in map(np.dtype, ("int8", "uint8", "int16", "uint16", "int32", "int64")):
         checked_kernel(dtype)
     set_kernel()
     all_finite_kernel(tuple(dict.fromkeys(elements for _, elements in _stored())))
     _sum_rows()
     for op_type in ROWS:
-        _over_rows(op_type)
+        over_rows(op_type)
     _over_channels()
-    _pool()
-    _of_tables()
+    pool()
+    of_tables()
     _over_neighbors()
     for op_type in sorted(_UNITS):
         _recurrent_units(op_type)
     for op_type in sorted(ROW_UPDATES | JOINT_UPDATES):
-        _update_rows(op_type)
+        update_rows(op_type)
     copies_kernel()
     for width in ELEMENTS:
         copies_of_words(width, [1])
@@ -128,7 +127,7 @@ _OTHERS = _UNITS | set(
 _INDICES = [np.dtype(np.int32), np.dtype(np.int64)]
 
 
-def _of_tables() -> None:
+def of_tables() -> None:
     """Make the kernels that sort row numbers, gather rows, and add them, and those that copy parts and transpose."""
     scan_kernel()
     for itemsize in ELEMENTS:
@@ -174,7 +173,7 @@ def _recurrent_units(op_type: str) -> None:
         assert KERNELS[op_type](op, SimpleNamespace(), *specs) is not None, (op_type, specs)
 
 
-def _update_rows(op_type: str) -> None:
+def update_rows(op_type: str) -> None:
     """Make the kernels of an update of rows, of one element and of several."""
     by_row = {"RowWiseSparseAdagrad": "moment", "RowWiseSparseAdam": "moment_2"}.get(op_type)
     count, number, double = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.float64)
@@ -202,7 +201,7 @@ def _stored() -> Iterator[tuple[np.dtype[Any], str]]:
     yield from ((np.dtype(np.float32), elements) for elements in (BFLOAT16, "float16"))
 
 
-def _over_rows(op_type: str) -> None:
+def over_rows(op_type: str) -> None:
     """Make the kernels of an operator over rows: for few, some and many columns, and for types of its inputs."""
     spatial, gradient = op_type.startswith("Spatial"), op_type.endswith("Gradient")
     cls, ctx = find(op_type), SimpleNamespace()
@@ -265,7 +264,7 @@ def _fused_channels(op_type: str) -> Iterator[tuple[Any, int]]:
             yield fusion.make, ("Sum" in fusion.types) + (op_type != "SpatialBN")
 
 
-def _pool() -> None:
+def pool() -> None:
     """Make the kernels of pooling."""
     windows: list[dict[str, Any]] = [{"kernel": 3, "stride": 2, "pad": 1}, {"global_pooling": 1}]
     for kind, window, (dtype, elements) in product(("Max", "Average"), windows, _stored()):
@@ -289,7 +288,7 @@ def _pool() -> None:
             assert forward(op, ctx, x) is not None and gradient(backward, ctx, x, y, y) is not None
 
 
-def _prepared(op_type: str) -> Iterator[bool]:
+def prepared(op_type: str) -> Iterator[bool]:
     """Yield, for each variant of an operator's inputs, whether there is a kernel."""
     ctx: Any = SimpleNamespace(
         op_def=OperatorDef(type=op_type),
@@ -358,7 +357,7 @@ def _with_numbers(op: Any, specs: list[TensorSpec]) -> list[TensorSpec]:
     return specs
 
 
-def _join(op_type: str) -> None:
+def join(op_type: str) -> None:
     """Make the kernels of joined updates by one operator, also of tensors stored with 16 bits."""
     ctx: Any = SimpleNamespace(op_def=OperatorDef(type=op_type))
     for op, dtype in product(_operators(op_type), _TYPES[:3]):

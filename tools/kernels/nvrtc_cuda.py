@@ -10,10 +10,10 @@ from typing import Any
 
 from netbuilder.proto import DeviceError
 
-__all__ = ["Nvrtc", "has_cupy_headers", "include_folders"]
+__all__ = ["Nvrtc", "has_cupy_headers", "include_folders", "wheel_folders"]
 
 
-def _wheel_folders(part: str) -> list[Path]:
+def wheel_folders(part: str) -> list[Path]:
     """Return the folders that NVIDIA's wheels have for a part, such as ``cuda_nvrtc/lib``."""
     found = importlib.util.find_spec("nvidia")
     places = [] if found is None else found.submodule_search_locations or []
@@ -22,7 +22,7 @@ def _wheel_folders(part: str) -> list[Path]:
 
 def include_folders() -> list[Path]:
     """Return the folders of CUDA's headers and of CuPy's, as far as they are installed."""
-    folders = [*_wheel_folders("cuda_runtime/include")]
+    folders = [*wheel_folders("cuda_runtime/include")]
     cupy = importlib.util.find_spec("cupy")
     if cupy is not None and cupy.origin is not None:
         own = Path(cupy.origin).parent / "_core" / "include"
@@ -43,7 +43,7 @@ class Nvrtc:
     """
 
     def __init__(self) -> None:
-        names = [str(file) for folder in _wheel_folders("cuda_nvrtc/lib") for file in folder.glob("libnvrtc.so.*")]
+        names = [str(file) for folder in wheel_folders("cuda_nvrtc/lib") for file in folder.glob("libnvrtc.so.*")]
         for name in (*names, "libnvrtc.so.12", "libnvrtc.so"):
             try:
                 self._library: Any = ctypes.CDLL(name)

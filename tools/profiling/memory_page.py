@@ -10,10 +10,10 @@ from netbuilder.runtime.profile.arena_map import ArenaMap, ArenaValue
 from netbuilder.runtime.profile.memory import KINDS, bytes_text
 from netbuilder.tools.profiling.net_memory import NetMemory
 
-__all__ = ["memory_page"]
+__all__ = ["DRAWN", "memory_page"]
 
 _WIDE, _HIGH, _CURVE = 1200, 600, 80  # of the drawing, in pixels
-_DRAWN = 6000  # values that get a rectangle of their own; the others are drawn together
+DRAWN = 6000  # values that get a rectangle of their own; the others are drawn together
 _CELL = (24, 6)  # pixels, width and height: small values that begin in the same cell are one rectangle
 _LISTED = 200  # rows of a table
 _PICTURES = 8  # plans that are drawn
@@ -207,11 +207,11 @@ def _rectangles(arena: ArenaMap) -> list[_Rectangle]:
     drawn = [
         _Rectangle(value.start, value.end, value.offset, value.offset + value.nbytes, value.kind, _about(value),
                    value.title)
-        for value in values[:_DRAWN]
+        for value in values[:DRAWN]
     ]  # fmt: skip
     wide, high = _WIDE / max(len(arena.steps), 1), (_HIGH - _CURVE) / max(arena.nbytes, 1)
     cells: dict[tuple[int, int], list[ArenaValue]] = {}
-    for value in values[_DRAWN:]:
+    for value in values[DRAWN:]:
         cell = int(value.start * wide / _CELL[0]), int(value.offset * high / _CELL[1])
         cells.setdefault(cell, []).append(value)
     return [_together(group) for group in cells.values()] + drawn

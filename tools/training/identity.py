@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from netbuilder.tools.training.models import policy_of
+from netbuilder.tools.training.onnx_net import digest_of
 from netbuilder.tools.training.settings import Options
 
 __all__ = ["course_of", "differences", "identity_of"]
@@ -18,7 +19,11 @@ def identity_of(options: Options, samples: int) -> dict[str, Any]:
         options: of the run.
         samples: number of training samples.
     """
-    found = {"--model": options.model, "--batch": options.batch, "--seed": options.seed,
+    net = {"--model": options.model}
+    if options.onnx is not None:
+        net = {"contents of --onnx": digest_of(options.onnx), "--frozen": ",".join(options.frozen),
+               "--new-head": str(options.new_head)}  # fmt: skip
+    found = {**net, "--batch": options.batch, "--seed": options.seed,
              "training samples": samples, "--optimizer": options.optimizer,
              "--ema (moving averages)": options.average_decay is not None,
              "--block-steps": options.block and options.block.steps}  # fmt: skip

@@ -114,7 +114,7 @@ class Metrics:
         self._write("epoch", steps, {"epoch": number, **values})
         self._write_files()
         if self._plot is not None:
-            self._attempt("--plot", functools.partial(self._draw, self._plot))
+            self._attempt("--plot", functools.partial(self.draw, self._plot))
 
     def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         if lines := self._files.get("--metrics"):
@@ -145,7 +145,7 @@ class Metrics:
                     file=sys.stderr, flush=True,
                 )  # fmt: skip
 
-    def _draw(self, path: Path) -> None:
+    def draw(self, path: Path) -> None:
         figure_class, whole_numbers = figure_classes()
         figure = figure_class(figsize=(12, 3.5), layout="constrained")
         numbers = [entry["epoch"] for entry in self._epochs]

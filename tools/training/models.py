@@ -16,7 +16,8 @@ from netbuilder.optimizers import (
     optimizer_by_name,
 )
 from netbuilder.parallel import DataParallelOptions, Parallelize, Parallelize_BMUF
-from netbuilder.tools.training.nets import NETS, add_net
+from netbuilder.tools.training.nets import NETS, Builder
+from netbuilder.tools.training.onnx_net import OnnxNet
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timing import Boundaries
 
@@ -41,8 +42,8 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
     """
 
     def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
-        softmax, loss = _with_soft_labels(model, options, shape, classes) if options.soft_labels else add_net(
-            model, options.model, shape, classes, is_test=False, label="label"
+        softmax, loss = _with_soft_labels(model, options, shape, classes) if options.soft_labels else _builder(options)(
+            model, shape, classes, is_test=False, label="label"
         )  # fmt: skip
         brew.accuracy(model, [softmax, "label"], "accuracy")
         scaled = model.net.Scale(loss, "scaled_loss", scale=1.0 if options.block else loss_scale)
@@ -67,7 +68,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             add_moving_averages(model, options.average_decay)
         return optimizer
 
-    model = ModelHelper(name=f"{options.model}_train", arg_scope={"order": "NCHW"})
+    model = ModelHelper(name=f"{options.net_name}_train", arg_scope={"order": "NCHW"})
     common: dict[str, Any] = {
         "input_builder_fun": lambda model: None,
         "forward_pass_builder_fun": forward,
@@ -110,8 +111,15 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
     return model
 
 
+def _builder(options: Options) -> Builder:
+    """Return what adds the net, which reads ``data``: (softmax, loss) if it is given a label, else the softmax."""
+    if options.onnx is None:
+        return NETS[str(options.model)]
+    return OnnxNet(options.onnx, options.frozen, options.new_head)
+
+
 def _with_soft_labels(model: ModelHelper, options: Options, shape: Shape, classes: int) -> Any:
-    scores = NETS[options.model](model, shape, classes, is_test=False, no_loss=True)
+    scores = _builder(options)(model, shape, classes, is_test=False, no_loss=True)
     return model.net.SoftmaxWithLoss([scores, TARGET], ["softmax", "loss"], label_prob=1)
 
 
@@ -161,10 +169,10 @@ def evaluation_model(options: Options, shape: Shape, classes: int, averages: Map
     """
 
     def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
-        add_net(model, options.model, shape, classes, is_test=True)
+        _builder(options)(model, shape, classes, is_test=True)
         return []
 
-    model = ModelHelper(name=f"{options.model}_test", arg_scope={"order": "NCHW"}, init_params=False)
+    model = ModelHelper(name=f"{options.net_name}_test", arg_scope={"order": "NCHW"}, init_params=False)
     Parallelize(
         model,
         input_builder_fun=lambda model: None,

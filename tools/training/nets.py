@@ -38,7 +38,7 @@ from netbuilder.zoo.regnet import REGNET
 from netbuilder.zoo.swin import SWIN
 from netbuilder.zoo.vit import VIT
 
-__all__ = ["NETS", "add_net"]
+__all__ = ["NETS", "Builder", "add_net"]
 
 Shape = tuple[int, ...]
 Builder = Callable[..., Any]

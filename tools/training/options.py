@@ -14,8 +14,8 @@ from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.tools.options import OptionsParser
 from netbuilder.tools.parser import Parser
-from netbuilder.tools.training.checks import AUTO, problem_of
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
+from netbuilder.tools.training.option_checks import AUTO, problem_of
 from netbuilder.tools.training.settings import Options
 
 __all__ = ["AUTO", "Options", "parse"]

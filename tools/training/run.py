@@ -298,9 +298,9 @@ class Run:
         self.epochs_done, self.step = self.epochs_done - 1, self.steps
         self._measures.reopen_epoch()
 
-    def export(self, folder: str | Path) -> None:
+    def export(self, path: str | Path) -> None:
         """Write the predictor of the parameters as they are: images in, probabilities of the classes out."""
-        self.model.export(folder, self._test_images.preparation, self._names)
+        self.model.export(path, self._test_images.preparation, self._names)
 
     def step_seconds(self, steps: int = 4) -> float:
         """Return the shortest time of a step on the first batch; the parameters change.

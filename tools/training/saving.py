@@ -10,7 +10,7 @@ from netbuilder.exchange import Checkpoint, CheckpointFolder, read_checkpoint
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.training.callbacks import Callback
-from netbuilder.tools.training.checks import AUTO
+from netbuilder.tools.training.option_checks import AUTO
 from netbuilder.tools.training.settings import Options
 
 if TYPE_CHECKING:

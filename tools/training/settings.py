@@ -63,10 +63,19 @@ class Options:
     Those of SGD and the learning rate, where they are not given, are set to the usual values for the optimizer.
     """
 
-    model: str = option(
-        f"the net to train (default: resnet20-cifar): {', '.join(NETS)}",
-        default="resnet20-cifar", metavar="NAME", group="net and data",
+    model: str | None = option(
+        f"the net to train (default: resnet20-cifar): {', '.join(NETS)}", metavar="NAME", group="net and data"
+    )
+    onnx: str | None = option(
+        "train the net in an ONNX file: one input, images, with a dynamic batch; one output, scores or probabilities "
+        "of the classes",
+        metavar="FILE",
+    )
+    frozen: tuple[str, ...] = option(
+        "with --onnx: parameters whose names fit one of these patterns, such as 'layer1.*', are not trained",
+        default=(), metavar="PATTERN,PATTERN",
     )  # fmt: skip
+    new_head: bool = switch("with --onnx: replace the last layer by a new one for the classes of the data")
     data: str = option(
         "digits (a data set that comes with netbuilder, the default), dummy (random images, to measure "
         "speed), a folder with IDX files such as MNIST's, a folder with one folder of images for each class, "
@@ -207,7 +216,9 @@ class Options:
 
     block: BlockOptions | None = nested(BlockOptions, prefix="block-", optional=True)
 
-    export: str | None = option("write a predictor (init_net.pb and predict_net.pb)", metavar="FOLDER", group="result")
+    export: str | None = option(
+        "write a predictor: init_net.pb and predict_net.pb in a folder, or FILE.onnx", metavar="PATH", group="result"
+    )
     export_epoch: str = option(
         "which epoch's predictor is written: the last one's, or that of the greatest held-out accuracy, "
         "which is written as soon as an epoch is the best so far",
@@ -237,6 +248,8 @@ class Options:
     """The processes that train together; None: this one alone."""
 
     def __post_init__(self) -> None:
+        if self.model is None and self.onnx is None:
+            object.__setattr__(self, "model", "resnet20-cifar")
         if self.learning_rate is None:
             rate = OPTIMIZERS.get(self.optimizer, OPTIMIZERS["sgd"]).usual_rate
             object.__setattr__(self, "learning_rate", rate)
@@ -248,6 +261,11 @@ class Options:
     def effective(self) -> dict[str, Any]:
         """All options by name, in the form of a file for ``--config``."""
         return values_of(self)
+
+    @property
+    def net_name(self) -> str:
+        """The name of the net that is trained."""
+        return self.model or Path(str(self.onnx)).stem
 
     @property
     def every_epochs(self) -> int | None:

@@ -42,23 +42,23 @@ class StepTimeout(Callback):
         end: Callable[[int], object] = os._exit,
         rank: int | None = None,
     ) -> None:
-        self._seconds, self._first = seconds, first if first is not None or seconds is None else 10 * seconds
+        self._seconds, self.first_limit = seconds, first if first is not None or seconds is None else 10 * seconds
         self._end = end
         self._where = "" if rank is None else f"rank {rank}: "
         self._steps = 0
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
 
     def __enter__(self) -> StepTimeout:
         if self._seconds is not None:
-            self._thread = threading.Thread(target=self._watch, name="netbuilder-step-limit", daemon=True)
-            self._thread.start()
+            self.thread = threading.Thread(target=self._watch, name="netbuilder-step-limit", daemon=True)
+            self.thread.start()
         return self
 
     def __exit__(self, *details: object) -> None:
         self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self.thread is not None:
+            self.thread.join()
 
     def after_step(self, run: Run | None = None) -> None:
         self._steps += 1
@@ -71,7 +71,7 @@ class StepTimeout(Callback):
     def _watch(self) -> None:
         seen, waited = 0, 0.0
         while True:
-            limit = float((self._seconds if seen else self._first) or 0)
+            limit = float((self._seconds if seen else self.first_limit) or 0)
             piece = min(_SLICE, max(limit - waited, 1e-3))
             if self._over.wait(piece):
                 return

@@ -15,9 +15,9 @@ from netbuilder.tools.training.callbacks import Callback
 if TYPE_CHECKING:
     from netbuilder.tools.training.run import Run
 
-__all__ = ["Stopping"]
+__all__ = ["SAME", "Stopping"]
 
-_SAME = 0.5  # seconds in which a second signal is the same request: a terminal, a shell and a launcher may all send it
+SAME = 0.5  # seconds in which a second signal is the same request: a terminal, a shell and a launcher may all send it
 
 
 class Stopping(Callback):
@@ -58,7 +58,7 @@ class Stopping(Callback):
             # Not print(), which the signal may have interrupted; and the terminal may be closed.
             with contextlib.suppress(OSError):
                 os.write(2, f"{self.by.name}: finishing this step; send it again to end at once\n".encode())
-        elif now - self._at > _SAME and signal.Signals(number).name != "SIGHUP":
+        elif now - self._at > SAME and signal.Signals(number).name != "SIGHUP":
             self._restore_handlers()
             signal.raise_signal(number)
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from netbuilder.distributed import ProcessGroup
 from netbuilder.exchange import ImagePreparation, save_predictor
+from netbuilder.exchange.image_preparation import describe_images
+from netbuilder.exchange.onnx import export_onnx
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.graph.replicas import Replicas
 from netbuilder.ops.core.renaming import rename_blobs
@@ -39,7 +41,7 @@ from netbuilder.tools.training.models import evaluation_model, training_model
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timing import Boundaries
 
-__all__ = ["Evaluation", "TrainedModel"]
+__all__ = ["Evaluation", "TrainedModel", "is_onnx"]
 
 _TOP = 5  # number of classes of top-5 accuracy
 _TINY = 1e-20  # probabilities are clamped to this before log, as in SoftmaxWithLoss
@@ -211,11 +213,11 @@ class TrainedModel:
             return Evaluation(math.nan, None, 0, math.nan)
         return Evaluation(first / count, top / count if self._classes > _TOP else None, count, loss / count)
 
-    def export(self, folder: str | Path, images: ImagePreparation | None, names: Sequence[str]) -> None:
+    def export(self, path: str | Path, images: ImagePreparation | None, names: Sequence[str]) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``).
 
         Args:
-            folder: for its two files.
+            path: a folder for its two files, or an ONNX file.
             images: the preprocessing that it stores.
             names: of the classes; (): none.
         """
@@ -224,7 +226,17 @@ class TrainedModel:
         plain = {average.removeprefix(scope): name.removeprefix(scope) for name, average in self._averages.items()}
         values = {plain.get(name, name): self.workspace.fetch(scope + name) for name in map(str, parameters)}
         rename_blobs(net.Proto(), plain)  # in the predictor, averages are named like the parameters
+        shapes = {"data": (1, *self._test_shape)}
+        if is_onnx(path):
+            describe_images(net.Proto(), images, names or None)
+            export_onnx(path, net, values, shapes=shapes, workspace=self.workspace)
+            return
         save_predictor(
-            folder, net, values, inputs=["data"], shapes={"data": (1, *self._test_shape)}, workspace=self.workspace,
-            images=images, classes=names or None,
+            path, net, values, inputs=["data"], shapes=shapes, workspace=self.workspace, images=images,
+            classes=names or None,
         )  # fmt: skip
+
+
+def is_onnx(path: str | Path) -> bool:
+    """Whether a predictor at this place is an ONNX model."""
+    return Path(path).suffix == ".onnx"

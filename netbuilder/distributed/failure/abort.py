@@ -17,8 +17,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
-from netbuilder.distributed.failure.mpi_abort import abort_mpi, managed
 from netbuilder.distributed.transport.launchers import STORE
+from netbuilder.distributed.transport.mpi_abort import abort_mpi, managed
 from netbuilder.engines.unread import wait_until_read
 
 __all__ = ["end_job", "fails", "install", "install_before_mpi"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from netbuilder.distributed.stores.heartbeat import LastSign
 from netbuilder.distributed.transport.communicator import Communicator
 
-__all__ = ["RollCall", "State", "main_stack", "shortened"]
+__all__ = ["FRESH", "RollCall", "State", "main_stack", "shortened"]
 
 _FRAMES = 10  # of a stack
 _LONGEST = 3000  # bytes of a message, which MPI sends without waiting for the receiver
@@ -105,7 +105,7 @@ class RollCall:
         Args:
             signs: see ``missing``.
         """
-        alive = {rank for rank, sign in enumerate(signs) if sign.age is not None and sign.age <= _FRESH}
+        alive = {rank for rank, sign in enumerate(signs) if sign.age is not None and sign.age <= FRESH}
         return [rank for rank in self._others if rank not in self.answers and rank not in alive]
 
     def missing(self, own: str, signs: Sequence[LastSign] = (), agreed: str = "", *, asked: bool = True) -> str:
@@ -136,7 +136,7 @@ _MOST = 16  # ranks that are described one by one
 _SILENT = "does not answer: it is stopped, has ended, or is in a call that lets no other thread run"
 
 
-_FRESH = 1.5  # seconds up to which a heartbeat is a recent one; they come each second
+FRESH = 1.5  # seconds up to which a heartbeat is a recent one; they come each second
 
 
 def _described(sign: LastSign, asked: bool) -> tuple[State, bool, str]:
@@ -146,7 +146,7 @@ def _described(sign: LastSign, asked: bool) -> tuple[State, bool, str]:
     if sign.age is None:
         return State(), False, f"{also}has never sent a heartbeat"
     state = State(**json.loads(sign.doing))
-    if sign.age <= _FRESH:
+    if sign.age <= FRESH:
         return state, True, f"{silent}{'but ' if asked else ''}sends heartbeats: it {state}"
     return state, False, f"{also}has sent no heartbeat for {sign.age:.0f} s; in the last one it {state}"
 

@@ -20,15 +20,15 @@ from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.lane import Lane
 from netbuilder.proto import DistributedError
 
-__all__ = ["Watchdog"]
+__all__ = ["LAST_WORDS", "LOOK_FROM_OUTSIDE", "PATIENCE", "Wait", "Watchdog"]
 
 _log = logging.getLogger("netbuilder")
 
-_LAST_WORDS = 0.5  # seconds for other ranks to print what they do, before the error ends them
+LAST_WORDS = 0.5  # seconds for other ranks to print what they do, before the error ends them
 _LOOK = 0.05  # seconds between two looks at the time and at messages of other ranks
-_LOOK_FROM_OUTSIDE = 0.5  # seconds between two looks at a lane that may be inside MPI
+LOOK_FROM_OUTSIDE = 0.5  # seconds between two looks at a lane that may be inside MPI
 _LONGEST_LOOK = 1.0  # seconds that one of them counts for: a process that was stopped has not waited meanwhile
-_PATIENCE = 60.0  # seconds after which a wait without a limit is warned of
+PATIENCE = 60.0  # seconds after which a wait without a limit is warned of
 _ANSWERING = 2.0  # seconds that other ranks have to answer, at most
 
 
@@ -60,7 +60,7 @@ class Watchdog:
         self._communicator, self._lane, self._located, self._agreed = communicator, lane, located, agreed
         self._roll_call = RollCall(communicator, state)
         self._next_look = 0.0
-        self._wait: _Wait | None = None
+        self._wait: Wait | None = None
         self._checks = 0
         self.signs: Heartbeats | None = None
 
@@ -74,7 +74,7 @@ class Watchdog:
             silence: seconds after which a rank that has not answered since the wait began, or later, ends it: one that
                 does something else answers; None: never.
         """
-        self._wait = None if limit is None else _Wait(call, limit, moving=False, silence=silence)
+        self._wait = None if limit is None else Wait(call, limit, moving=False, silence=silence)
         try:
             yield
         finally:
@@ -85,7 +85,7 @@ class Watchdog:
 
         Args: see ``waiting``.
         """
-        self._wait = None if limit is None else _Wait(call, limit, moving=True)
+        self._wait = None if limit is None else Wait(call, limit, moving=True)
 
     def check(self) -> None:
         """Raise DistributedError if the wait must end.
@@ -128,7 +128,7 @@ class Watchdog:
         """End waits in which MPI or NCCL itself does not return, so that nobody calls ``check``; for its own thread."""
         of, checks, inside, before = None, 0, 0.0, time.monotonic()
         while self._lane.interrupted is None:
-            time.sleep(_LOOK_FROM_OUTSIDE)
+            time.sleep(LOOK_FROM_OUTSIDE)
             now, wait = time.monotonic(), self._wait
             inside += min(now - before, _LONGEST_LOOK)
             before = now
@@ -139,7 +139,7 @@ class Watchdog:
             elif inside >= wait.longest_call - _ANSWERING:
                 self._signs()
 
-    def _end_from_outside(self, wait: _Wait, inside: float) -> None:
+    def _end_from_outside(self, wait: Wait, inside: float) -> None:
         """Give up the lane, which is inside MPI, or NCCL."""
         call, communicator = str(wait.call), self._communicator
         text = (
@@ -157,7 +157,7 @@ class Watchdog:
         except DistributedError:  # the store is gone
             return []
 
-    def _look_at_time(self, wait: _Wait, now: float) -> None:
+    def _look_at_time(self, wait: Wait, now: float) -> None:
         step = wait.advance(now)
         if step == "ask":
             silent = self._roll_call.silent() if math.isfinite(wait.asked) else []  # earlier answers are of other waits
@@ -175,12 +175,12 @@ class Watchdog:
         elif step == "end":
             self._give_up(wait)
 
-    def _give_up(self, wait: _Wait) -> NoReturn:
+    def _give_up(self, wait: Wait) -> NoReturn:
         text = self._describe(wait)
         self._roll_call.give_up(text)
         self._end(text)
 
-    def _describe(self, wait: _Wait) -> str:
+    def _describe(self, wait: Wait) -> str:
         call, own = str(wait.call), f"rank {self._communicator.rank} of {self._communicator.size}"
         what = "while values move" if wait.moving else "for the other ranks"
         waited = f"has waited {min(wait.waited, wait.limit):.3g} s {what} in {shortened(call)}"
@@ -191,7 +191,7 @@ class Watchdog:
         error = self._located(DistributedError(text))
         self._print(text)
         self._lane.interrupt(error)
-        time.sleep(_LAST_WORDS)
+        time.sleep(LAST_WORDS)
         raise error
 
     def _print(self, text: str) -> None:
@@ -202,7 +202,7 @@ class Watchdog:
             faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
 
 
-class _Wait:
+class Wait:
     """A wait with a time limit, and what to do at which of its seconds.
 
     Attributes:
@@ -212,7 +212,7 @@ class _Wait:
 
     def __init__(self, call: object, limit: float, moving: bool, silence: float | None = None) -> None:
         self.call, self.limit, self.moving, self.silence = call, limit, moving, silence or math.inf
-        half = limit / 2 if math.isfinite(limit) else _PATIENCE
+        half = limit / 2 if math.isfinite(limit) else PATIENCE
         answering = min(_ANSWERING, half / 2)
         steps = [(half - answering, "ask"), (half, "warn"), (limit - answering, "ask"), (limit, "end")]
         self._steps = heapq.merge(steps, self._looks(), key=lambda step: step[0])

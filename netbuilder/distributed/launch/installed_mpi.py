@@ -6,20 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError
 
-__all__ = ["InstalledMpi", "installed_mpi"]
+__all__ = ["ASK", "InstalledMpi", "installed_mpi"]
 
 _INSTALL = "pip install 'netbuilder[mpi]', or mpi4py with the MPI of this machine"
 
 # In another process: this one is no rank, and must not load the library. The folder of the library is asked of the
 # system, since wheels put it elsewhere than packages of a distribution do.
-_ASK = """
+ASK = """
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
@@ -35,7 +34,7 @@ class InstalledMpi:
 
     Args:
         name: its version, as the library states it.
-        mpiexec: path of the program.
+        mpiexec: path of the program; "" where it is not needed, and missing.
     """
 
     name: str
@@ -48,7 +47,7 @@ class InstalledMpi:
 
     @property
     def starts_over_store(self) -> bool:
-        """Whether netbuilder-launch can start its processes on several nodes."""
+        """Whether its processes can meet in a store, on one node or several; otherwise its mpiexec must start them."""
         return not self.is_open_mpi
 
     @property
@@ -65,39 +64,25 @@ class InstalledMpi:
         return {}
 
     def command(self, processes: int) -> list[str]:
-        """Return the command that starts this number of processes on this node, without the program."""
-        if not self.is_open_mpi:
-            return [self.mpiexec, "-rmk", "user", "-launcher", "fork", "-n", str(processes)]
+        """Return the command that starts this number of processes of Open MPI on this node, without the program."""
         more = ["--oversubscribe"] if processes > core_count() else []
         return [self.mpiexec, "--bind-to", "none", *more, "-n", str(processes)]
-
-    def on_hosts(self, hosts: Sequence[str], processes: int, agent: str) -> list[str]:
-        """Return the command for several nodes, without the program.
-
-        Args:
-            hosts: the nodes; the first is this one.
-            processes: number of processes on each.
-            agent: program that is called, as ssh would be, to start something on a node.
-        """
-        listed = ",".join(f"{host}:{processes}" for host in hosts)
-        return [self.mpiexec, "-rmk", "user", "-launcher", "ssh", "-launcher-exec", agent,
-                "-localhost", hosts[0], "-hosts", listed, "-n", str(processes * len(hosts))]  # fmt: skip
 
 
 def installed_mpi() -> InstalledMpi:
     """Return the MPI that mpi4py loads here.
 
     Raises:
-        DeviceError: mpi4py is missing, finds no library, or mpiexec is missing.
+        DeviceError: mpi4py is missing, finds no library, or a mpiexec that is needed is missing.
     """
-    run = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True)
     if run.returncode:
         lines = run.stderr.strip().splitlines() or ["it ended without a message"]
         raise DeviceError(f"mpi4py cannot be used ({lines[-1]}): {_INSTALL}")
     name, library = run.stdout.splitlines()[:2]
     near = [str(folder / "bin") for folder in Path(library).parents] if library else []
     mpiexec = shutil.which("mpiexec", path=os.pathsep.join([*near[:4], str(Path(sys.executable).parent)]))
-    mpiexec = mpiexec or shutil.which("mpiexec")
-    if mpiexec is None:
+    found = InstalledMpi(name, mpiexec or shutil.which("mpiexec") or "")
+    if not (found.mpiexec or found.starts_over_store):
         raise DeviceError(f"{name} has no mpiexec next to {library or 'it'} or on the path: {_INSTALL}")
-    return InstalledMpi(name, mpiexec)
+    return found

@@ -6,12 +6,10 @@ import contextlib
 import json
 import os
 import secrets
-import shlex
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,18 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from netbuilder.distributed.failure import time_limits
 from netbuilder.distributed.launch.installed_mpi import InstalledMpi, installed_mpi
-from netbuilder.distributed.launch.proxy import proxy_command
 from netbuilder.distributed.launch.relay import Relay, relayed
 from netbuilder.distributed.stores import Store, TcpStore, TcpStoreServer
 from netbuilder.distributed.stores.heartbeat import Heartbeat, Heartbeats
-from netbuilder.distributed.stores.secret import SECRET, SECRET_FILE, check_secret
-from netbuilder.distributed.transport import launchers
+from netbuilder.distributed.stores.secret import SECRET, check_secret
+from netbuilder.distributed.transport import launchers, time_limits
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError, DistributedError, NetError, StoreTimeoutError, counted
 
-__all__ = ["Job", "launch"]
+__all__ = ["Job", "Node", "launch", "warn_if_cores_are_few"]
 
 _PORT = 29400
 _MOST_ON_CORE = 64  # processes; more are a slip, and block the machine before they could be stopped
@@ -153,8 +149,9 @@ def launch(job: Job) -> int:
     """
     mpi = _mpi(job)
     if job.node_rank == 0:
-        _warn(job, mpi)
-    with _store(job) as (address, secret, store), _signals() as signals, relayed(mpi is not None) as relay:
+        warn_if_cores_are_few(job, mpi)
+    by_mpiexec = mpi if mpi is not None and not mpi.starts_over_store else None
+    with _store(job) as (address, secret, store), _signals() as signals, relayed(by_mpiexec is not None) as relay:
         variables = {
             launchers.STORE: address,
             SECRET: os.fsdecode(secret),
@@ -164,7 +161,7 @@ def launch(job: Job) -> int:
         }
         if job.collective_timeout is not None:
             variables[time_limits.VARIABLE] = repr(job.collective_timeout)
-        node = _Node(job, mpi, store, signals, _inherited() | variables, relay)
+        node = Node(job, by_mpiexec, store, signals, _inherited() | variables, relay)
         with Heartbeat(store.with_prefix(_NODES), job.node_rank, interval=_SIGN):
             node.meet()
             attempt = 0
@@ -175,8 +172,12 @@ def launch(job: Job) -> int:
             return status
 
 
-class _Node:
-    """What the launcher of one node does."""
+class Node:
+    """What the launcher of one node does.
+
+    Args:
+        mpi: its mpiexec starts the processes; None: they are started from here.
+    """
 
     def __init__(
         self,
@@ -242,18 +243,8 @@ class _Node:
     def _run(self, store: Store) -> int:
         if self.mpi is None:
             return self._watch(store, [self._start(_rank_command(self.job), self._place(i)) for i in self._local()])
-        if self.job.nodes == 1:
-            command = [*self.mpi.command(self.job.processes), *_rank_command(self.job)]
-            return self._watch(store, [self._start(command, self.mpi.environment())])
-        with tempfile.TemporaryDirectory(prefix="netbuilder-launch-") as folder:
-            started = []
-            if self.first:
-                # mpiexec sends its environment over the network, so it must not have the secret: what it starts on this
-                # node reads it from a file, and all else has it from the launchers of the other nodes.
-                command = [*self.mpi.on_hosts(self.job.hosts, self.job.processes, _agent_file(folder))]
-                more = self.mpi.environment() | {SECRET_FILE: _secret_file(folder, self.environment[SECRET])}
-                started.append(self._start([*command, *_rank_command(self.job)], more, without=SECRET))
-            return self._watch(store, started, command_from_first=True)
+        command = [*self.mpi.command(self.job.processes), *_rank_command(self.job)]
+        return self._watch(store, [self._start(command, self.mpi.environment())])
 
     def _local(self) -> range:
         return range(self.job.processes)
@@ -267,36 +258,21 @@ class _Node:
             launchers.LOCAL_SIZE: str(job.processes),
         }
 
-    def _start(
-        self, command: Sequence[str], more: dict[str, str], *, cwd: str | None = None, without: str = ""
-    ) -> subprocess.Popen[bytes]:
+    def _start(self, command: Sequence[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
         terminal = sys.stdin is None or sys.stdin.closed or sys.stdin.isatty()
         return subprocess.Popen(
             command,
-            env={name: value for name, value in (self.environment | more).items() if name != without},
+            env=self.environment | more,
             stdin=subprocess.DEVNULL if terminal else None,  # another session may not read from the terminal
             start_new_session=True,  # Ctrl-C comes here, and is passed on from here
-            cwd=cwd,
             stdout=self.relay.out,
             stderr=self.relay.err,
         )
 
-    def _watch(
-        self, store: Store, processes: list[subprocess.Popen[bytes]], *, command_from_first: bool = False
-    ) -> int:
-        """Wait for the processes of this node, pass signals on, and end all when one fails; return the first status.
-
-        Args:
-            command_from_first: start what mpiexec on the first node wants to run on this one, too, when it says so.
-        """
-        key = f"command/{self.job.hosts[self.job.node_rank]}" if command_from_first else ""
+    def _watch(self, store: Store, processes: list[subprocess.Popen[bytes]]) -> int:
+        """Wait for the processes of this node, pass signals on, and end all when one fails; return the first status."""
         failed, kill_at, killed = 0, float("inf"), False
-        while None in [process.poll() for process in processes] or self._awaits(store, key):
-            if key and (order := store.peek(key)) is not None:
-                if (sent := self._follow(order, store, f"ended_{key}")) is not None:
-                    processes.append(sent)
-                failed = failed or int(sent is None)
-                key = ""
+        while None in [process.poll() for process in processes]:
             if self.signals:
                 grace = self.job.grace if len(self.signals) == 1 else 0.0
                 if self._stop_sent != len(self.signals):
@@ -314,22 +290,6 @@ class _Node:
                 killed, kill_at = True, time.monotonic() + 1
             time.sleep(_PAUSE)
         return failed or next((p.returncode for p in processes if p.returncode), 0)
-
-    def _follow(self, order: bytes, store: Store, key: str) -> subprocess.Popen[bytes] | None:
-        """Start what mpiexec on the first node wants on this one; None, with a message, if it may not want that."""
-        assert self.mpi is not None  # only mpiexec gives orders
-        try:
-            sent = self._start(proxy_command(order, self.mpi.mpiexec, self.job.hosts[0]), {}, cwd="/")
-        except DistributedError as error:
-            _say(str(error))
-            store.set(key, b"1")
-            return None
-        threading.Thread(target=_tell_end, args=(sent, store, key), daemon=True).start()
-        return sent
-
-    def _awaits(self, store: Store, key: str) -> bool:
-        """Say whether the first node may still send a command."""
-        return bool(key) and not self.first and not self.signals and store.peek("node_ended/0") is None
 
     def _lost_nodes(self) -> list[int]:
         """Return the nodes that are silent; only the first node listens."""
@@ -384,13 +344,6 @@ class _Node:
         return 1
 
 
-def _tell_end(process: subprocess.Popen[bytes], store: Store, key: str) -> None:
-    """Let the agent that mpiexec has started end with the command that it stands for."""
-    status = process.wait()
-    with contextlib.suppress(DistributedError):
-        store.set(key, str(_status(status)).encode())
-
-
 def _mpi(job: Job) -> InstalledMpi | None:
     """Return the MPI that the job uses; None: none.
 
@@ -417,7 +370,8 @@ def _mpi(job: Job) -> InstalledMpi | None:
     return found
 
 
-def _warn(job: Job, mpi: InstalledMpi | None) -> None:
+def warn_if_cores_are_few(job: Job, mpi: InstalledMpi | None) -> None:
+    """Say so on standard error where a job has more processes than this machine has cores."""
     cores = core_count()
     if job.processes > cores:
         slower = "; MPICH keeps a core busy while it waits, so exchanges become many times slower" if mpi else ""
@@ -495,22 +449,6 @@ def _rank_command(job: Job) -> list[str]:
     }
     script = str(Path(__file__).with_name("rank_process.py"))
     return [sys.executable, script, json.dumps(options), *job.command]
-
-
-def _secret_file(folder: str, secret: str) -> str:
-    path = Path(folder) / "secret"
-    path.touch(0o600)
-    path.write_bytes(os.fsencode(secret))
-    return str(path)
-
-
-def _agent_file(folder: str) -> str:
-    """Write the program that mpiexec calls to start something on another host; return its path."""
-    path = Path(folder) / "agent"
-    command = shlex.join([sys.executable, str(Path(__file__).with_name("node_agent.py"))])
-    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-    path.chmod(0o700)
-    return str(path)
 
 
 def _kill(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:

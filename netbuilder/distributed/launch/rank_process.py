@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["Rank", "main"]
 
 if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
@@ -25,6 +25,9 @@ if __name__ == "__main__":
 
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import launchers
+from netbuilder.distributed.transport.process_manager import PLACE, Beginning, PmiServer, announce
+from netbuilder.distributed.transport.start_over_store import has_process_manager
+from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.engines.copy_stream import copy_stream
 from netbuilder.engines.unread import wait_until_read
 from netbuilder.proto.errors import DistributedError
@@ -48,13 +51,13 @@ def main(arguments: list[str]) -> int:
     """
     options, command = json.loads(arguments[0]), arguments[1:]
     place = launchers.place_in(os.environ)
-    rank = _Rank(place, options, command)
+    rank = Rank(place, options, command)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, rank.passed_on)
     return rank.run()
 
 
-class _Rank:
+class Rank:
     """The program of one rank, and what its end means for the job."""
 
     def __init__(self, place: launchers.Place, options: dict[str, Any], command: list[str]) -> None:
@@ -71,15 +74,35 @@ class _Rank:
         if options["pin"]:
             first = place.local_rank * share
             os.sched_setaffinity(0, cores[first : first + share] or cores)
+        mpi, connection = self._serve_mpi()
         self._child = subprocess.Popen(
             command,
-            env=os.environ | _variables(place) | _threads(options["threads"], share) | _gpus(place, options["gpus"]),
+            env=os.environ
+            | _variables(place)
+            | _threads(options["threads"], share)
+            | _gpus(place, options["gpus"])
+            | mpi,
             stdin=None if place.rank == 0 else subprocess.DEVNULL,
             stdout=self._stream("stdout"),
             stderr=self._stream("stderr"),
             close_fds=False,  # MPI gives its processes an open connection
             preexec_fn=_end_with_parent,
         )
+        if connection is not None:
+            connection.close()
+
+    def _serve_mpi(self) -> tuple[dict[str, str], socket.socket | None]:
+        """Be the process manager of the program, unless mpiexec is; return variables for it, and its connection."""
+        place = self.place
+        if os.environ.get(launchers.ENGINE) != "MPI" or has_process_manager(os.environ, place.size):
+            return {}, None
+        ours, theirs = socket.socketpair()
+        theirs.set_inheritable(True)
+        given = Beginning(self.store.with_prefix("mpi"), place.size, place.rank, time_limits().first)
+        announce(given)
+        server = PmiServer(given, lambda reason: print(f"rank {place.rank}: {reason}", file=sys.stderr, flush=True))
+        threading.Thread(target=server.serve, args=[ours], daemon=True).start()
+        return dict(zip(PLACE, (str(theirs.fileno()), str(place.rank), str(place.size)))), theirs
 
     def _stream(self, name: str) -> int | None:
         if name == "stdout" and self.options["only_first"] and self.place.rank:
@@ -93,7 +116,7 @@ class _Rank:
             for pipe, number in ((self._child.stdout, 1), (self._child.stderr, 2))
             if pipe is not None
         ]
-        for thread in (*pumps, threading.Thread(target=self._obey, daemon=True)):
+        for thread in (*pumps, threading.Thread(target=self.obey, daemon=True)):
             thread.start()
         while self._child.poll() is None:
             if time.monotonic() > self._kill_at:
@@ -120,7 +143,7 @@ class _Rank:
         if self._child.poll() is None:
             self._child.send_signal(number)
 
-    def _obey(self) -> None:
+    def obey(self) -> None:
         """Wait until the launcher stops the job, or is gone."""
         while True:
             try:

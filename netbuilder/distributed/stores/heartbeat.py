@@ -34,13 +34,13 @@ class Heartbeat:
         self._store, self._rank, self._doing, self._interval = store, rank, doing, interval
         self._closed = threading.Event()
         self._beat(0)
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.thread.start()
 
     def close(self) -> None:
         """Send no more signs; the last one stays in the store."""
         self._closed.set()
-        self._thread.join(_CLOSING)
+        self.thread.join(_CLOSING)
 
     def _run(self) -> None:
         count = 0

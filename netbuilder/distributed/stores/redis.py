@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +41,7 @@ class RedisStore(Store):
             raise DeviceError(
                 "a store on a Redis server needs the package 'redis'; pip install 'netbuilder[redis]'"
             ) from None
+        self._given = {"host": host, "port": int(port), "prefix": prefix, "password": password, "db": db}
         self._name, self._prefix = f"the Redis server {host}:{port}", prefix
         self._error, self._wrong_type = redis.RedisError, redis.ResponseError
         self._client: Any = redis.Redis(
@@ -47,6 +49,9 @@ class RedisStore(Store):
         )
         with self._failing():
             self._client.ping()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(RedisStore, **self._given), ()  # another process opens a connection of its own
 
     def __str__(self) -> str:
         return self._name + (f", prefix {self._prefix!r}" if self._prefix else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import os
 import select
@@ -10,6 +11,7 @@ import socket
 import threading
 import time
 import weakref
+from typing import Any
 
 from netbuilder.distributed.stores import tcp_session as wire
 from netbuilder.distributed.stores.secret import check_secret
@@ -56,6 +58,13 @@ class TcpStore(Store):
         self._closed = False
         weakref.finalize(self, _close_all, self._open)
         self._connection()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens a connection of its own; what is pickled holds the secret."""
+        made = functools.partial(
+            TcpStore, self.host, self.port, secret=self._secret, connect_timeout=self._connect_timeout
+        )
+        return made, ()
 
     def __str__(self) -> str:
         return f"the store tcp://{self.host}:{self.port}"

@@ -24,12 +24,12 @@ from netbuilder.distributed.stores.secret import check_secret
 from netbuilder.proto.errors import DistributedError, NetError
 from netbuilder.proto.os_errors import error_text
 
-__all__ = ["TcpStoreServer"]
+__all__ = ["STRANGERS", "Client", "TcpStoreServer"]
 
 _log = logging.getLogger("netbuilder")
 
-_STRANGERS = 128  # connections that have not proved the secret, at most
-_PATIENCE, _LEAST_PATIENCE = 10.0, 1.0  # seconds that one may take for it, and when there are as many as may be
+STRANGERS = 128  # connections that have not proved the secret, at most
+PATIENCE, LEAST_PATIENCE = 10.0, 1.0  # seconds that one may take for it, and when there are as many as may be
 _PAUSE = 0.2  # seconds without accepting after the system could not give another connection
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PART, _LARGE_PART = 1 << 14, 1 << 20  # bytes that are received at once, and of a message that is larger
@@ -38,7 +38,7 @@ _CLOSING = 5.0  # seconds to wait for the thread
 
 
 @dataclass(eq=False)
-class _Client:
+class Client:
     """A connection: what has come and is to be sent, and its session once it has proved the secret."""
 
     socket: socket.socket
@@ -79,17 +79,23 @@ class TcpStoreServer:
             ) from error
         self.port: int = self._listener.getsockname()[1]
         self._listener.setblocking(False)
-        self._strangers: dict[_Client, None] = {}  # the oldest first
-        self._waiting: defaultdict[str, list[tuple[_Client, int]]] = defaultdict(list)
-        self._ends: list[tuple[float, int, str, _Client, int]] = []  # a heap: until when a request waits for its key
+        self.strangers: dict[Client, None] = {}  # the oldest first
+        self._clients = 0
+        self._waiting: defaultdict[str, list[tuple[Client, int]]] = defaultdict(list)
+        self._ends: list[tuple[float, int, str, Client, int]] = []  # a heap: until when a request waits for its key
         self._order = itertools.count()
         self._listens, self._accept_at, self._said = False, 0.0, set[str]()
         self._closed = False
-        self._selector = selectors.DefaultSelector()
+        self.selector = selectors.DefaultSelector()
         self._bell, bell = socket.socketpair()
-        self._selector.register(bell, selectors.EVENT_READ, None)
+        self.selector.register(bell, selectors.EVENT_READ, None)
         self._thread = threading.Thread(target=self._run, args=(bell,), name=f"store-{self.port}", daemon=True)
         self._thread.start()
+
+    @property
+    def clients(self) -> int:
+        """The number of connections that have proved the secret."""
+        return self._clients
 
     def close(self) -> None:
         """Stop serving; clients that wait get an error."""
@@ -102,32 +108,32 @@ class TcpStoreServer:
     def _run(self, bell: socket.socket) -> None:
         try:
             while not self._closed:
-                for key, events in self._selector.select(self._pause()):
+                for key, events in self.selector.select(self._pause()):
                     if key.fileobj is self._listener:
                         self._accept()
                     elif key.data is not None:
                         self._serve(key.data, events)
         finally:
-            for key in list(self._selector.get_map().values()):
-                if isinstance(key.data, _Client):
+            for key in list(self.selector.get_map().values()):
+                if isinstance(key.data, Client):
                     with contextlib.suppress(OSError):
                         key.data.socket.shutdown(socket.SHUT_RDWR)  # also where a forked process has it, too
                     key.data.socket.close()
-            for each in (self._listener, self._bell, bell, self._selector):
+            for each in (self._listener, self._bell, bell, self.selector):
                 each.close()
 
     def _pause(self) -> float | None:
         """Do what is due, and return the seconds until something else is; None: nothing is."""
         now = time.monotonic()
         self._end_waits(now)
-        crowded = len(self._strangers) >= _STRANGERS or self._accept_at > now
-        patience = _LEAST_PATIENCE if crowded else _PATIENCE
-        while self._strangers and (oldest := next(iter(self._strangers))).since + patience <= now:
+        crowded = len(self.strangers) >= STRANGERS or self._accept_at > now
+        patience = LEAST_PATIENCE if crowded else PATIENCE
+        while self.strangers and (oldest := next(iter(self.strangers))).since + patience <= now:
             self._drop(oldest)
-        self._listen(now >= self._accept_at and len(self._strangers) < _STRANGERS)
+        self._listen(now >= self._accept_at and len(self.strangers) < STRANGERS)
         due = [end for end, *_ in self._ends[:1]]
-        if self._strangers:
-            due.append(next(iter(self._strangers)).since + patience)
+        if self.strangers:
+            due.append(next(iter(self.strangers)).since + patience)
         if self._accept_at > now:
             due.append(self._accept_at)
         return max(0.0, min(due) - now) if due else None
@@ -135,9 +141,9 @@ class TcpStoreServer:
     def _listen(self, wanted: bool) -> None:
         if wanted != self._listens:
             if wanted:
-                self._selector.register(self._listener, selectors.EVENT_READ, None)
+                self.selector.register(self._listener, selectors.EVENT_READ, None)
             else:
-                self._selector.unregister(self._listener)
+                self.selector.unregister(self._listener)
             self._listens = wanted
 
     def _accept(self) -> None:
@@ -148,15 +154,15 @@ class TcpStoreServer:
                 self._accept_at = time.monotonic() + _PAUSE
                 self._say_once(f"cannot take another connection now ({error_text(error)}); new ones wait")
             return  # otherwise a client that has gone before it was accepted
-        client = _Client(connection, str(address[0]))
+        client = Client(connection, str(address[0]))
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             wire.prepare(connection)
-        self._selector.register(connection, selectors.EVENT_READ, client)
-        self._strangers[client] = None
+        self.selector.register(connection, selectors.EVENT_READ, client)
+        self.strangers[client] = None
         self._send(client, wire.HELLO + client.nonce)
 
-    def _serve(self, client: _Client, events: int) -> None:
+    def _serve(self, client: Client, events: int) -> None:
         """Receive, answer, and send; a connection that fails ends, and no other."""
         try:
             if events & selectors.EVENT_READ:
@@ -172,7 +178,7 @@ class TcpStoreServer:
         except (OSError, struct.error, UnicodeDecodeError):
             self._drop(client)
 
-    def _read(self, client: _Client) -> None:
+    def _read(self, client: Client) -> None:
         if client.session is None and not client.ends and len(client.received) >= wire.NONCE + wire.TAG:
             self._meet(client)
         while client.session is not None and not client.ends and self._answer_one(client, client.session):
@@ -180,20 +186,21 @@ class TcpStoreServer:
         if client.ends:
             client.received.clear()
 
-    def _meet(self, client: _Client) -> None:
+    def _meet(self, client: Client) -> None:
         """Let a client in whose proof is right."""
         nonce, proof = _take(client.received, wire.NONCE), _take(client.received, wire.TAG)
         session = wire.Session(self.secret, client.nonce, nonce)
         if hmac.compare_digest(proof, session.client_proof):
             client.session = session
-            del self._strangers[client]
+            self._clients += 1
+            del self.strangers[client]
             self._send(client, wire.KNOWN + session.server_proof)
         else:
             self._say_once(f"has refused a connection from {client.address}, which does not know the secret")
             client.ends = True
             self._send(client, wire.UNKNOWN)
 
-    def _answer_one(self, client: _Client, session: wire.Session) -> bool:
+    def _answer_one(self, client: Client, session: wire.Session) -> bool:
         """Do what the first request asks for, if all of it is there; return whether it was."""
         if len(client.received) < wire.REQUEST.size:
             return False
@@ -215,7 +222,7 @@ class TcpStoreServer:
         client.ends = True
         return False
 
-    def _do(self, client: _Client, number: int, kind: bytes, key: str, value: bytes, seconds: float) -> None:
+    def _do(self, client: Client, number: int, kind: bytes, key: str, value: bytes, seconds: float) -> None:
         found: bytes | None = b""
         try:
             if kind == wire.SET:
@@ -249,12 +256,12 @@ class TcpStoreServer:
                 if not self._waiting[key]:
                     del self._waiting[key]
 
-    def _answer(self, client: _Client, number: int, status: bytes, value: bytes = b"") -> None:
+    def _answer(self, client: Client, number: int, status: bytes, value: bytes = b"") -> None:
         if client.session is not None:
             message = wire.ANSWER.pack(status, number, len(value)) + value
             self._send(client, message + client.session.to_client.make(message))
 
-    def _send(self, client: _Client, data: bytes) -> None:
+    def _send(self, client: Client, data: bytes) -> None:
         """Send what can be sent now, and the rest when the client has read."""
         if client.socket.fileno() < 0:
             return  # it has ended
@@ -270,23 +277,24 @@ class TcpStoreServer:
         if client.ends and not client.unsent:
             self._finish(client)
         read = 0 if len(client.unsent) > _UNREAD else selectors.EVENT_READ
-        self._selector.modify(client.socket, read | (selectors.EVENT_WRITE if client.unsent else 0), client)
+        self.selector.modify(client.socket, read | (selectors.EVENT_WRITE if client.unsent else 0), client)
 
-    def _finish(self, client: _Client) -> None:
+    def _finish(self, client: Client) -> None:
         """Say that no more comes, and let the client read why: closed at once, it might lose what it has not read."""
         with contextlib.suppress(OSError):
             client.socket.shutdown(socket.SHUT_WR)
-        if client not in self._strangers:
+        if client not in self.strangers:
             client.since = time.monotonic()
-            self._strangers[client] = None
+            self.strangers[client] = None
 
-    def _drop(self, client: _Client) -> None:
+    def _drop(self, client: Client) -> None:
         if client.socket.fileno() >= 0:
-            self._selector.unregister(client.socket)
+            self.selector.unregister(client.socket)
             client.socket.close()
+        self._clients -= client.session is not None
         client.session, client.ends = None, True
         client.unsent.clear()
-        self._strangers.pop(client, None)
+        self.strangers.pop(client, None)
 
     def _say_once(self, text: str) -> None:
         if (what := text.split(" from ")[0]) not in self._said:

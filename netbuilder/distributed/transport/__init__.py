@@ -1,1 +1,1 @@
-"""Transport: how the processes of a run exchange arrays; MPI and NCCL are called here only."""
+"""Transport: how the processes of a run start and exchange arrays; MPI and NCCL are called here only."""

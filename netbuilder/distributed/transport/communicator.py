@@ -11,11 +11,11 @@ import numpy as np
 from netbuilder.distributed.transport.reductions import split_evenly, sum_rows
 from netbuilder.proto import NetError
 
-__all__ = ["Communicator", "OneRank"]
+__all__ = ["MOST_AT_ONCE", "Communicator", "OneRank"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_MOST_AT_ONCE = 1 << 22
+MOST_AT_ONCE = 1 << 22
 """Elements of an array whose sum is formed at a time in the order of the ranks, which bounds the memory for it."""
 
 
@@ -127,8 +127,8 @@ class Communicator(ABC):
             return
         self.given_bytes += flat.nbytes
         if not maximum and (deterministic or bfloat16 or flat.dtype == np.float16):
-            for start in range(0, flat.size, _MOST_AT_ONCE):
-                self._sum_in_order(flat[start : start + _MOST_AT_ONCE], bfloat16)
+            for start in range(0, flat.size, MOST_AT_ONCE):
+                self._sum_in_order(flat[start : start + MOST_AT_ONCE], bfloat16)
         else:
             self._allreduce(flat, maximum, patient)
 

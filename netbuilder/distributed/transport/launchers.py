@@ -33,9 +33,11 @@ __all__ = [
     "is_of_outer_job",
     "job_store",
     "own_gpus",
+    "parents",
     "place_in",
     "place_variables",
     "see_own_gpus",
+    "warned",
 ]
 
 _log = logging.getLogger("netbuilder")
@@ -193,7 +195,7 @@ def _innermost(environment: Mapping[str, str]) -> _Launcher | None:
     """Return the launcher that has started this process, and not one that has started that launcher."""
     found = [launcher for launcher in _LAUNCHERS if _started_by(launcher, environment)]
     if len(found) > 1 and environment is os.environ:  # the variables are of this process: it knows its parents
-        for words in _parents():
+        for words in parents():
             for launcher in found:
                 if _is_of(launcher, words):
                     return launcher
@@ -206,7 +208,7 @@ def is_of_outer_job(environment: Mapping[str, str]) -> bool:
     return inner is not None and inner.rank != RANK
 
 
-def _parents() -> list[Sequence[str]]:
+def parents() -> list[Sequence[str]]:
     """Return the name and command of each process that this one descends from, the nearest first."""
     found: list[Sequence[str]] = []
     number = os.getppid()
@@ -290,12 +292,12 @@ def _started_by(launcher: _Launcher, environment: Mapping[str, str]) -> bool:
 
 
 def _warn_of(name: str, environment: Mapping[str, str], reason: str) -> None:
-    if name in environment and name not in _warned:
-        _warned.add(name)
+    if name in environment and name not in warned:
+        warned.add(name)
         _log.warning("%s=%s in the environment is ignored: %s", name, environment[name], reason)
 
 
-_warned = set[str]()
+warned = set[str]()
 
 
 def job_store(environment: Mapping[str, str]) -> Store | None:

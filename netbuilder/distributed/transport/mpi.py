@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.forking import loading
-from netbuilder.distributed.failure.mpi_abort import abort_over
-from netbuilder.distributed.failure.start_watch import watched_start
-from netbuilder.distributed.failure.time_limits import time_limits
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.launchers import place_in
+from netbuilder.distributed.transport.mpi_abort import abort_over
+from netbuilder.distributed.transport.start_watch import watched_start
+from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError
 
-__all__ = ["MpiCommunicator", "mpi", "mpi_world"]
+__all__ = ["MpiCommunicator", "mpi", "mpi_runs", "mpi_world"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -76,6 +76,12 @@ def _start_mpi_with_all_ranks() -> Any:
             return importlib.import_module("mpi4py.MPI")
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def mpi_runs() -> bool:
+    """Whether this process has started MPI, or has ended it."""
+    found = sys.modules.get("mpi4py.MPI")
+    return found is not None and found.Is_initialized()
 
 
 def mpi_world() -> MpiCommunicator:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.cuda.code import BFLOAT16, c_type, value_of, with_prelude
+from netbuilder.engines.cuda.gpu_layout import ChannelsLast, elements_of
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import ChannelsLast, elements_of
 from netbuilder.engines.cuda.many_tensors import CHUNK, blocks_of
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import PlanContext, Prepared

@@ -12,7 +12,7 @@ from netbuilder.engines.array_engines import ArrayEngine
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.engines.captures import CapturedCalls
 from netbuilder.engines.cuda.capture import Graph, capture
-from netbuilder.engines.cuda.checks import checked_range, raise_noted
+from netbuilder.engines.cuda.noted_errors import checked_range, raise_noted
 from netbuilder.engines.cuda.row_updates import update_rows
 from netbuilder.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
 from netbuilder.engines.cuda.segments import add_sorted

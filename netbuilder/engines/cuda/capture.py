@@ -13,7 +13,7 @@ from netbuilder.engines.captures import CaptureError
 from netbuilder.engines.gpu import GPU, StreamRole, Streams, gpu
 from netbuilder.proto import DeviceError
 
-__all__ = ["Graph", "between_captures", "capture", "keep_for_graph"]
+__all__ = ["Graph", "between_captures", "capture", "keep_for_graph", "streams_of"]
 
 _ROLES = (StreamRole.COMPUTE, StreamRole.EXCHANGE)  # that captured calls may use
 _INVALIDATED = 901  # cudaErrorStreamCaptureInvalidated
@@ -22,17 +22,17 @@ _INVALIDATED = 901  # cudaErrorStreamCaptureInvalidated
 class Graph:
     """Captured work of one GPU. The memory that it uses must exist for as long as it is launched."""
 
-    __slots__ = ("_gpu", "_kept", "_raw")
+    __slots__ = ("_gpu", "_kept", "raw_graph")
 
     def __init__(self, here: GPU, raw: Any, kept: Collection[object]) -> None:
         self._gpu = here
-        self._raw = raw
+        self.raw_graph = raw
         self._kept = kept  # what the work uses
 
     def launch(self) -> None:
         """Add the work to what the GPU computes."""
         with self._gpu as here:
-            self._raw.launch(here.stream().raw)
+            self.raw_graph.launch(here.stream().raw)
 
 
 def _not_captured(index: int | None, error: BaseException) -> CaptureError:
@@ -70,7 +70,8 @@ _of_gpu: dict[int, _CaptureStreams] = {}
 _lock = new_lock()
 
 
-def _streams_of(here: GPU) -> _CaptureStreams:
+def streams_of(here: GPU) -> _CaptureStreams:
+    """Return the streams on which a GPU's work is captured."""
     with _lock:
         found = _of_gpu.get(here.id)
         if found is None or found.gpu is not here:  # after a fork
@@ -94,7 +95,7 @@ def capture(number: int, calls: Sequence[Callable[[], object]]) -> Graph | None:
     Raises:
         CaptureError: a call does what cannot be captured.
     """
-    streams = _streams_of(gpu(number))
+    streams = streams_of(gpu(number))
     if not streams.lock.acquire(False):
         return None
     try:
@@ -114,7 +115,7 @@ def between_captures(here: GPU, *, wait: bool = False) -> Iterator[bool]:
         here: the GPU.
         wait: for the end of one that goes on.
     """
-    lock = _streams_of(here).lock
+    lock = streams_of(here).lock
     free = _of_thread.kept is None and lock.acquire(wait)
     try:
         yield free

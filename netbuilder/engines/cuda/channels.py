@@ -19,8 +19,8 @@ import numpy as np
 
 from netbuilder.engines.cuda.code import c_type, stored, value_of, with_prelude
 from netbuilder.engines.cuda.elementwise import elementwise
+from netbuilder.engines.cuda.gpu_layout import array_dtype, elements_of, in_order, order_of
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import array_dtype, elements_of, in_order, order_of
 from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.cuda.code import with_prelude
+from netbuilder.engines.cuda.gpu_layout import ChannelsLast, array_dtype, elements_of, order_of
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import ChannelsLast, array_dtype, elements_of, order_of
 from netbuilder.engines.cuda.steps import one_call
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import PlanContext, Prepared

@@ -26,7 +26,7 @@ from netbuilder.engines.gpu import GPU, gpu
 from netbuilder.engines.tf32 import has_tf32
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
-__all__ = ["Product", "free_handles", "serves"]
+__all__ = ["Product", "checked_call", "free_handles", "handle", "library_of", "new_handles", "serves", "thread_handles"]
 
 _INT, _LONG, _POINTER = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
 _SIGNATURES = {
@@ -53,7 +53,7 @@ _HOPPER, _SCRATCH_OF_HOPPER, _SCRATCH = 90, 32 << 20, 8 << 20  # bytes, as NVIDI
 
 
 @functools.lru_cache(maxsize=4)
-def _library(xp: Any) -> Any:
+def library_of(xp: Any) -> Any:
     """Return the library that CuPy has loaded, with the types of its functions; None if it cannot be called."""
     try:
         if xp.cuda.cublas is None:  # looking at it loads the library
@@ -74,11 +74,16 @@ def serves(device: int, elements: str, *extents: int) -> bool:
     """
     if elements == "bfloat16" and not has_tf32(device):  # both came with Ampere
         return False
-    return max(extents) <= _LARGEST and _library(array_module(PROTO_CUDA)) is not None
+    return max(extents) <= _LARGEST and library_of(array_module(PROTO_CUDA)) is not None
 
 
-def _call(name: str, *arguments: Any) -> None:
-    status = getattr(_library(array_module(PROTO_CUDA)), name)(*arguments)
+def checked_call(name: str, *arguments: Any) -> None:
+    """Call a function of cuBLAS.
+
+    Raises:
+        DeviceError: it returned an error.
+    """
+    status = getattr(library_of(array_module(PROTO_CUDA)), name)(*arguments)
     if status:
         raise DeviceError(f"cuBLAS: {name} returned the status {status}")
 
@@ -105,39 +110,40 @@ class _Handle:
     def __init__(self, here: GPU) -> None:
         self._scratch = _scratch_of(here)
         made = _POINTER()
-        _call("cublasCreate_v2", ctypes.byref(made))
+        checked_call("cublasCreate_v2", ctypes.byref(made))
         self.pointer = made.value
         self._stream: int | None = None
-        _call("cublasSetMathMode", self.pointer, _EXACT)
+        checked_call("cublasSetMathMode", self.pointer, _EXACT)
 
     def use(self, stream: int) -> None:
         """Work on a stream from now on; this makes cuBLAS forget the scratch memory."""
         if stream != self._stream:
-            _call("cublasSetStream_v2", self.pointer, stream)
-            _call("cublasSetWorkspace_v2", self.pointer, self._scratch.data.ptr, self._scratch.nbytes)
+            checked_call("cublasSetStream_v2", self.pointer, stream)
+            checked_call("cublasSetWorkspace_v2", self.pointer, self._scratch.data.ptr, self._scratch.nbytes)
             self._stream = stream
 
     def free(self) -> None:
-        _call("cublasDestroy_v2", self.pointer)
+        checked_call("cublasDestroy_v2", self.pointer)
 
 
-def _new_handles() -> ThreadHandles[_Handle]:
+def new_handles() -> ThreadHandles[_Handle]:
+    """Return an empty table of the handles of threads."""
     return ThreadHandles(_Handle, _Handle.free)
 
 
-_handles = _new_handles()
+thread_handles = new_handles()
 
 
-def _handle(here: GPU) -> Any:
+def handle(here: GPU) -> Any:
     """Return this thread's handle for the current GPU, which works on the stream that is current now."""
-    own = _handles.get(here)
+    own = thread_handles.get(here)
     own.use(here.xp.cuda.get_current_stream().ptr)
     return own.pointer
 
 
 def free_handles() -> None:
     """Free the handles of threads that have ended."""
-    _handles.free_ended()
+    thread_handles.free_ended()
 
 
 @dataclass(frozen=True)
@@ -193,11 +199,11 @@ class Product:
             name = "cublasGemmStridedBatchedEx"
             steps = 0 if self.same[1] else of_b, 0 if self.same[0] else of_a
             given = (*extents, alpha, *left, steps[0], *right, steps[1], beta, *result, of_y, self.stack, *how)
-        multiply, here = getattr(_library(array_module(PROTO_CUDA)), name), gpu(y.device.id)
+        multiply, here = getattr(library_of(array_module(PROTO_CUDA)), name), gpu(y.device.id)
         free_handles()
 
         def call(kept: Any = (a, b, y, one, keep)) -> None:  # pointers refer to all of them
-            if status := multiply(_handle(here), *given):
+            if status := multiply(handle(here), *given):
                 raise DeviceError(f"cuBLAS: {name} returned the status {status}")
 
         return call

@@ -16,8 +16,8 @@ import numpy as np
 
 from netbuilder.engines.cuda import cublas
 from netbuilder.engines.cuda.code import c_type, stored, value_of, with_prelude
+from netbuilder.engines.cuda.gpu_layout import row_major_spec
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import row_major_spec
 from netbuilder.engines.cuda.steps import Reference, Step, one_call, prepared, scratch_memory
 from netbuilder.engines.cuda.sums import with_sums
 from netbuilder.engines.references import In, Out, ScratchAllocator

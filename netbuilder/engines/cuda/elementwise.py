@@ -18,8 +18,8 @@ from netbuilder.engines.cuda.code import (
     value_of,
     with_prelude,
 )
+from netbuilder.engines.cuda.gpu_layout import WIDE, elements_of, in_one_layout, in_order, order_of
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import WIDE, elements_of, in_one_layout, in_order, order_of
 from netbuilder.engines.cuda.run_numbers import RunNumbers
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.joined_updates import JoinedUpdates

@@ -25,15 +25,15 @@ T = TypeVar("T")
 class _Owned(Generic[T]):
     """A handle of a thread, which goes to the list of those to be freed when the thread has ended."""
 
-    __slots__ = ("_ended", "_gpu", "_process", "handle")
+    __slots__ = ("ended_handles", "_gpu", "_process", "handle")
 
     def __init__(self, here: GPU, handle: T, ended: collections.deque[tuple[GPU, T]]) -> None:
         self.handle = handle
-        self._gpu, self._ended, self._process = here, ended, os.getpid()
+        self._gpu, self.ended_handles, self._process = here, ended, os.getpid()
 
     def __del__(self) -> None:
         if os.getpid() == self._process:  # in a forked process it is the parent's
-            self._ended.append((self._gpu, self.handle))
+            self.ended_handles.append((self._gpu, self.handle))
 
 
 class ThreadHandles(Generic[T]):
@@ -51,29 +51,29 @@ class ThreadHandles(Generic[T]):
 
     def renew(self) -> None:
         """Forget all handles: after a fork they belong to the parent."""
-        self._of_thread: Any = threading.local()
-        self._ended: collections.deque[tuple[GPU, T]] = collections.deque()
+        self.of_thread: Any = threading.local()
+        self.ended_handles: collections.deque[tuple[GPU, T]] = collections.deque()
 
     def get(self, here: GPU) -> T:
         """Return this thread's handle for the current GPU."""
-        owned: dict[GPU, _Owned[T]] = self._of_thread.__dict__
+        owned: dict[GPU, _Owned[T]] = self.of_thread.__dict__
         own = owned.get(here)
         if own is None:
             self.free_ended()
-            own = owned[here] = _Owned(here, self._make(here), self._ended)
+            own = owned[here] = _Owned(here, self._make(here), self.ended_handles)
         keep_for_graph(own)
         return own.handle
 
     def free_ended(self) -> None:
         """Free the handles of threads that have ended, but for those of GPUs for which something is captured now."""
-        for _ in range(len(self._ended)):
+        for _ in range(len(self.ended_handles)):
             try:
-                here, handle = self._ended.popleft()
+                here, handle = self.ended_handles.popleft()
             except IndexError:  # another thread frees them, too
                 return
             with between_captures(here) as free:
                 if not free:
-                    self._ended.append((here, handle))
+                    self.ended_handles.append((here, handle))
                     continue
                 with here:
                     self._free(handle)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.cuda.code import c_type, stored, value_of, with_prelude
+from netbuilder.engines.cuda.gpu_layout import elements_of, in_one_layout, order_of
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import elements_of, in_one_layout, order_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.image_order import channel_axis

@@ -11,8 +11,8 @@ import numpy as np
 
 from netbuilder.engines.cuda.code import Places, c_type, numbers_read, stored, value_of, with_prelude
 from netbuilder.engines.cuda.elementwise import ELEMENTS, loop, numbers_of_run
+from netbuilder.engines.cuda.gpu_layout import elements_of
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import elements_of
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.tracing import HostNumber, Program, Uniform
 from netbuilder.ops.core.contexts import Prepared

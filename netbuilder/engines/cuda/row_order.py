@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.cuda.checks import REPORT, Slot, note_of
 from netbuilder.engines.cuda.code import c_type, with_prelude
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.engines.cuda.noted_errors import REPORT, Slot, note_of
 from netbuilder.engines.gpu import gpu
 
 __all__ = ["RowOrder", "count_kernel", "place_kernel", "scan_kernel"]

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.cuda.checks import REPORT, note_of, slot_of
 from netbuilder.engines.cuda.code import c_type, register_type, stored, value_of, with_prelude
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
+from netbuilder.engines.cuda.noted_errors import REPORT, note_of, slot_of
 from netbuilder.engines.cuda.row_order import RowOrder
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import PlanContext, Prepared

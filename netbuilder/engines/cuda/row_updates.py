@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.cuda.checks import slot_of
 from netbuilder.engines.cuda.code import body, c_type, numbers_read, register_type, stored, value_of, with_prelude
 from netbuilder.engines.cuda.elementwise import numbers_of_run
 from netbuilder.engines.cuda.kernel import BLOCK_SUM, THREADS, Kernel
+from netbuilder.engines.cuda.noted_errors import slot_of
 from netbuilder.engines.cuda.row_order import RowOrder
 from netbuilder.engines.cuda.sums import prepare_sums
 from netbuilder.engines.gpu import gpu

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.cuda.code import body, c_type, index_of, register_type, stored, value_of, with_prelude
+from netbuilder.engines.cuda.gpu_layout import as_read, elements_of, in_order, order_of, row_major_spec
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import as_read, elements_of, in_order, order_of, row_major_spec
 from netbuilder.engines.cuda.steps import one_call
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.traced import kernel_title, trace_inputs, trace_operator

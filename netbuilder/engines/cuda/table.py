@@ -17,11 +17,11 @@ from netbuilder.engines.cuda.copies import (
 )
 from netbuilder.engines.cuda.dense import BY_CUBLAS
 from netbuilder.engines.cuda.elementwise import elementwise
+from netbuilder.engines.cuda.losses import ROWS
 from netbuilder.engines.cuda.lrn import lrn, lrn_gradient
 from netbuilder.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
 from netbuilder.engines.cuda.row_sums import ADDED, add_rows, gather, scatter_weighted_sum, sum_repeated_rows
 from netbuilder.engines.cuda.row_updates import joint_update, row_update
-from netbuilder.engines.cuda.rows import ROWS
 from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduce_segments, spread_segments
 from netbuilder.engines.cuda.sums import with_sums
 from netbuilder.engines.fusion import Fusion

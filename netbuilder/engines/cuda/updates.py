@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from netbuilder.engines.cuda.layout import as_read, elements_of, in_order, order_of
+from netbuilder.engines.cuda.gpu_layout import as_read, elements_of, in_order, order_of
 from netbuilder.engines.cuda.many_tensors import ManyTensors, Part
 from netbuilder.engines.joined_updates import JoinedUpdates
 from netbuilder.engines.traced import trace_update_chain

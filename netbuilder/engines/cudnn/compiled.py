@@ -23,7 +23,19 @@ from netbuilder.ops.core.contexts import Call, PlanContext
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.proto.arguments import arguments
 
-__all__ = ["CompiledGraph", "compile_graph", "compiled", "graph_of", "release_graphs"]
+__all__ = [
+    "CompiledGraph",
+    "build_fastest",
+    "built_graphs",
+    "compile_graph",
+    "compiled",
+    "graph_of",
+    "machine",
+    "measured",
+    "release_graphs",
+    "seconds",
+    "usual_limit",
+]
 
 _ROUNDS = 3
 _ALIGNMENT = 16  # of addresses, in bytes, which the frontend promises to kernels
@@ -136,7 +148,7 @@ def _refused(cudnn: Any, recipe: Recipe, deterministic: bool) -> list[Any]:
     return [*refused, notes.DOWN_CONVERT_INPUTS, *([notes.TENSOR_CORE] if recipe.exact else [])]
 
 
-_graphs: dict[tuple[int, Recipe, int | None, bool, bool], CompiledGraph | None] = {}
+built_graphs: dict[tuple[int, Recipe, int | None, bool, bool], CompiledGraph | None] = {}
 _lock = threading.RLock()
 
 
@@ -159,10 +171,10 @@ def compiled(
     """
     key = (device, recipe, limit, exhaustive, deterministic)
     with _lock:
-        if key not in _graphs:
+        if key not in built_graphs:
             with gpu(device):
-                _graphs[key] = _compile(*key[1:])
-        return _graphs[key]
+                built_graphs[key] = _compile(*key[1:])
+        return built_graphs[key]
 
 
 def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | None:
@@ -184,14 +196,14 @@ def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | None:
 
 def _compile(recipe: Recipe, limit: int | None, exhaustive: bool, deterministic: bool) -> CompiledGraph | None:
     cudnn = library.cudnn()
-    for most in (_usual_limit(), None) if limit is None else (limit,):
+    for most in (usual_limit(), None) if limit is None else (limit,):
         builder = compile_graph(recipe, deterministic=deterministic, handle=library.handle())
         if builder is None:
             return None
         if most is not None:
             builder.graph.deselect_workspace_greater_than(most)
         try:
-            if not (exhaustive and not turned_off() and _build_fastest(builder, recipe, most, deterministic)):
+            if not (exhaustive and not turned_off() and build_fastest(builder, recipe, most, deterministic)):
                 builder.graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
         except cudnn.cudnnGraphNotSupportedError:
             continue
@@ -199,25 +211,25 @@ def _compile(recipe: Recipe, limit: int | None, exhaustive: bool, deterministic:
     return None
 
 
-def _usual_limit() -> int:
+def usual_limit() -> int:
     """Return the bytes of scratch memory that a graph may need on the current GPU unless its operator says how many."""
     return int(array_module(PROTO_CUDA).cuda.Device().mem_info[1] * _SCRATCH_SHARE)
 
 
-def _build_fastest(builder: Builder, recipe: Recipe, limit: int | None, deterministic: bool) -> bool:
+def build_fastest(builder: Builder, recipe: Recipe, limit: int | None, deterministic: bool) -> bool:
     """Build the plan that was measured to be the fastest; measure them first if that is not known.
 
     Returns:
         Whether there is one; False if no plan could be measured.
     """
-    graph, choices = builder.graph, Choices.of(_machine())
+    graph, choices = builder.graph, Choices.of(machine())
     names = [str(graph.get_plan_name_at_index(i)) for i in range(graph.get_execution_plan_count())]
     conditions = ["" if limit is None else f" in {limit} bytes", " deterministic" if deterministic else ""]
     key = f"cuDNN {recipe}{''.join(conditions)}"
     chosen = choices.get(key)
     if any(name == chosen and _built(builder, i) for i, name in enumerate(names)):
         return True
-    found = ((i, _measured(builder, i)) for i in range(len(names)))
+    found = ((i, measured(builder, i)) for i in range(len(names)))
     times = dict(itertools.islice(((i, time) for i, time in found if time is not None), _MEASURED))
     if not times:
         return False
@@ -240,7 +252,7 @@ def _built(builder: Builder, index: int) -> bool:
     return True
 
 
-def _measured(builder: Builder, index: int) -> float | None:
+def measured(builder: Builder, index: int) -> float | None:
     """Return the seconds that a plan takes, the least of a few rounds; None if it cannot be built or run."""
     try:
         return _time(builder, index) if _built(builder, index) else None
@@ -261,10 +273,10 @@ def _time(builder: Builder, index: int) -> float:
         graph.execute_plan_at_index(pointers, workspace.data.ptr, index, handle=library.handle())
 
     run()  # loads the kernel
-    return min(_seconds(run) for _ in range(_ROUNDS))
+    return min(seconds(run) for _ in range(_ROUNDS))
 
 
-def _seconds(call: Call) -> float:
+def seconds(call: Call) -> float:
     """Return how long the GPU takes for a call."""
     cuda = array_module(PROTO_CUDA).cuda
     start, end = cuda.Event(), cuda.Event()
@@ -275,7 +287,7 @@ def _seconds(call: Call) -> float:
     return float(cuda.get_elapsed_time(start, end)) / 1000
 
 
-def _machine() -> str:
+def machine() -> str:
     """Return a description of all that the fastest plan depends on besides the graph."""
     cuda = array_module(PROTO_CUDA).cuda
     name = cuda.runtime.getDeviceProperties(cuda.get_device_id())["name"]
@@ -285,4 +297,4 @@ def _machine() -> str:
 def release_graphs() -> None:
     """Free compiled graphs that no bound kernel uses."""
     with _lock:
-        _graphs.clear()
+        built_graphs.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.cudnn.graphs import CHANNELS_LAST, Tensor, Window
 from netbuilder.ops.core.conv_geometry import Geometry
 from netbuilder.ops.core.image_order import channel_axis, image_extents

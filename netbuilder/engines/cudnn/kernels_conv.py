@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.engines.cuda.layout import WIDE
+from netbuilder.engines.cuda.gpu_layout import WIDE
 from netbuilder.engines.cuda.steps import Reference, Step, prepared
 from netbuilder.engines.cudnn.compiled import graph_of
 from netbuilder.engines.cudnn.convolutions import Images, channels_of
+from netbuilder.engines.cudnn.element_types import serves, types_for_products
 from netbuilder.engines.cudnn.graphs import (
     AddPerChannel,
     ChannelSums,
@@ -19,7 +20,6 @@ from netbuilder.engines.cudnn.graphs import (
     Tensor,
     Window,
 )
-from netbuilder.engines.cudnn.precision import serves, types_for_products
 from netbuilder.engines.references import In, Out
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec

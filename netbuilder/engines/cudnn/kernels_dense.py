@@ -13,8 +13,8 @@ from netbuilder.engines.cuda.dense import Dense, Matrix
 from netbuilder.engines.cuda.steps import Reference, Step
 from netbuilder.engines.cudnn.compiled import graph_of
 from netbuilder.engines.cudnn.convolutions import matrix_tensor
+from netbuilder.engines.cudnn.element_types import types_for_products
 from netbuilder.engines.cudnn.graphs import ROW_MAJOR, TRANSPOSED, AddPerChannel, ChannelSums, Product, Tensor
-from netbuilder.engines.cudnn.precision import types_for_products
 from netbuilder.engines.references import In, Out
 from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.operator import TensorSpec

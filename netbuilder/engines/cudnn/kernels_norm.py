@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.cuda.many_tensors import joinable_program
 from netbuilder.engines.cuda.steps import Reference, prepared, scratch_memory
 from netbuilder.engines.cudnn.compiled import graph_of
 from netbuilder.engines.cudnn.convolutions import image_tensor
+from netbuilder.engines.cudnn.element_types import serves, types_as_given
 from netbuilder.engines.cudnn.graphs import (
     BatchNormalization,
     BatchNormalizationGradient,
     Normalization,
 )
-from netbuilder.engines.cudnn.precision import serves, types_as_given
 from netbuilder.engines.references import In, Out
 from netbuilder.engines.traced import ANY_SHAPE
 from netbuilder.engines.tracing import Tracer

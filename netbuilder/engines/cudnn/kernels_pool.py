@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from netbuilder.engines.cuda.code import c_type, stored, value_of, with_prelude
+from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import image_spec
-from netbuilder.engines.cudnn.precision import serves, types_as_given
+from netbuilder.engines.cudnn.element_types import serves, types_as_given
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.image_order import channel_axis, image_extents

@@ -11,42 +11,60 @@ from netbuilder.engines.cuda.handles import ThreadHandles
 from netbuilder.engines.gpu import GPU, gpu
 from netbuilder.proto import PROTO_CUDA, DeviceError
 
-__all__ = ["available", "cudnn", "free_handles", "handle", "missing", "version", "why_unavailable"]
+__all__ = [
+    "FRONTEND",
+    "LIBRARY",
+    "OLDEST",
+    "available",
+    "cudnn",
+    "found_library",
+    "free_handles",
+    "handle",
+    "how_to_install",
+    "load",
+    "missing",
+    "new_handles",
+    "thread_handles",
+    "version",
+    "why_unavailable",
+]
 
-_FRONTEND = "nvidia-cudnn-frontend>=1.14,<1.19"
-_LIBRARY = "nvidia-cudnn-cu12>=9.8,<10"
-_OLDEST = 90800  # the first version that knows all engines that ``graphs`` counts on
+FRONTEND = "nvidia-cudnn-frontend>=1.14,<1.19"
+LIBRARY = "nvidia-cudnn-cu12>=9.8,<10"
+OLDEST = 90800  # the first version that knows all engines that ``graphs`` counts on
 
 
-def _load() -> tuple[Any, str]:
+def load() -> tuple[Any, str]:
     """Return the frontend, or None and what is missing."""
     try:
         module = importlib.import_module("cudnn")
     except ImportError as error:
-        return None, f"the Python package cudnn cannot be imported ({error}); pip install '{_FRONTEND}'"
+        return None, f"the Python package cudnn cannot be imported ({error}); pip install '{FRONTEND}'"
     except Exception as error:  # the frontend loads the library: OSError without one, AssertionError if there are two
-        return None, f"the library cuDNN cannot be loaded ({type(error).__name__}: {error}); {_install()}"
+        return None, f"the library cuDNN cannot be loaded ({type(error).__name__}: {error}); {how_to_install()}"
     try:
         found = int(module.backend_version())
     except Exception as error:  # the frontend's own type, if it finds no library
-        return None, f"the library cuDNN cannot be loaded ({error}); {_install()}"
-    if found < _OLDEST:
-        return None, f"cuDNN {found} is older than {_OLDEST}; {_install()}"
+        return None, f"the library cuDNN cannot be loaded ({error}); {how_to_install()}"
+    if found < OLDEST:
+        return None, f"cuDNN {found} is older than {OLDEST}; {how_to_install()}"
     return module, ""
 
 
-def _install() -> str:
-    return f"pip install '{_LIBRARY.replace('cu12', f'cu{cuda_major()}')}'"
+def how_to_install() -> str:
+    """Return the command that installs cuDNN for the CUDA of CuPy."""
+    return f"pip install '{LIBRARY.replace('cu12', f'cu{cuda_major()}')}'"
 
 
 @functools.cache
-def _found() -> tuple[Any, str]:
-    return _load()
+def found_library() -> tuple[Any, str]:
+    """Return cuDNN's Python module, or None and why it cannot be used; it is loaded once."""
+    return load()
 
 
 def available() -> bool:
     """Whether there is a GPU, and cuDNN for it."""
-    return gpu_count() > 0 and _found()[0] is not None
+    return gpu_count() > 0 and found_library()[0] is not None
 
 
 def why_unavailable() -> str:
@@ -58,7 +76,7 @@ def why_unavailable() -> str:
 
 def missing() -> str:
     """Return what is missing and how to install it, whether or not there is a GPU; "" if nothing is."""
-    return _found()[1]
+    return found_library()[1]
 
 
 def cudnn() -> Any:
@@ -67,7 +85,7 @@ def cudnn() -> Any:
     Raises:
         DeviceError: it is missing; the message says what to install.
     """
-    module, reason = _found()
+    module, reason = found_library()
     if module is None:
         raise DeviceError(reason)
     return module
@@ -87,17 +105,18 @@ class _Handle:
         self.stream: int | None = None
 
 
-def _new_handles() -> ThreadHandles[_Handle]:
+def new_handles() -> ThreadHandles[_Handle]:
+    """Return an empty table of the handles of threads."""
     return ThreadHandles(_Handle, lambda own: cudnn().destroy_handle(own.pointer))
 
 
-_handles = _new_handles()
+thread_handles = new_handles()
 
 
 def handle() -> Any:
     """Return this thread's handle for its current GPU, which works on the stream that is current now."""
     cuda = array_module(PROTO_CUDA).cuda
-    own = _handles.get(gpu(cuda.get_device_id()))
+    own = thread_handles.get(gpu(cuda.get_device_id()))
     stream = cuda.get_current_stream().ptr
     if own.stream != stream:
         cudnn().set_stream(handle=own.pointer, stream=stream)
@@ -107,4 +126,4 @@ def handle() -> Any:
 
 def free_handles() -> None:
     """Free the handles of threads that have ended."""
-    _handles.free_ended()
+    thread_handles.free_ended()

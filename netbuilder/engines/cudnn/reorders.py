@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.cuda.code import c_type, stored, value_of, with_prelude
+from netbuilder.engines.cuda.gpu_layout import BFLOAT16, elements_of, order_of
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
-from netbuilder.engines.cuda.layout import BFLOAT16, elements_of, order_of
 from netbuilder.engines.cuda.many_tensors import CHUNK, blocks_of
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Prepared

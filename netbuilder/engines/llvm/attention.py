@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.argument_rows import call_of_threads
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.functions import exp
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import PANELS, SLACK, panel_functions
-from netbuilder.engines.llvm.rows import call_of_threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.argument_rows import MANY, address_of, call_of_threads
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import transposed
-from netbuilder.engines.llvm.rows import MANY, address_of, call_of_threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from netbuilder.engines.joined_updates import JoinedUpdates
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.argument_rows import Rows, Work, made
 from netbuilder.engines.llvm.arranged import Arranged, arranged
 from netbuilder.engines.llvm.code import Code
 from netbuilder.engines.llvm.reducing import reducing
-from netbuilder.engines.llvm.rows import Rows, Work, made
 from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.traced import (
     is_elementwise,

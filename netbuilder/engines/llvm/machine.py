@@ -25,7 +25,18 @@ from netbuilder.data.forking import loading, new_lock
 from netbuilder.engines.choices import cache_folder
 from netbuilder.engines.llvm import object_file
 
-__all__ = ["address_of", "available", "compiled_here", "function_at", "has_halves", "has_wide_registers"]
+__all__ = [
+    "address_of",
+    "available",
+    "compiled_functions",
+    "compiled_here",
+    "failed",
+    "function_at",
+    "has_halves",
+    "has_wide_registers",
+    "installed",
+    "new_compiler",
+]
 
 _FORM = "2"
 """Changes with how IR is compiled, so that files of other versions are not used."""
@@ -34,21 +45,22 @@ _NAME = "kernel"
 """Of the function of each module."""
 
 _lock = new_lock()
-_functions: dict[bytes, tuple[int, Any]] = {}  # hash -> address, and what keeps the code in memory
+compiled_functions: dict[bytes, tuple[int, Any]] = {}  # hash -> address, and what keeps the code in memory
 compiled_here: list[str] = []
 """The names of the files of the functions that this process has compiled, not loaded."""
 
 
 def available() -> bool:
     """Whether llvmlite is installed; it is imported when the first function is made."""
-    return _installed() and not _failed
+    return installed() and not failed
 
 
-_failed: list[str] = []
+failed: list[str] = []
 
 
 @functools.cache
-def _installed() -> bool:
+def installed() -> bool:
+    """Return whether llvmlite can be imported."""
     return importlib.util.find_spec("llvmlite") is not None
 
 
@@ -94,7 +106,8 @@ class _Compiler:
 
 
 @functools.cache
-def _compiler() -> _Compiler:
+def new_compiler() -> _Compiler:
+    """Load llvmlite; return its compiler for this CPU."""
     with loading:  # reentrant
         return _Compiler(importlib.import_module("llvmlite.binding"))
 
@@ -103,9 +116,9 @@ def _compiler_or_none() -> _Compiler | None:
     if not available():
         return None
     try:
-        return _compiler()
+        return new_compiler()
     except (ImportError, OSError, RuntimeError) as error:  # built for another system
-        _failed.append(str(error))
+        failed.append(str(error))
         return None
 
 
@@ -157,12 +170,12 @@ def address_of(text: str) -> int | None:
         return None
     key = hashlib.sha256(f"{surroundings}\0{text}".encode()).digest()
     with loading, _lock:
-        found = _functions.get(key)
+        found = compiled_functions.get(key)
         if found is None:
             found = _made(key, text)
             if found is None:
                 return None
-            _functions[key] = found
+            compiled_functions[key] = found
     return found[0]
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.argument_rows import call_of_threads
 from netbuilder.engines.llvm.emitter import LANES, Emitter
 from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.llvm.loops import Loops
-from netbuilder.engines.llvm.rows import call_of_threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 

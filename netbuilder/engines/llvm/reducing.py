@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.argument_rows import Rows, Work
 from netbuilder.engines.llvm.arranged import merged
 from netbuilder.engines.llvm.reductions import Form, reduced_code, reductions_of
-from netbuilder.engines.llvm.rows import Rows, Work
 from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.traced import WITH_SUMS, kernel_title, operator_key, trace_inputs, trace_operator
 from netbuilder.engines.tracing import NotTraced, Symbol, Tracer

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.joined_updates import JoinedOperator, JoinedUpdates
-from netbuilder.engines.llvm.rows import Rows, Work, made
+from netbuilder.engines.llvm.argument_rows import Rows, Work, made
 from netbuilder.engines.traced import UpdateChain, keeps_zeros, trace_update_chain
 from netbuilder.engines.tracing import NotTraced
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared

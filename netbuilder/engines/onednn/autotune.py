@@ -32,18 +32,23 @@ from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
     "CACHE_VARIABLE",
+    "FIRST_RATE",
+    "ROUNDS",
+    "ROUNDS_OF_ALL",
     "SWITCH_VARIABLE",
+    "OpenFastest",
     "cache_file",
     "fastest",
+    "rates",
     "seconds",
     "take_open",
     "time_of_fastest",
     "turned_off",
 ]
 
-_ROUNDS = 5
+ROUNDS = 5
 _CLEARLY_FASTER = 0.97  # of the first candidate's time; a candidate that takes longer does not replace it
-_ROUNDS_OF_ALL = 2  # after which those that are far slower than another one are not measured any more
+ROUNDS_OF_ALL = 2  # after which those that are far slower than another one are not measured any more
 _FAR_SLOWER = 1.5  # of the fastest one's shortest time
 _ALIGNMENT = 64  # bytes
 _CACHE_BYTES = 32 << 20  # about the size of a processor's caches
@@ -70,7 +75,7 @@ def fastest(key: str, candidates: Candidates, n: int, *, flops: int, worth: int 
     name = _choices().get(full)
     if isinstance(name, str) and name in candidates:
         return name
-    _note(_OpenFastest(full, candidates, n, flops), flops if worth is None else worth)
+    _note(OpenFastest(full, candidates, n, flops), flops if worth is None else worth)
     return default
 
 
@@ -121,8 +126,8 @@ def take_open() -> list[OpenChoice]:
 
 
 _open: dict[str, _Open] = {}  # plans are compiled one at a time
-_FIRST_RATE = 5e-11  # seconds of a thread for an operation: a slow kernel, until kernels have been measured
-_rates: list[float] = []  # seconds for an operation in the last rounds that were measured
+FIRST_RATE = 5e-11  # seconds of a thread for an operation: a slow kernel, until kernels have been measured
+rates: list[float] = []  # seconds for an operation in the last rounds that were measured
 
 
 class _Open:
@@ -169,7 +174,7 @@ class _Open:
     @property
     def expected(self) -> float:
         count = len(self._candidates if self._kernels is None else self._kernels)
-        rate = statistics.median(_rates) if _rates else _FIRST_RATE / self._threads
+        rate = statistics.median(rates) if rates else FIRST_RATE / self._threads
         return rate * count * self._flops
 
     def advance(self, lend: Lend) -> None:
@@ -182,7 +187,7 @@ class _Open:
             if self.result() is None:
                 start, operations = time.perf_counter(), max(1, len(self._kernels) * self._flops)
                 self._measure(self._kernels, lend)
-                _rates[:] = [*_rates[-_ROUNDS:], (time.perf_counter() - start) / operations]
+                rates[:] = [*rates[-ROUNDS:], (time.perf_counter() - start) / operations]
         found = self.result()
         if found is not None:
             self._found, self._kernels = found, {}
@@ -198,7 +203,7 @@ class _Open:
                 self._times[name].append(sum(_seconds_of_one(_bound(part, own), other) for part in each))
 
 
-class _OpenFastest(_Open):
+class OpenFastest(_Open):
     """The choice of ``fastest``. The first round only fills the caches; then the slow ones drop out."""
 
     def accepted(self, found: str | float | None) -> str | float | None:
@@ -208,14 +213,14 @@ class _OpenFastest(_Open):
         assert self._kernels is not None
         times = {name: self._times[name][1:] for name in self._kernels}
         rounds = min(map(len, times.values()))
-        if rounds >= _ROUNDS_OF_ALL:
+        if rounds >= ROUNDS_OF_ALL:
             quickest = min(map(min, times.values()))
             self._kernels = {
                 name: parts for name, parts in self._kernels.items() if min(times[name]) <= _FAR_SLOWER * quickest
             }
         if len(self._kernels) == 1:
             return next(iter(self._kernels))
-        if rounds < _ROUNDS:
+        if rounds < ROUNDS:
             return None
         medians = {name: statistics.median(times[name]) for name in self._kernels}
         first, best = next(iter(medians)), min(medians, key=medians.__getitem__)
@@ -252,7 +257,7 @@ class _OpenTime(_Open):
         if not self._times:
             return float("inf")
         times = self._times[""][1:]
-        return min(times) if len(times) >= _ROUNDS else None
+        return min(times) if len(times) >= ROUNDS else None
 
     @property
     def differs(self) -> bool:

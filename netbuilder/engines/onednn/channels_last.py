@@ -15,8 +15,7 @@ from typing import ClassVar
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import MemoryRef, Part, Scratch
-from netbuilder.engines.onednn.convolutions import Views, any_order, backward_data, forward
-from netbuilder.engines.onednn.layout import (
+from netbuilder.engines.onednn.blocked_layout import (
     BlockedLayout,
     Desc,
     View,
@@ -25,19 +24,21 @@ from netbuilder.engines.onednn.layout import (
     image_view,
     plain_in,
 )
+from netbuilder.engines.onednn.convolutions import Views, any_order, backward_data, forward
 from netbuilder.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.engines.onednn.reorders import reorder_primitive
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
+    "CHUNK_BYTES",
     "ChannelsLastConvolution",
     "backward_data_channels_last",
-    "forward_channels_last",
-    "channels_last_desc",
     "can_be_channels_last",
+    "channels_last_desc",
+    "forward_channels_last",
 ]
 
-_CHUNK_BYTES = 4 << 20  # bytes of images, read and written, in a chunk
+CHUNK_BYTES = 4 << 20  # bytes of images, read and written, in a chunk
 _ALIGNMENT = 64
 
 
@@ -162,7 +163,7 @@ class _Chunk:
         if not can_be_channels_last(v):
             return None
         n = v.x.dims[0]
-        fitting = max(threads, _CHUNK_BYTES * n // max(source.nbytes + target.nbytes, 1))
+        fitting = max(threads, CHUNK_BYTES * n // max(source.nbytes + target.nbytes, 1))
         images = next((m for m in range(min(n, fitting), 0, -1) if n % m == 0 and m % threads == 0), n)
         return _Chunk(images, n // images, threads)
 

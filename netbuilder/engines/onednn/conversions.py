@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, Out
-from netbuilder.engines.onednn.layout import plain_in, row_major
+from netbuilder.engines.onednn.blocked_layout import plain_in, row_major
 from netbuilder.engines.onednn.library import available
 from netbuilder.engines.onednn.primitive import PostOp, Primitive, Step, cached, compile_primitive
 

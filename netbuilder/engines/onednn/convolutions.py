@@ -9,8 +9,8 @@ import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.autotune import turned_off
+from netbuilder.engines.onednn.blocked_layout import Desc, View, desc_of, grouped, image_view, plain_in, row_major
 from netbuilder.engines.onednn.geometry import channels_last, window_arguments
-from netbuilder.engines.onednn.layout import Desc, View, desc_of, grouped, image_view, plain_in, row_major
 from netbuilder.engines.onednn.library import dnnl
 from netbuilder.engines.onednn.primitive import PostOp, Primitive, cached, compile_primitive
 from netbuilder.ops.core.contexts import PlanContext

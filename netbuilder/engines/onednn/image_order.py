@@ -14,10 +14,10 @@ from typing import Any
 from netbuilder.engines.engine import HOST
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.autotune import seconds, turned_off
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, View, channel_block, channel_blocked
 from netbuilder.engines.onednn.convolutions import WORTH_MEASURING, Views, description_of, serves
 from netbuilder.engines.onednn.kernels_conv import conv
-from netbuilder.engines.onednn.layout import BlockedLayout, View, channel_block, channel_blocked
-from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST, Call, CompiledSegment, Prepared, Segment
+from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST, Call, CompiledSubgraph, Prepared, Subgraph
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import OperatorDef
 
@@ -62,7 +62,7 @@ class _MeasuringContext:
     def together(self, jobs: Sequence[Call]) -> Call:
         raise NotImplementedError("a convolution is not divided into jobs")
 
-    def compile_segment(self, segment: Segment) -> CompiledSegment:
+    def compile_subgraph(self, subgraph: Subgraph) -> CompiledSubgraph:
         raise NotImplementedError("a convolution has no subgraph")
 
     def enabled(self, optimization: str) -> bool:

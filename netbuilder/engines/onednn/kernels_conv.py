@@ -16,6 +16,8 @@ from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn import winograd
 from netbuilder.engines.onednn.arguments import In, Out
 from netbuilder.engines.onednn.autotune import fastest, time_of_fastest
+from netbuilder.engines.onednn.bfloat16 import types_for_products
+from netbuilder.engines.onednn.blocked_layout import Desc, element_code, plain_in
 from netbuilder.engines.onednn.channels_last import (
     ChannelsLastConvolution,
     can_be_channels_last,
@@ -31,8 +33,6 @@ from netbuilder.engines.onednn.convolutions import (
     serves,
     worth_measuring,
 )
-from netbuilder.engines.onednn.layout import Desc, element_code, plain_in
-from netbuilder.engines.onednn.precision import types_for_products
 from netbuilder.engines.onednn.primitive import Extra, PostOp, Primitive, Step, first_fast, prepared
 from netbuilder.engines.onednn.reorders import reorder
 from netbuilder.ops.core.contexts import CHANNELS_LAST, NOT_NEGATIVE, Call, PlanContext, Prepared

@@ -16,6 +16,8 @@ from typing import Any
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, MemoryRef, Out, Persistent, ScratchAllocator
 from netbuilder.engines.onednn.autotune import fastest
+from netbuilder.engines.onednn.bfloat16 import types_for_products
+from netbuilder.engines.onednn.blocked_layout import Desc, View, desc_in, element_code, plain_in
 from netbuilder.engines.onednn.channels_last import ChannelsLastConvolution, backward_data_channels_last
 from netbuilder.engines.onednn.convolutions import (
     Views,
@@ -29,8 +31,7 @@ from netbuilder.engines.onednn.convolutions import (
     serves,
     worth_measuring,
 )
-from netbuilder.engines.onednn.layout import Desc, View, desc_in, element_code, plain_in
-from netbuilder.engines.onednn.precision import types_for_products
+from netbuilder.engines.onednn.depthwise import DepthwiseGradient, depthwise_gradient
 from netbuilder.engines.onednn.primitive import Extra, Primitive, Step, first_fast, prepared
 from netbuilder.engines.onednn.reorders import reorder, reorder_primitive
 from netbuilder.engines.onednn.winograd import FilterGradient, Winograd, data_gradient, filter_gradient, may_serve
@@ -68,7 +69,7 @@ class _Found:
     dx: Primitive | None
     widen: tuple[Primitive, ...] = ()
     other_dx: ChannelsLastConvolution | Winograd | None = None
-    other_dw: FilterGradient | None = None
+    other_dw: FilterGradient | DepthwiseGradient | None = None
 
     @property
     def slow(self) -> bool:
@@ -235,12 +236,16 @@ class _Search:
             return None
         wish_x, wish_y = own_order(x, self.v.x, self.code), own_order(dy, self.v.y, self.code)
         dw = first_fast(self._make_dw, [(wish_x, wish_y), (wish_x, self.y), (self.x, self.y)])
+        in_parts = None
+        if dw is not None and self.code == c.F32 and "gemm" in dw.name:
+            in_parts = depthwise_gradient(self.v, self.bias, threads=self.threads)
+            dw = dw if in_parts is None else in_parts.whole
         if dw is None or not self.op.computes_dx:
-            return None if dw is None else _Found(dw, None)
+            return None if dw is None else _Found(dw, None, other_dw=in_parts)
         # Both primitives read the same dY, so the second has to use the layout that the first has chosen.
         chosen_y = dw.desc(c.DIFF_DST, self.v.y)
         dx = first_fast(self._make_dx, [(wish_x, chosen_y), (self.x, chosen_y)])
-        return _Found(dw, dx) if dx is not None else None
+        return _Found(dw, dx, other_dw=in_parts) if dx is not None else None
 
     def find_best(self, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> _Found | None:
         """Return the primitives for X and dY in bfloat16; for the weights, those in float32 if they are faster."""

@@ -18,9 +18,9 @@ import numpy as np
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant, In, Out, Scratch
+from netbuilder.engines.onednn.bfloat16 import sums_depend_on_extents, types_for_products
+from netbuilder.engines.onednn.blocked_layout import Desc, View, plain_in, rounded, row_major
 from netbuilder.engines.onednn.deferred_gradients import without_unread_dx
-from netbuilder.engines.onednn.layout import Desc, View, plain_in, rounded, row_major
-from netbuilder.engines.onednn.precision import sums_depend_on_extents, types_for_products
 from netbuilder.engines.onednn.primitive import (
     PostOp,
     Primitive,

@@ -13,7 +13,8 @@ import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, Out
-from netbuilder.engines.onednn.layout import (
+from netbuilder.engines.onednn.bfloat16 import types_as_given
+from netbuilder.engines.onednn.blocked_layout import (
     BlockedLayout,
     Desc,
     channel_block,
@@ -23,7 +24,6 @@ from netbuilder.engines.onednn.layout import (
     rounded,
 )
 from netbuilder.engines.onednn.library import check, dnnl
-from netbuilder.engines.onednn.precision import types_as_given
 from netbuilder.engines.onednn.primitive import Primitive, Step, cached, compile_primitive, prepared
 from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec

@@ -9,9 +9,9 @@ import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, Out, Workspace
+from netbuilder.engines.onednn.bfloat16 import orders_as_given
+from netbuilder.engines.onednn.blocked_layout import Desc, View, image_view
 from netbuilder.engines.onednn.geometry import channels_last
-from netbuilder.engines.onednn.layout import Desc, View, image_view
-from netbuilder.engines.onednn.precision import orders_as_given
 from netbuilder.engines.onednn.primitive import Primitive, Step, cached, compile_primitive, prepared
 from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import Deferred, DeferredOutputs

@@ -20,10 +20,10 @@ from netbuilder.engines.onednn.arguments import (
     SavedCopy,
     Workspace,
 )
+from netbuilder.engines.onednn.bfloat16 import orders_as_given
+from netbuilder.engines.onednn.blocked_layout import Desc, View, image_view
 from netbuilder.engines.onednn.geometry import channels_last
 from netbuilder.engines.onednn.kernels_parts import gradient_of_part, serves_gradient
-from netbuilder.engines.onednn.layout import Desc, View, image_view
-from netbuilder.engines.onednn.precision import orders_as_given
 from netbuilder.engines.onednn.primitive import (
     RELU,
     Primitive,

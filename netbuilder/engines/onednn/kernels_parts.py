@@ -13,11 +13,11 @@ import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, MemoryRef, Out, Persistent, ScratchAllocator, resolve
+from netbuilder.engines.onednn.bfloat16 import orders_as_given
+from netbuilder.engines.onednn.blocked_layout import Desc, View, image_view, per_channel, plain_in, row_major
 from netbuilder.engines.onednn.convolutions import any_order, backward_weights, forward
 from netbuilder.engines.onednn.geometry import channels_last
-from netbuilder.engines.onednn.layout import Desc, View, image_view, per_channel, plain_in, row_major
 from netbuilder.engines.onednn.library import dnnl
-from netbuilder.engines.onednn.precision import orders_as_given
 from netbuilder.engines.onednn.primitive import (
     PostOp,
     Primitive,

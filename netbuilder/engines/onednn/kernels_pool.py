@@ -18,9 +18,9 @@ from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.layouts import convert
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant, In, Out, Scratch, Workspace
+from netbuilder.engines.onednn.bfloat16 import orders_as_given
+from netbuilder.engines.onednn.blocked_layout import Desc, elements, image_view, plain_in, row_major, stored_as
 from netbuilder.engines.onednn.geometry import channels_last, window_arguments
-from netbuilder.engines.onednn.layout import Desc, elements, image_view, plain_in, row_major, stored_as
-from netbuilder.engines.onednn.precision import orders_as_given
 from netbuilder.engines.onednn.primitive import (
     SMALL,
     Primitive,

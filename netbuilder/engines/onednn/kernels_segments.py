@@ -13,7 +13,7 @@ import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant, In, MemoryRef, Out, Scratch, ScratchAllocator, Sparse
-from netbuilder.engines.onednn.layout import plain_in, row_major
+from netbuilder.engines.onednn.blocked_layout import plain_in, row_major
 from netbuilder.engines.onednn.library import OneDnnError, check, dnnl
 from netbuilder.engines.onednn.primitive import (
     Primitive,

@@ -9,8 +9,8 @@ import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, Out
-from netbuilder.engines.onednn.layout import Desc, plain_desc, plain_in, rounded, row_major
-from netbuilder.engines.onednn.precision import types_as_given
+from netbuilder.engines.onednn.bfloat16 import types_as_given
+from netbuilder.engines.onednn.blocked_layout import Desc, plain_desc, plain_in, rounded, row_major
 from netbuilder.engines.onednn.primitive import (
     Primitive,
     Step,

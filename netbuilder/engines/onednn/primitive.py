@@ -12,26 +12,29 @@ from typing import Any, TypeVar
 from netbuilder.data.forking import loading
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import MemoryRef, Part, Sparse, Workspace, parts_of, resolve
-from netbuilder.engines.onednn.layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.engines.onednn.library import OneDnnError, check, dnnl, limit_cache, threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import KeptForGradient, SavedFlops
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
+    "CACHE_BYTES",
+    "PRIMITIVE_BYTES",
     "RELU",
     "Extra",
     "PostOp",
     "Primitive",
     "Step",
-    "threads_after",
     "cached",
     "compile_primitive",
     "first_fast",
     "post_argument",
     "prepared",
+    "primitives",
     "release_primitives",
     "team_size",
+    "threads_after",
 ]
 
 
@@ -201,8 +204,8 @@ def _attributes(post: tuple[PostOp, ...]) -> Any:
 
 Made = TypeVar("Made")
 
-_PRIMITIVE_BYTES = 160 << 10  # code and tables of a primitive, averaged over convolutions and matrix products
-_CACHE_BYTES = 64 << 20
+PRIMITIVE_BYTES = 160 << 10  # code and tables of a primitive, averaged over convolutions and matrix products
+CACHE_BYTES = 64 << 20
 
 
 def cached(make: Callable[..., Made]) -> Callable[..., Made]:
@@ -214,7 +217,7 @@ def cached(make: Callable[..., Made]) -> Callable[..., Made]:
 
     @functools.wraps(make)
     def call(*args: Any, threads: int, **kwargs: Any) -> Any:
-        return _primitives.get((make, threads, args, tuple(kwargs.items())), functools.partial(make, *args, **kwargs))
+        return primitives.get((make, threads, args, tuple(kwargs.items())), functools.partial(make, *args, **kwargs))
 
     return call
 
@@ -223,43 +226,43 @@ class _Primitives:
     """A cache of primitives: all that plans use, and the most recently requested others."""
 
     def __init__(self) -> None:
-        self._used: weakref.WeakValueDictionary[Any, Primitive] = weakref.WeakValueDictionary()
-        self._recent: OrderedDict[Any, Primitive | None] = OrderedDict()
+        self.used: weakref.WeakValueDictionary[Any, Primitive] = weakref.WeakValueDictionary()
+        self.recent: OrderedDict[Any, Primitive | None] = OrderedDict()
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return the primitive of a key; ``make`` makes it if it is not cached. None: the library has none."""
         try:
-            found = self._recent[key]
-            self._recent.move_to_end(key)
+            found = self.recent[key]
+            self.recent.move_to_end(key)
             return found
         except KeyError:  # not cached, or just dropped by another thread
             pass
         with loading:
-            found = self._used.get(key)
+            found = self.used.get(key)
             if found is None:
                 with threads(key[1]):
                     try:
                         found = make()
-                        self._used[key] = found
+                        self.used[key] = found
                     except (OneDnnError, ValueError):
                         pass
-            self._recent[key] = found
-            self.shrink(_CACHE_BYTES)
+            self.recent[key] = found
+            self.shrink(CACHE_BYTES)
         return found
 
     def shrink(self, nbytes: int) -> None:
         """Drop the least recently requested primitives until about so many bytes are left."""
         with loading:
-            while len(self._recent) > nbytes // _PRIMITIVE_BYTES:
-                self._recent.popitem(last=False)
+            while len(self.recent) > nbytes // PRIMITIVE_BYTES:
+                self.recent.popitem(last=False)
 
 
-_primitives = _Primitives()
+primitives = _Primitives()
 
 
 def release_primitives() -> None:
     """Free the primitives that no plan uses."""
-    _primitives.shrink(0)
+    primitives.shrink(0)
     with loading:
         limit_cache(0)
         limit_cache()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from netbuilder.engines.onednn.layout import Desc
+from netbuilder.engines.onednn.blocked_layout import Desc
 from netbuilder.engines.onednn.library import dnnl
 from netbuilder.engines.onednn.primitive import PostOp, Primitive, cached, compile_primitive
 

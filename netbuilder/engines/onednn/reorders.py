@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, Out, Scratch
-from netbuilder.engines.onednn.layout import BlockedLayout, DerivedLayout, Desc, desc_of, row_major
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, DerivedLayout, Desc, desc_of, row_major
 from netbuilder.engines.onednn.primitive import (
     Primitive,
     Step,

@@ -16,13 +16,13 @@ import numpy as np
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.autotune import fastest
-from netbuilder.engines.onednn.layout import BlockedLayout, desc_in, layout_of, rounded, stored_as
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, desc_in, layout_of, rounded, stored_as
 from netbuilder.engines.onednn.reorders import reorder
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import Again, SplitKernel
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["widened_where_faster"]
+__all__ = ["LARGE_FLOPS", "widened_where_faster"]
 
 Make = Callable[..., Prepared | None]
 
@@ -57,12 +57,12 @@ def widened_where_faster(make: Make, images: Callable[[Any], Sequence[int]]) -> 
     return prepare
 
 
-_LARGE_FLOPS = 20_000_000
+LARGE_FLOPS = 20_000_000
 """Floating-point operations from which the choice of the type matters, and can be measured."""
 
 
 def _large(op: Any, specs: Sequence[TensorSpec]) -> bool:
-    return all(spec.dtype == np.float32 and spec.size for spec in specs) and op.flops(*specs) >= _LARGE_FLOPS
+    return all(spec.dtype == np.float32 and spec.size for spec in specs) and op.flops(*specs) >= LARGE_FLOPS
 
 
 _FEW = 4  # images

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import MemoryRef, Part, Scratch, ScratchAllocator
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, View, layout_of, row_major
 from netbuilder.engines.onednn.convolutions import Views
-from netbuilder.engines.onednn.layout import BlockedLayout, View, layout_of, row_major
 from netbuilder.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.engines.onednn.winograd_matrices import AT, FLOAT, TILE, WINDOW, constant, ones, plain, strided
 from netbuilder.engines.onednn.winograd_tiles import ImageStrides, Missing, Source, Tiles, by_tile, reuse, zeroed

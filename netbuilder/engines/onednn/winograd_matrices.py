@@ -17,7 +17,7 @@ import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant
-from netbuilder.engines.onednn.layout import Desc, View, plain_in, row_major
+from netbuilder.engines.onednn.blocked_layout import Desc, View, plain_in, row_major
 
 __all__ = ["AT", "FLOAT", "POINTS", "TILE", "WINDOW", "constant", "matrices", "ones", "plain", "strided"]
 

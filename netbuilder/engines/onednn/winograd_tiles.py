@@ -11,9 +11,9 @@ import numpy as np
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import MemoryRef, Part, Scratch, ScratchAllocator
+from netbuilder.engines.onednn.blocked_layout import BlockedLayout, Desc, View, channel_block, layout_of
 from netbuilder.engines.onednn.channels_last import channels_last_desc
 from netbuilder.engines.onednn.convolutions import Views
-from netbuilder.engines.onednn.layout import BlockedLayout, Desc, View, channel_block, layout_of
 from netbuilder.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.engines.onednn.products import product
 from netbuilder.engines.onednn.reorders import reorder_primitive
@@ -29,9 +29,9 @@ from netbuilder.engines.onednn.winograd_matrices import (
 from netbuilder.ops.core.contexts import Call
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["ImageStrides", "Missing", "Source", "Tiles", "by_tile", "reuse", "zeroed"]
+__all__ = ["CHUNK_BYTES", "ImageStrides", "Missing", "Source", "Tiles", "by_tile", "reuse", "zeroed"]
 
-_CHUNK_BYTES = 5 << 19  # bytes of the tiles of images and results of a chunk, per thread
+CHUNK_BYTES = 5 << 19  # bytes of the tiles of images and results of a chunk, per thread
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Tiles:
         o, i = v.weights.dims[:2]
         n = v.x.dims[0]
         one = -(-height // TILE) * -(-width // TILE) * AT * (i + o) * FLOAT
-        images = next(m for m in range(min(n, max(1, _CHUNK_BYTES * threads // one)), 0, -1) if n % m == 0)
+        images = next(m for m in range(min(n, max(1, CHUNK_BYTES * threads // one)), 0, -1) if n % m == 0)
         return Tiles(images, n // images, height, width, threads)
 
     @property

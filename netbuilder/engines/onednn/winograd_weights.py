@@ -7,7 +7,15 @@ from typing import Any
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, Out, Scratch
-from netbuilder.engines.onednn.layout import BlockedLayout, DerivedLayout, Desc, View, desc_of, layout_of, plain_in
+from netbuilder.engines.onednn.blocked_layout import (
+    BlockedLayout,
+    DerivedLayout,
+    Desc,
+    View,
+    desc_of,
+    layout_of,
+    plain_in,
+)
 from netbuilder.engines.onednn.primitive import Primitive, Step, prepared
 from netbuilder.engines.onednn.products import product
 from netbuilder.engines.onednn.reorders import reorder_primitive

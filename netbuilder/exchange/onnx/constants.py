@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.proto import OperatorError
 
-__all__ = ["MOST_ELEMENTS", "MOST_WORK", "KeptError", "compute_node", "is_cheap"]
+__all__ = ["MOST_ELEMENTS", "MOST_WORK", "LargeConstantError", "compute_node", "is_cheap"]
 
 Array = np.ndarray[Any, Any]
 
@@ -38,7 +38,7 @@ _CHEAP = frozenset({
 _MOST_OF_OTHERS = 1 << 12  # elements of all inputs together, for operators that are not cheap
 
 
-class KeptError(OperatorError):
+class LargeConstantError(OperatorError):
     """A constant is too large to be computed while reading, but not larger than what it is computed from."""
 
 
@@ -92,7 +92,7 @@ def compute_node(
     if claimed is None:
         raise OperatorError("it is constant, but its size cannot be inferred")
     if claimed > left:
-        kind = KeptError if claimed <= sum(value.size for value in inputs.values()) else OperatorError
+        kind = LargeConstantError if claimed <= sum(value.size for value in inputs.values()) else OperatorError
         raise kind(
             f"it makes a constant of {claimed:,} elements, but only {left:,} are left of the {most:,} that folded "
             "constants may have (most_folded=)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import warnings
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.image_preparation import copy_texts
-from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, KeptError, compute_node, is_cheap
+from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, LargeConstantError, compute_node, is_cheap
 from netbuilder.exchange.onnx.expansion import branch_taken, expanded
 from netbuilder.exchange.onnx.inference import check_external_data, inferred_graph
 from netbuilder.exchange.onnx.library import onnx_library
@@ -27,7 +28,7 @@ from netbuilder.exchange.onnx.reference import (
     supported_dtype,
     try_node,
 )
-from netbuilder.exchange.onnx.training import add_net
+from netbuilder.exchange.onnx.training import add_net, in_test_mode
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import save_predictor
 from netbuilder.graph.blob import BlobReference
@@ -139,6 +140,13 @@ class ReadModel:
                 f"{', '.join(self.reference_nodes)} run in ONNX's reference implementation, without gradients"
             )
         return add_net(model, self.net, self.parameters, self.trained, inputs=self.inputs, frozen=frozen)
+
+    def in_test_mode(self) -> ReadModel:
+        """Return what was read with ``training=True`` in test mode, with its parameters: to evaluate and export it.
+
+        Normalization is by the running averages, and Dropout drops nothing.
+        """
+        return dataclasses.replace(self, net=in_test_mode(self.net))
 
     def predictor(self, **options: Any) -> Predictor:
         """Return a predictor; options are those of ``Predictor``."""
@@ -437,7 +445,7 @@ class Reader:
             try:
                 self._compute(node)
                 return
-            except KeptError:
+            except LargeConstantError:
                 if node.op_type not in _rules:
                     raise
         taken = branch_taken(node, self.constants)

@@ -9,6 +9,7 @@ import numpy as np
 from netbuilder.data.tensor_records import NUMPY_TYPES
 from netbuilder.exchange.onnx.reading import Reader, UnknownExtentError, reads
 from netbuilder.proto import OperatorError
+from netbuilder.proto.arguments import arguments
 
 __all__ = ["type_number"]
 
@@ -136,7 +137,11 @@ def _range(r: Reader, node: Any) -> None:
 def _constant_of_shape(r: Reader, node: Any) -> None:
     given = r.attributes(node).get("value")
     value = np.zeros(1, np.float32) if given is None else r.library.numpy_helper.to_array(given)
-    r.add("ConstantFill", node.input, node.output, input_as_shape=1, value=value.item(),
+    inputs, by_elements = node.input, 1
+    made = next((op for op in reversed(r.net.op) if r.name(node.input[0]) in op.output), None)
+    if made is not None and made.type == "Shape" and "axes" not in arguments(made):
+        inputs, by_elements = made.input, None  # of the shape of a value, which the plan knows
+    r.add("ConstantFill", inputs, node.output, input_as_shape=by_elements, value=value.item(),
           dtype=type_number(value.dtype))  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.graph import Graph, rule
+from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.proto import OperatorError
 
 __all__: list[str] = []
@@ -63,6 +64,21 @@ def _expand(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         given = op.shape if not shape else [int(n) for n in g.constant_of(shape, op, "the shape").ravel()]
         shape = g.constant(f"{y[0]}/shape", [max(n, 1) if n < 0 else n for n in given], np.int64)
     g.add("Expand", [x[0], shape], [y[0]])
+
+
+@rule("ConstantFill")
+def _constant_fill(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    spec = g.spec(y[0])
+    value = g.constant_of(x[1], op, "the value").ravel() if len(x) > 1 else [op.element()]
+    filled = onnx_library().numpy_helper.from_array(np.asarray(value, spec.dtype))
+    if not x:
+        shape = g.constant(f"{y[0]}/shape", spec.shape, np.int64)
+    else:
+        shape = g.between("Shape", x[:1], f"{y[0]}/shape")
+        if op.extra_shape:
+            extra = g.constant(f"{y[0]}/extra_shape", op.extra_shape, np.int64)
+            shape = g.between("Concat", [shape, extra], f"{y[0]}/whole_shape", axis=0)
+    g.add("ConstantOfShape", [shape], [y[0]], value=filled)
 
 
 @rule("Round")

@@ -67,6 +67,47 @@ def _softmax(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     _reshape_like(g, made, x[0], y[0])
 
 
+@rule("LogSoftmax")
+def _log_softmax(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("LogSoftmax", [x[0]], [y[0]], axis=op.axis)
+
+
+@rule("Attention")
+def _attention(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    (_, heads, t, d), (_, groups, s, _), dtype = g.spec(x[0]).shape, g.spec(x[1]).shape, g.spec(x[0]).dtype
+    q, hint = x[0], y[0]
+
+    def regroup(value: str, *shape: int) -> str:
+        if heads == groups:
+            return value
+        return g.between("Reshape", [value, g.constant(f"{hint}/shape", [-1, *shape], np.int64)], f"{hint}/grouped")
+
+    q = regroup(g.between("Mul", [q, g.constant(f"{hint}/scale", op.factor(d), dtype)], f"{hint}/scaled"),
+                groups, heads // groups * t, d)  # fmt: skip
+    keys = g.between("Transpose", [x[1]], f"{hint}/keys", perm=[0, 1, 3, 2])
+    scores = regroup(g.between("MatMul", [q, keys], f"{hint}/scores"), heads, t, s)
+    seen = None
+    if op.causal:
+        seen = g.constant(f"{hint}/causal", np.tri(t, s, s - t, dtype=bool))
+    if len(x) > 3 and g.spec(x[3]).dtype.kind == "b":
+        seen = x[3] if seen is None else g.between("And", [x[3], seen], f"{hint}/seen")
+    elif len(x) > 3:
+        scores = g.between("Add", [scores, x[3]], f"{hint}/masked")
+    if seen is not None:
+        lowest = g.constant(f"{hint}/lowest", np.finfo(dtype).min, dtype)
+        scores = g.between("Where", [seen, scores, lowest], f"{hint}/visible")
+    weights = g.between("Softmax", [scores], f"{hint}/weights", axis=-1)
+    if seen is not None:  # a query that sees no key gets zeros
+        weights = g.between("Where", [seen, weights, g.constant(f"{hint}/zero", 0, dtype)], f"{hint}/kept")
+    weights = regroup(weights, groups, heads // groups * t, s)
+    if heads == groups:
+        g.add("MatMul", [weights, x[2]], [hint])
+        return
+    made = g.between("MatMul", [weights, x[2]], f"{hint}/by_group")
+    shape = g.constant(f"{hint}/shape", [-1, heads, t, g.spec(x[2]).shape[3]], np.int64)
+    g.add("Reshape", [made, shape], [hint])
+
+
 def _reshape_like(g: Graph, made: str, like: str, y: str) -> None:
     shape = g.constant(f"{y}/shape", [-1, *g.spec(like).shape[1:]], np.int64)
     g.add("Reshape", [made, shape], [y])

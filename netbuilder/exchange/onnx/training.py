@@ -14,10 +14,10 @@ from netbuilder.model import ModelHelper
 from netbuilder.model.initializers import Initializer
 from netbuilder.model.parameter_info import ParameterInfo, ParameterTags
 from netbuilder.proto import NetDef, NetError, OperatorDef
-from netbuilder.proto.arguments import arguments
+from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.proto.suggestions import did_you_mean
 
-__all__ = ["add_net"]
+__all__ = ["add_net", "in_test_mode"]
 
 Array = np.ndarray[Any, Any]
 
@@ -87,3 +87,14 @@ def _append(model: ModelHelper, op: OperatorDef, blobs: dict[str, BlobReference]
     getattr(model.net, op.type)(inputs, outputs, **arguments(op))
     made = model.net.Proto().op[-1].output
     blobs.update({name: BlobReference(blob, model.net) for name, blob in zip(op.output, made)})
+
+
+def in_test_mode(net: NetDef) -> NetDef:
+    """Return a copy of a net that normalizes by running averages and drops nothing."""
+    found = NetDef()
+    found.CopyFrom(net)
+    for op in found.op:
+        if op.type in ("SpatialBN", "Dropout"):
+            del op.output[1:]
+            set_argument(op, "is_test", 1)
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.graph.checks.finding import Finding, Place, Rule
 from netbuilder.ops.core.instructions import check_kernel, device_of
 from netbuilder.ops.core.operator import decode

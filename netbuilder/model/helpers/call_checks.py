@@ -25,14 +25,14 @@ def _may_be_blobs(value: Any) -> bool:
     return _is_blob(value) or isinstance(value, (list, tuple))  # whose elements the operator checks
 
 
-_BLOB = (_is_blob, "the name of a blob, or a BlobReference")
+_BLOB = Check(_is_blob, "the name of a blob, or a BlobReference", by_type=True)
 _KINDS: Mapping[str, Check] = {
     "Blob": _BLOB,
     "str | BlobReference": _BLOB,
-    "float": (lambda value: is_number(value) and math.isfinite(value), "a finite number"),
-    "int | Sequence[int]": (_is_kernel, "a whole number, or a list of them"),
-    "Sequence[Blob]": (_may_be_blobs, "a blob, or a list of blobs"),
-    "TransformInputs": (callable, "a function"),
+    "float": Check(lambda value: is_number(value) and math.isfinite(value), "a finite number"),
+    "int | Sequence[int]": Check(_is_kernel, "a whole number, or a list of them"),
+    "Sequence[Blob]": Check(_may_be_blobs, "a blob, or a list of blobs"),
+    "TransformInputs": Check(callable, "a function", by_type=True),
 }
 _CHECKED = (*_KINDS, "int", "bool", "str")
 _OF_OPERATORS = {"engine": "str", "is_test": "bool", "no_bias": "bool", "order": "str", "use_cudnn": "bool"}

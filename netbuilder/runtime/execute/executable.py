@@ -1,4 +1,4 @@
-"""Plan: the bound calls of a segment of operators, for inputs of given shapes."""
+"""Plan: the bound calls of a range of operators, for inputs of given shapes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.proto import ShapeError
-from netbuilder.runtime.execute.graph_segments import (
+from netbuilder.runtime.execute.lanes import LaneProgram
+from netbuilder.runtime.execute.launched_graphs import (
     Captured,
-    SegmentFailed,
+    StepFailed,
     Unit,
     grouped,
     report,
 )
-from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.execute.measuring import measure_before_run
 from netbuilder.runtime.plan.binding import after_clearing, bind_step, buffer_of, step_failed
 from netbuilder.runtime.plan.buffers import Output, assign_buffers
-from netbuilder.runtime.plan.compiler import Compilation, compile_again, compile_steps, infer_segment
+from netbuilder.runtime.plan.compiler import Compilation, compile_again, compile_steps, infer_range
 from netbuilder.runtime.plan.memory_plan import MemoryPlan
 from netbuilder.runtime.plan.observed_calls import observed_call
 from netbuilder.runtime.plan.options import PlanOptions
@@ -43,7 +43,7 @@ from netbuilder.runtime.plan.plain_kernels import on_gpu
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.schedule import dependencies
 from netbuilder.runtime.plan.split_kernels import SplitCall
-from netbuilder.runtime.plan.subgraph_segment import compile_subgraph
+from netbuilder.runtime.plan.subgraph import compile_subgraph
 from netbuilder.runtime.plan.values import Step, StepKind
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
@@ -125,8 +125,8 @@ class Plan:
         rings = {id(blob.buffer): blob.ring for blob, _, _, _ in self._inputs if blob.ring is not None}
         bound, self._split_calls = _bind(net, [*compilation.constant_steps, *self.steps], memory, rings)
         count = len(compilation.constant_steps)
-        self._calls = [each.alone for each in bound[count:]]
-        self._constant_copies = [
+        self.step_calls = [each.alone for each in bound[count:]]
+        self.constant_copies = [
             _ConstantCopy(step, each.alone) for step, each in zip(compilation.constant_steps, bound)
         ]
         self._before = [_thread_setter(options, lane) for lane in range(options.lane_count)]
@@ -137,7 +137,7 @@ class Plan:
         used = {step.prepared.engine for step in self.steps if step.prepared.engine}
         in_library = any(find_engine(name).owns_threads for name in used)
         self._blas_threads = 1 if in_library else options.lane_threads
-        for copied in self._constant_copies:
+        for copied in self.constant_copies:
             copied.blob.notify_on_write()
 
     def _after(self) -> list[set[int]]:
@@ -145,12 +145,12 @@ class Plan:
         return dependencies(self.steps, lambda value: id(buffer_of(value)))
 
     def _grouped(self, bound: Sequence[_Bound]) -> list[Unit]:
-        """Return what lanes call: the calls of steps, and segments of them that can become CUDA graphs."""
+        """Return what lanes call: the calls of steps, and ranges of them that can become CUDA graphs."""
         calls = [each.call for each in bound]
         if self._has_run or not self.options.enabled("cuda_graphs"):
-            return [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(self._calls)]
+            return [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(self.step_calls)]
         rings = [each.rings for each in bound]
-        return grouped(self._net.name, self.steps, calls, self._calls, rings, self._after())
+        return grouped(self._net.name, self.steps, calls, self.step_calls, rings, self._after())
 
     def _lane_program(self, units: Sequence[Unit], program: Callable[..., LaneProgram]) -> LaneProgram:
         of_step = {index: number for number, unit in enumerate(units) for index in unit.indices}
@@ -177,9 +177,9 @@ class Plan:
             program: makes the lane program, from the arguments of ``LaneProgram``.
         """
         other = copy.copy(self)
-        other._calls = [wrap(index, call) for index, call in enumerate(self._calls)]
-        other._units = [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(other._calls)]
-        other._unit_calls = other._calls
+        other.step_calls = [wrap(index, call) for index, call in enumerate(self.step_calls)]
+        other._units = [Unit(call, (index,), self.steps[index].lane) for index, call in enumerate(other.step_calls)]
+        other._unit_calls = other.step_calls
         if self._lanes is not None:
             other._lanes = self._lane_program(other._units, program)
         return other
@@ -207,7 +207,7 @@ class Plan:
     @property
     def constant_steps(self) -> list[Step]:
         """The steps that copy constants, which run when the plan is made and when a constant changes."""
-        return [copied.step for copied in self._constant_copies]
+        return [copied.step for copied in self.constant_copies]
 
     def drop(self) -> None:
         """Release the plan's memory and break the reference cycles among its values.
@@ -269,7 +269,7 @@ class Plan:
 
     def _renew_constant_copies(self) -> None:
         """Copy the constants that have changed since they were copied."""
-        due = [copied for copied in self._constant_copies if copied.copy.writes != copied.blob.writes]
+        due = [copied for copied in self.constant_copies if copied.copy.writes != copied.blob.writes]
         if due and self._before[0] is not None:
             self._before[0]()
         for copied in due:
@@ -343,7 +343,7 @@ class Plan:
         if self._has_run:
             _run_quietly(self._unit_calls, self._located)
         else:  # one thread, since it allocates memory and compiles kernels, which collectives can wait for forever
-            _run_quietly(self._calls, self._located_step)
+            _run_quietly(self.step_calls, self._located_step)
             self._has_run = True
 
     def _located_step(self, index: int, error: BaseException) -> BaseException:
@@ -354,7 +354,7 @@ class Plan:
         extra = f", in thread {thread!r}" if thread not in ("", threading.main_thread().name) else ""
         self._failed = None if thread else self._units[index].indices[0]
         step = self.steps[self._units[index].indices[0]]
-        if isinstance(error, SegmentFailed) and error.__cause__ is not None:
+        if isinstance(error, StepFailed) and error.__cause__ is not None:
             step, error = self.steps[error.index], error.__cause__
         return step_failed(self._net.name, step, error, extra)
 
@@ -391,7 +391,7 @@ def make_plan(
     make_blob: Callable[[str], Blob],
     arena: Arena,
 ) -> Plan | Shortfall | None:
-    """Compile the longest static segment of operators from ``start``.
+    """Compile the longest static range of operators from ``start``.
 
     Returns:
         The plan; or by how much it exceeds its memory budget; or None if the first operator is dynamic.
@@ -423,7 +423,7 @@ def _make_plan(
     make_blob: Callable[[str], Blob],
     arena: Arena,
 ) -> Plan | Shortfall | None:
-    inferred = infer_segment(net, start, options)
+    inferred = infer_range(net, start, options)
     if inferred is None:
         return None
     compilation = compile_steps(net, start, inferred, options, compile_subgraph)

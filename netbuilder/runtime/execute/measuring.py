@@ -9,7 +9,7 @@ from typing import Protocol
 from netbuilder.data.forking import new_lock
 from netbuilder.engines.open_choice import Lend, OpenChoice
 
-__all__ = ["BEFORE_RUNS", "SHARE", "MeasuringBetweenRuns", "measure_before_run"]
+__all__ = ["BEFORE_RUNS", "SHARE", "MeasuringBetweenRuns", "Spent", "measure_before_run"]
 
 BEFORE_RUNS = 2.0
 """Seconds for which a process measures, in all, before first runs of its nets."""
@@ -24,7 +24,7 @@ class _Planned(Protocol):
     def forget_plans(self) -> None: ...
 
 
-class _Spent:
+class Spent:
     """The time that this process has measured before first runs."""
 
     seconds = 0.0
@@ -32,7 +32,7 @@ class _Spent:
 
 def measure_before_run(choices: Sequence[OpenChoice], lend: Lend) -> bool:
     """Measure while the process has time left for that; return whether a plan would now be another one."""
-    _Spent.seconds += _measure(choices, lend, BEFORE_RUNS - _Spent.seconds)
+    Spent.seconds += _measure(choices, lend, BEFORE_RUNS - Spent.seconds)
     return any(choice.differs for choice in choices)
 
 

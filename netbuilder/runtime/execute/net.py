@@ -16,7 +16,7 @@ import numpy as np
 
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, check_run
-from netbuilder.distributed.transport.world import report_failure
+from netbuilder.distributed.worlds.world import report_failure
 from netbuilder.engines.engine import array_engine
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST
@@ -45,7 +45,7 @@ from netbuilder.runtime.plan.observable import Observable
 from netbuilder.runtime.plan.options import FindNan, PlanOptions
 from netbuilder.runtime.plan.program import read_program
 from netbuilder.runtime.plan.run_context import KernelContext
-from netbuilder.runtime.plan.static_segment import missing
+from netbuilder.runtime.plan.static_range import missing
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob
 from netbuilder.runtime.values.uses import RUN, Uses, this_plan, this_thread
@@ -59,7 +59,7 @@ NET_TYPES = tuple(t for t in ONE_LANE + MANY_LANES if t)
 _log = logging.getLogger("netbuilder")
 
 _SHALLOW = 50  # nets nested up to this depth fit into Python's default recursion limit
-_KEPT_PLANS = 8  # plans cached per segment, one per set of input shapes
+_KEPT_PLANS = 8  # plans cached per range, one per set of input shapes
 
 
 class Clock:
@@ -446,6 +446,16 @@ class RuntimeNet:
             except Exception as error:
                 raise located(f"net {self.name!r}, one of its operators on GPU {number}", error) from error
             array_engine((PROTO_CUDA, number)).raise_noted(number)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans that are kept: for each part of the net that was run, the latest last."""
+        return [plan for plans in self._plans.values() for plan in plans]
+
+    @property
+    def single_plan(self) -> Plan | None:
+        """The plan of the last run, if it is of the whole net."""
+        return self._single
 
     def forget_plans(self) -> None:
         """Drop all plans and free their memory; the next run compiles again."""

@@ -118,7 +118,7 @@ class Prefetch:
         self._splitter = Splitter(names, made, devices, dtypes or {}, even, same_length=self._same_length)
         self._depth, self._look = depth, look
         self._ready: deque[Batch] = deque()
-        self._changed = threading.Condition()
+        self.changed = threading.Condition()
         self._state = PrefetchState()
         self._ended = self._closing = self._warned = False
         self._error: BaseException | None = None
@@ -128,7 +128,7 @@ class Prefetch:
 
     def renew(self) -> None:
         """Raise an error after the batches that are ready: in a forked process the thread does not exist."""
-        self._changed = threading.Condition()
+        self.changed = threading.Condition()
         if self._thread is not None and not self._ended:
             self._ended = True
             self._error = NetError(
@@ -169,7 +169,7 @@ class Prefetch:
 
     def state(self) -> PrefetchState:
         """Return the statistics so far."""
-        with self._changed:
+        with self.changed:
             return replace(self._state, ready=len(self._ready))
 
     def close(self, timeout: float = _CLOSING_SECONDS) -> None:
@@ -178,9 +178,9 @@ class Prefetch:
         Args:
             timeout: seconds to wait for the source to return; after that, a RuntimeWarning is given.
         """
-        with self._changed:
+        with self.changed:
             self._closing = True
-            self._changed.notify_all()
+            self.changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
             if self._thread.is_alive():
@@ -189,7 +189,7 @@ class Prefetch:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-        with self._changed:
+        with self.changed:
             while self._ready:
                 self._ready.popleft().release()
 
@@ -202,18 +202,18 @@ class Prefetch:
             self._thread.start()
 
     def _wait(self) -> Batch | None:
-        with self._changed:
+        with self.changed:
             if not self._ready and not self._ended and not self._closing:
                 began = time.perf_counter()
                 while not self._ready and not self._ended and not self._closing:
-                    self._changed.wait()
+                    self.changed.wait()
                 waited = time.perf_counter() - began
                 self._count(waits=1 if self._state.batches else 0, wait=waited)
             if not self._ready or self._closing:
                 return None
             batch = self._ready.popleft()
             self._count(batches=1)
-            self._changed.notify_all()
+            self.changed.notify_all()
         self._warn_if_source_is_slow()
         return batch
 
@@ -240,10 +240,10 @@ class Prefetch:
                 batch = self._splitter.split(given)
                 if number == 0 and self._look:
                     warn_if_constant(given, self._splitter.names)
-                with self._changed:
+                with self.changed:
                     self._count(prepare=time.perf_counter() - began)
                     self._ready.append(batch)
-                    self._changed.notify_all()
+                    self.changed.notify_all()
         except BaseException as error:
             if hasattr(error, "add_note"):
                 error.add_note("(in the thread 'netbuilder-input', which reads the source of a Prefetch)")
@@ -253,16 +253,16 @@ class Prefetch:
                 self._close_source()
             except Exception as error:
                 self._error = self._error or error
-            with self._changed:
+            with self.changed:
                 self._ended = True
-                self._changed.notify_all()
+                self.changed.notify_all()
 
     def _next_from_source(self) -> Any:
         """Wait until fewer than ``depth`` batches are ready; return the source's next batch, ``_END`` at the end."""
-        with self._changed:
+        with self.changed:
             began = time.perf_counter()
             while len(self._ready) >= self._depth and not self._closing:
-                self._changed.wait()
+                self.changed.wait()
             self._count(idle=time.perf_counter() - began)
             if self._closing:
                 return _END
@@ -270,7 +270,7 @@ class Prefetch:
         try:
             return self._pull()
         finally:
-            with self._changed:
+            with self.changed:
                 self._count(source=time.perf_counter() - began)
 
 

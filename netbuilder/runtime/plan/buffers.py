@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from netbuilder.engines.arrays import aligned_zeros
+from netbuilder.engines.buffer_rows import part_of_row
 from netbuilder.engines.layouts import HOST, prepare_reorder
-from netbuilder.engines.rows import part_of_row
 from netbuilder.ops.core.extensions import Together
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.runtime.plan.binding import buffer_of
@@ -16,7 +16,7 @@ from netbuilder.runtime.plan.memory_plan import MemoryPlan, Provide, assign
 from netbuilder.runtime.plan.recompute import Recomputed, drop_cheap, fit_into
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 from netbuilder.runtime.values.blob import Blob, EdgeContext
-from netbuilder.runtime.values.rows import reserve_row
+from netbuilder.runtime.values.reserved_rows import reserve_row
 
 __all__ = ["Output", "append_restore", "assign_buffers", "versions_of"]
 

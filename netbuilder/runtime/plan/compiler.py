@@ -1,7 +1,7 @@
 """The plan compiler: from a net's operators and the specs of its inputs to steps over values.
 
 A plan covers the operators from ``start`` up to the first one whose output shapes depend on data. First the shapes are
-inferred and each write makes a new version of a value (``static_segment``). Then the phases in ``PHASES`` change the
+inferred and each write makes a new version of a value (``static_range``). Then the phases in ``PHASES`` change the
 graph of operators over values, one after another. Then each operator gets its kernel, with the copies that its layouts
 need (``kernel_choice``, ``step_list``, ``split_kernels``).
 
@@ -36,14 +36,22 @@ from netbuilder.runtime.plan.relu_gradients import move_relu_gradients
 from netbuilder.runtime.plan.roles import between_processes, exchange_when_ready
 from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.split_kernels import add_waits
-from netbuilder.runtime.plan.static_segment import static_segment, values_of
+from netbuilder.runtime.plan.static_range import static_range, values_of
 from netbuilder.runtime.plan.step_list import StepList
 from netbuilder.runtime.plan.update_fusion import fuse_updates
 from netbuilder.runtime.plan.values import Node, Step, Value
 
 __all__ = [
-    "PHASES", "Compilation", "Inferred", "Phase", "compile_again", "compile_range", "compile_steps", "infer_segment",
-]  # fmt: skip
+    "PHASES",
+    "SMALL_FLOPS",
+    "Compilation",
+    "Inferred",
+    "Phase",
+    "compile_again",
+    "compile_range",
+    "compile_steps",
+    "infer_range",
+]
 
 
 @dataclass(frozen=True)
@@ -107,11 +115,11 @@ class Compilation:
 
 
 Inferred = tuple[list[tuple[TensorSpec, ...]], int]
-"""What ``static_segment`` returns: the plain specs of each operator's outputs, and the first operator after them."""
+"""What ``static_range`` returns: the plain specs of each operator's outputs, and the first operator after them."""
 
 
-def infer_segment(net: Runner, start: int, options: PlanOptions) -> Inferred | None:
-    """Return the longest static segment of operators from ``start``; None if the first operator is not static.
+def infer_range(net: Runner, start: int, options: PlanOptions) -> Inferred | None:
+    """Return the longest static range of operators from ``start``; None if the first operator is not static.
 
     Args:
         net: the net.
@@ -125,21 +133,21 @@ def infer_segment(net: Runner, start: int, options: PlanOptions) -> Inferred | N
             engine.register_kernels()
             if not kinds.isdisjoint(engine.device_types):
                 engine.check_precision(options.dtype)
-    inferred = static_segment(net, start, options)
+    inferred = static_range(net, start, options)
     return None if inferred[1] == start else inferred
 
 
 def compile_steps(
     net: Runner, start: int, inferred: Inferred, options: PlanOptions, compile_subgraph: CompileSubgraph
 ) -> Compilation:
-    """Compile a static segment of operators.
+    """Compile a static range of operators.
 
     Args:
         net: the net.
         start: the first operator.
-        inferred: the segment, see ``infer_segment``; it does not depend on the layouts of blobs.
+        inferred: the range, see ``infer_range``; it does not depend on the layouts of blobs.
         options: of the net.
-        compile_subgraph: compiles a segment of an operator's subgraph (see ``runtime.plan.subgraph_segment``).
+        compile_subgraph: compiles operators of an operator's subgraph (see ``runtime.plan.subgraph``).
     """
     specs, end = inferred
     read_outside = {name for each in (*net.program[:start], *net.program[end:]) for name in each.inputs}
@@ -164,9 +172,9 @@ def compile_range(
         start, end: the operators.
         specs: the plain specs of the outputs of each operator.
         options: of the net.
-        compile_subgraph: compiles a segment of an operator's subgraph.
+        compile_subgraph: compiles operators of an operator's subgraph.
         read_outside: names whose last version other operators read, or may read.
-        in_subgraph: the operators are a segment of an operator's subgraph.
+        in_subgraph: they are operators of an operator's subgraph.
     """
     nodes, last, externals, values = values_of(net, start, end, specs)
     hidden = frozenset(name for name in last if name not in externals and net.hides(name, start, end))
@@ -186,7 +194,7 @@ def compile_range(
 
 
 def compile_again(net: Runner, earlier: Compilation, compile_subgraph: CompileSubgraph) -> Compilation:
-    """Compile a segment again, after blobs have taken other layouts, or choices between kernels have been measured.
+    """Compile a range again, after blobs have taken other layouts, or choices between kernels have been measured.
 
     Args:
         net: the net.
@@ -208,7 +216,12 @@ def compile_again(net: Runner, earlier: Compilation, compile_subgraph: CompileSu
     )
 
 
-_SMALL_FLOPS = 8_000_000
+def take_open_choices(options: PlanOptions) -> list[OpenChoice]:
+    """Return the choices that were made unmeasured since the last call, by all engines that the options allow."""
+    return [choice for engine in library_engines(options.uses_engine) for choice in engine.take_open_choices()]
+
+
+SMALL_FLOPS = 8_000_000
 """Floating-point operations of an operator that one thread does in some 100 microseconds.
 
 Several threads would save part of that on an idle machine. On a busy one they lose a time slice of the scheduler, some
@@ -233,10 +246,10 @@ def _options_for_work(nodes: Sequence[Node], options: PlanOptions) -> PlanOption
 def _is_large(node: Node) -> bool:
     inputs = [value.spec.plain for value in node.inputs if value.spec is not None]
     elements = sum(spec.size for spec in inputs) + sum(value.spec.size for value in node.outputs if value.spec)
-    if _FLOPS_PER_ELEMENT * elements > _SMALL_FLOPS:
+    if _FLOPS_PER_ELEMENT * elements > SMALL_FLOPS:
         return True
     try:
-        return int(node.first.op.flops(*inputs)) > _SMALL_FLOPS
+        return int(node.first.op.flops(*inputs)) > SMALL_FLOPS
     except Exception:  # the formula needs shapes that are known only when the net runs
         return True
 

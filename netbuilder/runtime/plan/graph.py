@@ -26,7 +26,7 @@ class PlanGraph:
         options: those of the net, with as many lanes and threads as the operators are worth.
         engines: the library engines that may be used, by kind of device.
         read_outside: names whose last version operators outside the plan read, or may read.
-        in_subgraph: the operators are a segment of an operator's subgraph.
+        in_subgraph: they are operators of an operator's subgraph.
     """
 
     net: str

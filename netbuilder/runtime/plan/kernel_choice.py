@@ -20,7 +20,7 @@ from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.plain_kernels import plain_prepared
 from netbuilder.runtime.plan.values import Node
 
-__all__ = ["choose_image_order", "choose_kernel"]
+__all__ = ["choose_image_order", "choose_kernel", "said"]
 
 
 def choose_image_order(nodes: Sequence[Node], options: PlanOptions) -> str:
@@ -79,7 +79,7 @@ def _spec_as_read(node: Node, index: int) -> TensorSpec | None:
     return value.spec.plain
 
 
-_said: set[tuple[str, ...]] = set()
+said: set[tuple[str, ...]] = set()
 
 
 def _say_unavailable(instruction: Instruction, options: PlanOptions) -> None:
@@ -110,8 +110,8 @@ def _named(instruction: Instruction) -> str:
 
 
 def _say_once(key: tuple[str, ...], text: str) -> None:
-    if key not in _said:
-        _said.add(key)
+    if key not in said:
+        said.add(key)
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 

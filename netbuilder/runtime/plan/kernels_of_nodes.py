@@ -1,6 +1,6 @@
-"""The kernels of a segment's nodes, of which most are used again when the segment is compiled once more.
+"""The kernels of a range's nodes, of which most are used again when the range is compiled once more.
 
-A segment is compiled again when a blob has taken another layout, or when a choice between kernels has been measured.
+A range is compiled again when a blob has taken another layout, or when a choice between kernels has been measured.
 Neither changes the nodes, and few of their kernels: a node gets a new one if an input has another layout than before,
 if the producer of an input publishes something else, or if the old kernel was chosen without measuring.
 """
@@ -29,10 +29,10 @@ class _Made(NamedTuple):
 
 
 class KernelsOfNodes:
-    """Makes the kernels of a segment's nodes, each when it is needed.
+    """Makes the kernels of a range's nodes, each when it is needed.
 
     Args:
-        values: the values of the segment, before any kernel is made.
+        values: the values of the range, before any kernel is made.
         take_choices: returns the choices between kernels that were made unmeasured since the last call.
     """
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.buffer_rows import row_starts
 from netbuilder.engines.layouts import HOST, Location, alignment_of, new_buffer, new_bytes
-from netbuilder.engines.rows import row_starts
 from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
 from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.ops.core.extensions import CopiesInPlace, KeptForGradient, KeptMemory
@@ -27,7 +27,7 @@ from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.schedule import Schedule, dependencies
 from netbuilder.runtime.plan.values import Step, Value
 
-__all__ = ["MemoryPlan", "Place", "Placed", "Provide", "arena_bytes", "arena_load", "assign"]
+__all__ = ["MemoryPlan", "Place", "Placed", "Provide", "arena_bytes", "arena_load", "assign", "pack"]
 
 Array = Any
 Provide = Callable[[int, Location], Array]
@@ -177,13 +177,13 @@ def _share(plan: MemoryPlan, packed: _Packed, steps: Sequence[Step], provide: Pr
 def _packed(lives: list[Lifetime[Any]], rows: Sequence[Sequence[_Storage | None]], steps: Sequence[Step]) -> _Packed:
     """Pack lifetimes, with storage in rows as far as that takes hardly any more memory."""
     in_rows = _with_rows(lives, rows)
-    found = _pack(in_rows, steps)
+    found = pack(in_rows, steps)
     if len(in_rows) == len(lives):
         return found
     least = sum(int(load_of(block, alignment_of(place.location)).max()) for place, block in _blocks(lives).items())
     if sum(found[1].values()) <= _GROWTH * least:
         return found
-    without = _pack(lives, steps)
+    without = pack(lives, steps)
     return found if sum(found[1].values()) <= _GROWTH * sum(without[1].values()) else without
 
 
@@ -234,7 +234,7 @@ def arena_load(values: Sequence[Value], steps: Sequence[Step], apart: Collection
 
 def arena_bytes(values: Sequence[Value], steps: Sequence[Step], apart: Collection[Value]) -> int:
     """Return the size of the arenas that ``assign`` would need; nothing is assigned."""
-    return sum(_pack(_sharing(_storage(values), steps, apart, scratch=True), steps)[1].values())
+    return sum(pack(_sharing(_storage(values), steps, apart, scratch=True), steps)[1].values())
 
 
 def _blocks(lives: Sequence[Lifetime[Any]]) -> dict[Place, list[Lifetime[Any]]]:
@@ -285,7 +285,7 @@ def _kept_for_gradients(steps: Sequence[Step], schedule: Schedule) -> list[Lifet
     return found
 
 
-def _pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> _Packed:
+def pack(lives: Sequence[Lifetime[Any]], steps: Sequence[Step]) -> _Packed:
     """Give lifetimes their offsets; lanes have blocks of their own."""
     placed: list[tuple[Lifetime[Any], int]] = []
     ends: dict[Location, int] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.engines.engine import Location
 from netbuilder.engines.layouts import HOST
-from netbuilder.ops.core.contexts import Call, CompiledSegment, Demand, Segment
+from netbuilder.ops.core.contexts import Call, CompiledSubgraph, Demand, Subgraph
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.run_context import KernelContext
 from netbuilder.runtime.plan.values import Node
@@ -15,7 +15,7 @@ from netbuilder.runtime.values.workers import Team
 
 __all__ = ["CompileSubgraph", "NodeContext"]
 
-CompileSubgraph = Callable[[Segment, KernelContext, PlanOptions], CompiledSegment]
+CompileSubgraph = Callable[[Subgraph, KernelContext, PlanOptions], CompiledSubgraph]
 
 
 class NodeContext:
@@ -27,8 +27,8 @@ class NodeContext:
         options: of the plan.
         threads: of the node's lane.
         image_order: in which order images should be stored.
-        compile_subgraph: compiles a segment of the operator's subgraph, given the run context of the operator.
-        in_subgraph: the node is in a segment of an operator's subgraph; its constants are the same in all steps.
+        compile_subgraph: compiles operators of the operator's subgraph, given the run context of the operator.
+        in_subgraph: the node is in an operator's subgraph; its constants are the same in all steps.
     """
 
     def __init__(
@@ -93,5 +93,5 @@ class NodeContext:
     def together(self, jobs: Sequence[Call]) -> Call:
         return Team(jobs).run
 
-    def compile_segment(self, segment: Segment) -> CompiledSegment:
-        return self._compile_subgraph(segment, self.run, self._options)
+    def compile_subgraph(self, subgraph: Subgraph) -> CompiledSubgraph:
+        return self._compile_subgraph(subgraph, self.run, self._options)

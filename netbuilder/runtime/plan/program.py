@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import netbuilder.ops.all  # noqa: F401  (fills the registry)
 from netbuilder.ops.core.instructions import (
     Instruction,
     check_kernel,

@@ -33,7 +33,7 @@ from netbuilder.runtime.plan.checkpoints import CheckpointedPair, checkpointed_p
 from netbuilder.runtime.plan.memory_plan import Place, arena_bytes, arena_load
 from netbuilder.runtime.plan.values import Step, StepKind, Value
 
-__all__ = ["Recomputed", "drop_cheap", "fit_into"]
+__all__ = ["Recomputed", "Search", "drop_cheap", "fit_into"]
 
 _log = logging.getLogger("netbuilder")
 
@@ -97,7 +97,7 @@ def fit_into(
     pairs = checkpointed_pairs(steps, values, apart)
     fraction, reference = None, max(whole, largest)
     if isinstance(budget, float):
-        if not pairs and not _Search(steps, values, apart).any_gaps:
+        if not pairs and not Search(steps, values, apart).any_gaps:
             return Recomputed(steps, values, whole=whole)
         fraction, budget = budget, int(budget * reference)
     if cheap is not None and arena_bytes(cheap.values, cheap.steps, apart) + fixed <= budget:
@@ -127,7 +127,7 @@ def drop_cheap(steps: list[Step], values: list[Value], apart: Collection[Value])
     """
     if not any(_is_cheap(value) for value in values):
         return None
-    search = _Search(steps, values, apart)
+    search = Search(steps, values, apart)
     bound = search.sequence.peak
     search.drop_cheap(_LITTLE)
     if not search.dropped:
@@ -200,7 +200,7 @@ def _cheapest(
 
 def _fitted(steps: list[Step], values: list[Value], apart: Collection[Value], limit: int) -> tuple[_Sequence, int]:
     """Return the steps with enough values dropped for an arena of ``limit`` bytes, or of as few as possible."""
-    search, target = _Search(steps, values, apart), limit
+    search, target = Search(steps, values, apart), limit
     nbytes = arena_bytes(values, steps, apart)
     if nbytes <= limit:
         return search.sequence, nbytes
@@ -211,7 +211,7 @@ def _fitted(steps: list[Step], values: list[Value], apart: Collection[Value], li
         if nbytes <= limit:
             return search.sequence, nbytes
         target -= nbytes - limit
-    least = _Search(steps, values, apart).reduce_all()
+    least = Search(steps, values, apart).reduce_all()
     return least, arena_bytes(least.values, least.steps, apart)
 
 
@@ -283,7 +283,7 @@ class _Sequence:
                     value.producer = None
 
 
-class _Search:
+class Search:
     """Drops values, one after another, where that frees most at the peak for the least work."""
 
     def __init__(self, steps: list[Step], values: list[Value], apart: Collection[Value]) -> None:
@@ -511,7 +511,7 @@ class _Search:
 class _Builder:
     """Makes the sequence of steps for the dropped values of a search."""
 
-    def __init__(self, search: _Search) -> None:
+    def __init__(self, search: Search) -> None:
         self._search = search
         self._made: dict[Value, Value] = {}  # what takes the place of a value from here on
         self._replaced: dict[Step, Step] = {}  # steps that read other values, by the original ones

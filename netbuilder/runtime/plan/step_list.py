@@ -18,7 +18,7 @@ from netbuilder.runtime.plan.dead_outputs import deferred_value
 from netbuilder.runtime.plan.node_context import NodeContext
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.plain_kernels import transfer
-from netbuilder.runtime.plan.static_segment import with_known
+from netbuilder.runtime.plan.static_range import with_known
 from netbuilder.runtime.plan.values import Node, Step, StepKind, Value
 
 __all__ = ["StepList"]

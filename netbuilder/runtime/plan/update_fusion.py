@@ -37,10 +37,10 @@ from netbuilder.runtime.plan.update_chain import Chain, joined
 from netbuilder.runtime.plan.updates_in_parts import gradient_of_chain, update_with_gradient
 from netbuilder.runtime.plan.values import Node, Value
 
-__all__ = ["fuse_updates"]
+__all__ = ["EARLY_BYTES", "fuse_updates"]
 
 
-_EARLY_BYTES = 4 << 20
+EARLY_BYTES = 4 << 20
 """Gradients of so many bytes are worth an update of their own, during the backward pass or the exchange."""
 
 
@@ -113,7 +113,7 @@ def _by_exchange(
         position = _places(chains, place)[-1]
         parts: list[list[Chain]] = [[]]
         for chain in sorted(chains, key=lambda chain: when[chain]):
-            full = sum(_bytes(each, arrives) for each in parts[-1]) >= _EARLY_BYTES
+            full = sum(_bytes(each, arrives) for each in parts[-1]) >= EARLY_BYTES
             if full and when[chain] > when[parts[-1][-1]]:
                 parts.append([])
             parts[-1].append(chain)
@@ -249,7 +249,7 @@ def _by_readiness(chains: Sequence[Chain], when: Callable[[Chain], int], hidden:
     parts: list[list[Chain]] = [[]]
     total = 0
     for chain in sorted((chain for chain in chains if freed(chain)), key=when):
-        if total >= _EARLY_BYTES and when(chain) > when(parts[-1][-1]):
+        if total >= EARLY_BYTES and when(chain) > when(parts[-1][-1]):
             parts.append([])
             total = 0
         parts[-1].append(chain)

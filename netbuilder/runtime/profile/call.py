@@ -14,7 +14,7 @@ from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.errors import counted
-from netbuilder.runtime.execute.graph_segments import Captured
+from netbuilder.runtime.execute.launched_graphs import Captured
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.plan.binding import needs_temporary
 from netbuilder.runtime.plan.values import Node, Step, StepKind, Value

@@ -119,7 +119,7 @@ def _summary(
         net=net.name,
         threads=net.options.threads,
         runs=tuple(recorder.runs),
-        kept=kept,
+        counted=kept,
         step_seconds=step,
         plain_seconds=sum(plain[run] for run in quick) / len(quick) / 1e9,
         host_seconds=sum(issued[run] for run in quick) / len(quick) / 1e9,

@@ -73,14 +73,14 @@ class Kind:
 class Profile:
     """The step of a net, split into calls, waits and lanes.
 
-    All times are means in seconds per step, over the runs that are kept: those that took no longer than the median run.
+    All times are means in seconds per step, over the runs that count: those that took no longer than the median run.
     So calls, waits, idle time and interpreter time of all lanes add up to ``len(lanes) * step_seconds``.
 
     Args:
         net: its name.
         threads: number of threads of all compute lanes together.
         runs: when each run began and ended.
-        kept: the numbers of the runs that count.
+        counted: the numbers of the runs that count.
         step_seconds: the time of a run with all calls timed.
         plain_seconds: the time of a run without timed calls; the mean is taken in the same way.
         host_seconds: how much of it the host takes to begin the work of GPUs; all of it if there are none.
@@ -94,7 +94,7 @@ class Profile:
     net: str
     threads: int
     runs: tuple[Span, ...]
-    kept: frozenset[int]
+    counted: frozenset[int]
     step_seconds: float
     plain_seconds: float
     calls: tuple[CallProfile, ...]
@@ -180,7 +180,7 @@ class Profile:
     @property
     def overlap_seconds(self) -> float:
         """Seconds of a step in which one lane exchanges values while another one computes."""
-        return sum(self._overlap_of(lane.lane) for lane in self.lanes) / len(self.kept) / 1e9
+        return sum(self._overlap_of(lane.lane) for lane in self.lanes) / len(self.counted) / 1e9
 
     def _overlap_of(self, lane: int) -> int:
         """Return the nanoseconds, over all kept runs, in which a lane exchanges while another one computes."""
@@ -189,7 +189,7 @@ class Profile:
             exchanges = call.category == "exchange"
             if (call.lane == lane) == exchanges:
                 for run, began, ended in call.spans:
-                    if run in self.kept:
+                    if run in self.counted:
                         marks += (began, exchanges, 1), (ended, exchanges, -1)
         running, total, before = [0, 0], 0, 0
         for time, exchanges, change in sorted(marks):
@@ -256,7 +256,7 @@ class Profile:
             "net": self.net,
             "threads": self.threads,
             "runs": len(self.runs),
-            "runs_kept": len(self.kept),
+            "runs_kept": len(self.counted),
             "step_seconds": self.step_seconds,
             "plain_seconds": self.plain_seconds,
             "interpreter_share": self.interpreter_share,

@@ -22,11 +22,11 @@ from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 from netbuilder.runtime.profile.timing import Recorder
 
-__all__ = ["Limits", "measure_gpu_limits", "measure_limits"]
+__all__ = ["Limits", "measure_gpu_limits", "measure_limits", "normal"]
 
 _SECONDS = 0.5  # approximate time of a measurement
 _COPIED = 128 << 20  # bytes: much more than the caches hold
-_GPU_SIDE, _GPU_COPIED = 8192, 1 << 30
+GPU_SIDE, GPU_COPIED = 8192, 1 << 30
 _RANDOM = 1 << 22  # different values in an array for a GPU
 
 
@@ -95,20 +95,20 @@ def measure_gpu_limits(number: int, *, bfloat16: bool = False, allow_tf32: bool 
         with tf32() if allow_tf32 and has_tf32(number) else contextlib.nullcontext():
             rate = _gpu_rate(here, np.float32)
         rounded = _gpu_rate(here, np.float16) if bfloat16 else 0.0
-        source = _normal(here, (_GPU_COPIED // 4,), np.float32)
+        source = normal(here, (GPU_COPIED // 4,), np.float32)
         target = xp.empty_like(source)
         copy = _best(partial(copy_into, target, source), here)
-        by = f"matmul of {_GPU_SIDE} a side"
-        return Limits(rate, by, 2 * _GPU_COPIED / copy, 0, rounded, f"{by} in float16" if rounded else "")
+        by = f"matmul of {GPU_SIDE} a side"
+        return Limits(rate, by, 2 * GPU_COPIED / copy, 0, rounded, f"{by} in float16" if rounded else "")
 
 
 def _gpu_rate(here: GPU, dtype: Any) -> float:
-    a, b = (_normal(here, (_GPU_SIDE, _GPU_SIDE), dtype) for _ in range(2))
+    a, b = (normal(here, (GPU_SIDE, GPU_SIDE), dtype) for _ in range(2))
     c = here.xp.empty_like(a)
-    return 2 * _GPU_SIDE**3 / _best(partial(here.xp.matmul, a, b, out=c), here)
+    return 2 * GPU_SIDE**3 / _best(partial(here.xp.matmul, a, b, out=c), here)
 
 
-def _normal(here: GPU, shape: tuple[int, ...], dtype: Any) -> Any:
+def normal(here: GPU, shape: tuple[int, ...], dtype: Any) -> Any:
     """Return random values: with equal ones a GPU draws less power, and so is faster than with those of a net."""
     size = math.prod(shape)
     some = np.random.default_rng(0).standard_normal(min(size, _RANDOM), np.float32).astype(dtype)

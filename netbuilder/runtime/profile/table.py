@@ -30,7 +30,7 @@ def profile_table(profile: Profile, top: int = 20, *, width: int | None = None) 
 
 
 def _summary(profile: Profile) -> str:
-    counted = f"{len(profile.kept)} of {len(profile.runs)} runs"
+    counted = f"{len(profile.counted)} of {len(profile.runs)} runs"
     lanes = f", {len(profile.lanes)} lanes" if len(profile.lanes) > 1 else ""
     lines = [
         f"net {profile.net!r}: {_plural(profile.threads, 'thread')}{lanes}; means over {counted}",

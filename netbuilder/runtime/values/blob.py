@@ -11,7 +11,7 @@ import numpy as np
 from netbuilder.data.forking import new_lock
 from netbuilder.engines.gpu import copy_into, to_host
 from netbuilder.engines.layouts import HOST, Location, convert, new_buffer
-from netbuilder.ops.core.contexts import ANY_ORDER, CompiledSegment, Segment
+from netbuilder.ops.core.contexts import ANY_ORDER, CompiledSubgraph, Subgraph
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import PROTO_CUDA
 from netbuilder.runtime.values.buffer_ring import BufferRing
@@ -107,7 +107,7 @@ class EdgeContext:
     def may_be_read_by(self, output: int, op_type: str) -> bool:
         return False
 
-    def compile_segment(self, segment: Segment) -> CompiledSegment:
+    def compile_subgraph(self, subgraph: Subgraph) -> CompiledSubgraph:
         raise NotImplementedError("an operator with subgraphs cannot run outside a plan")
 
     def enabled(self, optimization: str) -> bool:

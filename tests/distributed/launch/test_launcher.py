@@ -167,14 +167,14 @@ def test_ranks_that_somebody_else_ends_have_not_ended_well(tmp_path):
 @pytest.mark.parametrize("nodes, ended_by", [(1, [signal.SIGINT]), (2, [signal.SIGTERM])])
 def test_a_launcher_that_is_stopped(nodes, ended_by, monkeypatch):
     """Ctrl-Z stops the launcher alone; the ranks of its node know by their connection that it has not ended."""
-    rank = object.__new__(rank_process._Rank)
+    rank = object.__new__(rank_process.Rank)
     answers = [*2 * [DistributedError("no answer")], b'{"signal": 2, "grace": 1}']
     answers[0].__cause__ = answers[1].__cause__ = TimeoutError()
     rank.job, rank.place, rank.stopping = mock.Mock(), launchers.Place("", size=2 * nodes, local_size=2), False
     rank.job.get.side_effect = answers
     numbers = []
     monkeypatch.setattr(rank, "_signal", lambda number, grace: numbers.append(number))
-    rank._obey()
+    rank.obey()
     assert numbers == ended_by
 
 
@@ -329,7 +329,7 @@ def test_a_wrong_secret_file(text, mode, message, tmp_path, capsys):
 def test_more_processes_than_cores_are_named(capsys, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     mpi = installed.InstalledMpi("Open MPI v5", "mpiexec")
-    launch_module._warn(Job(["x"], 3), mpi)
+    launch_module.warn_if_cores_are_few(Job(["x"], 3), mpi)
     assert "3 processes on 1 core: they take turns" in capsys.readouterr().err
     assert mpi.command(3) == ["mpiexec", "--bind-to", "none", "--oversubscribe", "-n", "3"]
     assert mpi.command(1) == ["mpiexec", "--bind-to", "none", "-n", "1"]
@@ -339,7 +339,7 @@ def test_open_mpi_as_root(monkeypatch, capsys):
     mpi = installed.InstalledMpi("Open MPI v5", "mpiexec")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert mpi.environment() == {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    launch_module._warn(Job(["x"]), mpi)
+    launch_module.warn_if_cores_are_few(Job(["x"]), mpi)
     assert "OMPI_ALLOW_RUN_AS_ROOT is set for this job" in capsys.readouterr().err
     monkeypatch.setattr(os, "geteuid", lambda: 7)
     assert mpi.environment() == {} and not mpi.note
@@ -361,10 +361,10 @@ def test_no_mpi(monkeypatch, capfd):
 
 
 def test_mpi4py_that_cannot_be_imported(monkeypatch):
-    monkeypatch.setattr(installed, "_ASK", "import mpi4py_that_is_missing")
+    monkeypatch.setattr(installed, "ASK", "import mpi4py_that_is_missing")
     with pytest.raises(DeviceError, match="No module named 'mpi4py_that_is_missing'.*pip install 'netbuilder.mpi.'"):
         installed.installed_mpi()
-    monkeypatch.setattr(installed, "_ASK", "print('An MPI'); print('/nowhere/lib/libmpi.so')")
+    monkeypatch.setattr(installed, "ASK", "print('Open MPI v5'); print('/nowhere/lib/libmpi.so')")
     monkeypatch.setattr(installed.shutil, "which", lambda *args, **options: None)
-    with pytest.raises(DeviceError, match="An MPI has no mpiexec next to /nowhere/lib/libmpi.so or on the path"):
+    with pytest.raises(DeviceError, match="Open MPI v5 has no mpiexec next to /nowhere/lib/libmpi.so or on the path"):
         installed.installed_mpi()

@@ -30,7 +30,7 @@ def test_a_store_that_is_gone_ends_the_signs():
     store = MemoryStore()
     heartbeat = Heartbeat(store, 0, interval=0.01)
     store.close()
-    wait_until(lambda: not heartbeat._thread.is_alive())
+    wait_until(lambda: not heartbeat.thread.is_alive())
     begin = time.monotonic()
     heartbeat.close()
     assert time.monotonic() - begin < 5

@@ -343,7 +343,7 @@ def test_threads_share_a_connection(server):
     assert time.monotonic() - begin < 4
     join_all(*threads)
     assert sorted(got) == [b"%d" % i for i in range(8)]
-    clients = [key for key in server._selector.get_map().values() if isinstance(key.data, tcp_server._Client)]
+    clients = [key for key in server.selector.get_map().values() if isinstance(key.data, tcp_server.Client)]
     assert len(clients) == 1
     value = os.urandom(20_000_000)
     store.set("large", value)
@@ -379,8 +379,8 @@ assert store.add("n") == 2
 
 
 def test_strangers_are_few_and_short(server, monkeypatch):
-    monkeypatch.setattr(tcp_server, "_STRANGERS", 8)
-    monkeypatch.setattr(tcp_server, "_LEAST_PATIENCE", 0.2)
+    monkeypatch.setattr(tcp_server, "STRANGERS", 8)
+    monkeypatch.setattr(tcp_server, "LEAST_PATIENCE", 0.2)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(40)]
         for each in silent[::2]:
@@ -388,10 +388,10 @@ def test_strangers_are_few_and_short(server, monkeypatch):
         begin = time.monotonic()
         assert TcpStore("127.0.0.1", server.port, secret=KNOWN).add("n") == 1
         assert time.monotonic() - begin < 5
-        assert len(server._strangers) <= 8
+        assert len(server.strangers) <= 8
         assert receive(silent[0], HELLO + 1).startswith(wire.HELLO)  # until the server has ended it
     store = TcpStore("127.0.0.1", server.port, secret=KNOWN)
-    monkeypatch.setattr(tcp_server, "_PATIENCE", 0.2)
+    monkeypatch.setattr(tcp_server, "PATIENCE", 0.2)
     with socket.create_connection(("127.0.0.1", server.port)) as alone:
         alone.settimeout(HANG)
         assert len(receive(alone, HELLO + 1)) == HELLO  # it is ended although nothing else happens
@@ -401,7 +401,7 @@ def test_strangers_are_few_and_short(server, monkeypatch):
 NO_FILES = """
 import resource, sys, time
 from netbuilder.distributed.stores import TcpStoreServer, tcp_server
-tcp_server._LEAST_PATIENCE = 0.5
+tcp_server.LEAST_PATIENCE = 0.5
 resource.setrlimit(resource.RLIMIT_NOFILE, (24, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 server = TcpStoreServer(secret=sys.argv[1].encode())
 print(server.port, flush=True)

@@ -8,7 +8,7 @@ import pytest
 
 from netbuilder.engines.adopted import adopt
 from netbuilder.engines.cuda import cublas
-from netbuilder.engines.cuda.capture import _streams_of, between_captures, capture
+from netbuilder.engines.cuda.capture import between_captures, capture, streams_of
 from netbuilder.engines.gpu import gpu, to_host
 from on_gpu import gpus
 from waiting import join_all, wait_until
@@ -60,7 +60,7 @@ def test_a_thread_that_captures_does_not_wait_for_itself():
             found.append(free)
 
     capture(0, [call])
-    assert found == [False] and not _streams_of(gpu(0)).lock.locked()
+    assert found == [False] and not streams_of(gpu(0)).lock.locked()
 
 
 def test_a_graph_keeps_the_handles_that_it_was_captured_with():
@@ -78,16 +78,16 @@ def test_a_graph_keeps_the_handles_that_it_was_captured_with():
     thread.start()
     join_all(thread)
     cublas.free_handles()
-    assert not cublas._handles._ended
+    assert not cublas.thread_handles.ended_handles
     with gpu(0):
         y.fill(0)
     graphs[0].launch()
     np.testing.assert_array_equal(to_host(y), 4)
     graphs.clear()
     gc.collect()
-    wait_until(lambda: len(cublas._handles._ended) == 1)
+    wait_until(lambda: len(cublas.thread_handles.ended_handles) == 1)
     cublas.free_handles()
-    assert not cublas._handles._ended
+    assert not cublas.thread_handles.ended_handles
 
 
 def test_a_graph_is_launched_on_its_gpu_whatever_the_thread_used_last():
@@ -103,7 +103,7 @@ def test_a_graph_is_launched_on_its_gpu_whatever_the_thread_used_last():
             current.append(gpu(0).xp.cuda.runtime.getDevice())
             self.raw.launch(stream)
 
-    graph._raw = Launched(graph._raw)
+    graph.raw_graph = Launched(graph.raw_graph)
     with gpu(0):
         graph.launch()
     assert current == [1]

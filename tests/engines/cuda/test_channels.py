@@ -7,7 +7,7 @@ import pytest
 
 from checks import interpret
 from netbuilder.engines.cuda import channels
-from netbuilder.engines.cuda.layout import BFLOAT16, array_dtype, elements_of, image_spec, row_major_spec
+from netbuilder.engines.cuda.gpu_layout import BFLOAT16, array_dtype, elements_of, image_spec, row_major_spec
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.extensions import Capturable
 from netbuilder.ops.core.operator import TensorSpec, decode

@@ -21,6 +21,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.capturable import why_not_captured
 from on_gpu import ON_GPU, gpus, graphs, launched, run_net
 from switches import single
+from toy_models import softmax_loss
 
 RNG = np.random.default_rng(9)
 PAIRS = [("float32", "float32"), ("float64", "float64"), ("float16", "float16"), ("float16", "float32"),
@@ -199,7 +200,7 @@ def test_what_is_left_to_cupy(one_gpu, monkeypatch):
     assert not cublas.serves(0, "float32", 2**31, 1)
     monkeypatch.setattr(cublas, "has_tf32", lambda device: False)
     assert not cublas.serves(0, BFLOAT16, 3)
-    monkeypatch.setattr(cublas, "_library", lambda xp: None)
+    monkeypatch.setattr(cublas, "library_of", lambda xp: None)
     assert not cublas.serves(0, "float32", 3)
     x = RNG.standard_normal((3, 4)).astype(np.float32)
     np.testing.assert_allclose(run_net([make_op("MatMul", ["x", "x"], ["y"], trans_b=1)], {"x": x}, "y")["y"],
@@ -311,7 +312,7 @@ def dense_net(dtype="float32"):
     x = brew.relu(model, brew.fc(model, "x", "fc1", 6, 8), "fc1")
     x = brew.fc(model, x, "fc2", 8, 3)
     if dtype == "float32":
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
+        loss = softmax_loss(model, x)
     else:
         loss = model.net.AveragedLoss([model.net.SquaredL2Distance([x, "target"], "distance")], "loss")
     model.AddGradientOperators([loss])

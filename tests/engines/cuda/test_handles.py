@@ -25,7 +25,7 @@ pytestmark = pytest.mark.emulated
 @pytest.fixture
 def libraries(monkeypatch):
     """The devices of cuBLAS's handles, and the double of cuDNN, on two GPUs."""
-    devices, call = [], cublas._call
+    devices, call = [], cublas.checked_call
     change = {"cublasCreate_v2": devices.append, "cublasDestroy_v2": devices.remove}
 
     def noted(name, *arguments):
@@ -33,7 +33,7 @@ def libraries(monkeypatch):
         if name in change:
             change[name](array_module(PROTO_CUDA).cuda.runtime.getDevice())
 
-    monkeypatch.setattr(cublas, "_call", noted)
+    monkeypatch.setattr(cublas, "checked_call", noted)
     with gpus(2), cudnn_double() as cudnn:
         yield devices, cudnn
 
@@ -42,7 +42,7 @@ def use(number=0):
     """Make this thread's handles for a GPU, of both libraries."""
     with gpu(number) as here:
         library.handle()
-        cublas._handle(here)
+        cublas.handle(here)
 
 
 def use_and_end(*numbers):
@@ -53,13 +53,15 @@ def use_and_end(*numbers):
         for number in numbers:
             use(number)
             with gpu(number) as here:
-                made.append((cublas._handle(here), library.handle()))
+                made.append((cublas.handle(here), library.handle()))
 
     thread = threading.Thread(target=work)
     thread.start()
     join_all(thread)
-    for handles, own in zip((cublas._handles, library._handles), map(set, zip(*made, strict=True)), strict=True):
-        wait_until(lambda handles=handles, own=own: own <= {handle.pointer for _, handle in handles._ended})
+    for handles, own in zip(
+        (cublas.thread_handles, library.thread_handles), map(set, zip(*made, strict=True)), strict=True
+    ):
+        wait_until(lambda handles=handles, own=own: own <= {handle.pointer for _, handle in handles.ended_handles})
 
 
 def test_the_next_handle_that_is_made_frees_them(libraries):
@@ -67,14 +69,14 @@ def test_the_next_handle_that_is_made_frees_them(libraries):
     blas, cudnn = libraries
     use(0)
     use_and_end(0, 1)
-    assert len(blas) == len(cudnn._handles) == 3
+    assert len(blas) == len(cudnn.handles) == 3
     use(0)  # there is one
-    assert len(blas) == len(cudnn._handles) == 3
+    assert len(blas) == len(cudnn.handles) == 3
     use(1)
-    assert len(blas) == len(cudnn._handles) == 2
+    assert len(blas) == len(cudnn.handles) == 2
     for _ in range(20):
         use_and_end(0)
-    assert len(blas) == len(cudnn._handles) == 3
+    assert len(blas) == len(cudnn.handles) == 3
 
 
 def test_a_workspace_that_is_reset_frees_them(libraries):
@@ -82,9 +84,9 @@ def test_a_workspace_that_is_reset_frees_them(libraries):
     workspace = Workspace()
     assert all(find_engine(name).available() for name in ("CUDA", "CUDNN"))
     use_and_end(0, 1)
-    assert len(blas) == len(cudnn._handles) == 2
+    assert len(blas) == len(cudnn.handles) == 2
     workspace.reset()
-    assert not blas and not cudnn._handles
+    assert not blas and not cudnn.handles
 
 
 def test_a_product_that_is_bound_frees_them(libraries):
@@ -105,7 +107,7 @@ def test_none_is_freed_during_a_capture(libraries):
     def in_another_thread():
         cublas.free_handles()
         library.free_handles()
-        during.append([blas[:], len(cudnn._handles)])
+        during.append([blas[:], len(cudnn.handles)])
 
     def call():
         cublas.free_handles()
@@ -117,7 +119,7 @@ def test_none_is_freed_during_a_capture(libraries):
     assert during == [[[0], 1]]
     cublas.free_handles()
     library.free_handles()
-    assert not blas and not cudnn._handles
+    assert not blas and not cudnn.handles
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -137,22 +139,22 @@ def test_a_forked_process_frees_none_of_its_parent(libraries):
     ended = threading.Thread(target=lambda: handles.get(gpu(0)))
     ended.start()
     join_all(ended)
-    wait_until(lambda: handles._ended)
+    wait_until(lambda: handles.ended_handles)
     own = handles.get(gpu(1))  # frees that one
     assert len(freed) == 1
     ended = threading.Thread(target=lambda: handles.get(gpu(0)))
     ended.start()
     join_all(ended)
-    wait_until(lambda: handles._ended)
+    wait_until(lambda: handles.ended_handles)
     child = os.fork()
     if not child:
         handles.free_ended()
-        os._exit(0 if len(freed) == 1 and not handles._ended and not handles._of_thread.__dict__ else 1)
+        os._exit(0 if len(freed) == 1 and not handles.ended_handles and not handles.of_thread.__dict__ else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert handles.get(gpu(1)) is own, "the parent keeps its own"
     stop.set()
     join_all(living)
-    wait_until(lambda: len(handles._ended) == 2)
+    wait_until(lambda: len(handles.ended_handles) == 2)
     handles.free_ended()
     assert len(freed) == 3

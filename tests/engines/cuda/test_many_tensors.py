@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from netbuilder.engines.cuda.layout import BFLOAT16, image_spec
+from netbuilder.engines.cuda.gpu_layout import BFLOAT16, image_spec
 from netbuilder.engines.cuda.many_tensors import CHUNK
 from netbuilder.engines.cuda.updates import join_updates
 from netbuilder.engines.cudnn.kernels_norm import running_statistics

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from all_suites import all_suites
-from netbuilder.engines.cuda.checks import raise_noted
+from netbuilder.engines.cuda.noted_errors import raise_noted
 from netbuilder.ops.core.operator import encode
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.proto import NetDef

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from checks import interpret
-from netbuilder.engines.cuda.checks import note_of
+from netbuilder.engines.cuda.noted_errors import note_of
 from netbuilder.engines.cuda.row_order import RowOrder
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.updates.row_updates import no_row

@@ -177,8 +177,8 @@ def times(monkeypatch, tmp_path):
         call()
         return given.pop(0) if given else 9.0
 
-    monkeypatch.setattr(module, "_seconds", seconds)
-    monkeypatch.setattr(module, "_machine", lambda: "a GPU; cuDNN 9.28.0")
+    monkeypatch.setattr(module, "seconds", seconds)
+    monkeypatch.setattr(module, "machine", lambda: "a GPU; cuDNN 9.28.0")
     return given
 
 
@@ -215,7 +215,7 @@ def test_a_limit_of_scratch_memory(times):
 
 
 def test_more_scratch_memory_than_usual_where_no_plan_needs_less(monkeypatch):
-    monkeypatch.setattr(module, "_usual_limit", lambda: 776)
+    monkeypatch.setattr(module, "usual_limit", lambda: 776)
     with cudnn_double() as cudnn:
         assert compiled(RECIPE, 0) is not None
         assert [graph.limit for graph in cudnn.graphs] == [776, None]
@@ -223,7 +223,7 @@ def test_more_scratch_memory_than_usual_where_no_plan_needs_less(monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError("cuDNN"), MemoryError()])
 def test_plans_that_fail_to_run_are_left_out(times, monkeypatch, error):
-    seconds = module._seconds
+    seconds = module.seconds
 
     def failing(call):
         if not times[0]:
@@ -231,7 +231,7 @@ def test_plans_that_fail_to_run_are_left_out(times, monkeypatch, error):
             raise error
         return seconds(call)
 
-    monkeypatch.setattr(module, "_seconds", failing)
+    monkeypatch.setattr(module, "seconds", failing)
     with cudnn_double() as cudnn:
         times[:] = [0.0, 3.0, 2.0, 3.0]
         compiled(RECIPE, 0, exhaustive=True)
@@ -240,14 +240,14 @@ def test_plans_that_fail_to_run_are_left_out(times, monkeypatch, error):
 
 def test_no_plan_can_be_measured(times, monkeypatch):
     """The heuristics choose then, as without the search."""
-    monkeypatch.setattr(module, "_measured", lambda *args: None)
+    monkeypatch.setattr(module, "measured", lambda *args: None)
     with cudnn_double() as cudnn:
         compiled(RECIPE, 0, exhaustive=True)
         assert cudnn.graphs[-1].built == 0
 
 
 def test_a_kept_choice_that_is_refused_now_is_measured_anew(times):
-    key, choices = f"cuDNN {RECIPE} in 777 bytes", Choices.of(module._machine())
+    key, choices = f"cuDNN {RECIPE} in 777 bytes", Choices.of(module.machine())
     choices.put({key: "eng1"})
     with cudnn_double() as cudnn:
         times[:] = [5.0, 5.0, 5.0, 3.0]

@@ -18,6 +18,7 @@ from netbuilder.runtime import Workspace
 from on_gpu import LISTED, assert_same, with_cudnn
 from parallel_models import Task, no_input
 from switches import single
+from toy_models import scaled_loss
 
 pytestmark = pytest.mark.gpu
 
@@ -125,8 +126,7 @@ def forward(model, loss_scale):
     x = brew.relu(model, brew.sum(model, [y, x], "block"), "block")
     x = brew.average_pool(model, brew.max_pool(model, x, "largest", kernel=2, stride=2), "pooled", kernel=4)
     x = model.net.HalfToFloat(brew.fc(model, x, "fc", 8, 4, **HALF), "scores")
-    _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, x, loss_scale)
 
 
 def losses_of_a_script(machine, cudnn, **options):

@@ -24,7 +24,7 @@ def found(monkeypatch, module):
     monkeypatch.setattr(
         library.importlib, "import_module", lambda name: load(name) if name == "cudnn" else others(name)
     )
-    monkeypatch.setattr(library, "_found", library._load)
+    monkeypatch.setattr(library, "found_library", library.load)
 
 
 def failing():
@@ -67,9 +67,9 @@ def test_a_handle_works_on_the_current_stream_of_its_gpu():
             other = here.xp.cuda.Stream()
             with other:
                 assert library.handle() == first
-                assert cudnn._handles[first][1] == other.ptr
+                assert cudnn.handles[first][1] == other.ptr
             library.handle()
-            assert cudnn._handles[first][1] != other.ptr
+            assert cudnn.handles[first][1] != other.ptr
         with gpu(1):
             assert library.handle() != first
 
@@ -83,6 +83,6 @@ def test_the_double_has_what_the_frontend_has():
 
 def test_the_versions_that_messages_name_are_those_that_are_installed():
     wanted = (ROOT / "setup.py").read_text(encoding="utf-8")
-    assert f'"{library._FRONTEND}",' in wanted and f'"{library._LIBRARY}",' in wanted
-    oldest = f"{library._OLDEST // 10000}.{library._OLDEST // 100 % 100}"
-    assert library._LIBRARY.endswith(f">={oldest},<{library._OLDEST // 10000 + 1}")
+    assert f'"{library.FRONTEND}",' in wanted and f'"{library.LIBRARY}",' in wanted
+    oldest = f"{library.OLDEST // 10000}.{library.OLDEST // 100 % 100}"
+    assert library.LIBRARY.endswith(f">={oldest},<{library.OLDEST // 10000 + 1}")

@@ -32,8 +32,8 @@ NETS = {
     "alexnet": (alexnet.create_alexnet, {"dropout": 0.0, "hidden": 16, "image_size": 63}, 63,
                 [(alexnet, "_FILTERS", {2: (8, 16, 8, 8, 16)})]),
     "inception": (create_small_inception, {"dropout": 0.0}, 16, []),
-    "resnet-18": (resnet.create_resnet, {"num_layers": 18}, 32, [(resnet, "_BASE_FILTERS", 8), SHORT]),
-    "resnet-50": (resnet.create_resnet, {"num_layers": 50}, 32, [(resnet, "_BASE_FILTERS", 8), SHORT]),
+    "resnet-18": (resnet.create_resnet, {"num_layers": 18}, 32, [(resnet, "BASE_FILTERS", 8), SHORT]),
+    "resnet-50": (resnet.create_resnet, {"num_layers": 50}, 32, [(resnet, "BASE_FILTERS", 8), SHORT]),
     "shufflenet": (shufflenet.create_shufflenet, {"groups": 3}, 32,
                    [(shufflenet, "_CHANNELS", {3: 48}), (shufflenet, "_UNITS", (2, 1, 1))]),
     "shufflenet-v2": (shufflenet_v2.create_shufflenet_v2, {"image_size": 32}, 32,
@@ -197,7 +197,7 @@ def test_a_search_stays_with_cudnn(without, monkeypatch, tmp_path):
 
 @pytest.mark.emulated
 def test_a_convolution_that_leaves_cudnn_is_said(monkeypatch):
-    monkeypatch.setattr(kernel_choice, "_said", set())
+    monkeypatch.setattr(kernel_choice, "said", set())
     with gpus(1), cudnn_double() as cudnn:
         cudnn.unsupported.add("conv_fprop")
         with pytest.warns(RuntimeWarning, match="Conv with output 'y' asks for .*CUDNN', which has no"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernel_cases import POOLS
-from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.cudnn import kernels_pool
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.operator import TensorSpec, decode

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from netbuilder.engines.cuda.layout import BFLOAT16, elements_of, image_spec, order_of, row_major_spec
+from netbuilder.engines.cuda.gpu_layout import BFLOAT16, elements_of, image_spec, order_of, row_major_spec
 from netbuilder.engines.cuda.many_tensors import CHUNK
 from netbuilder.engines.cudnn.reorders import CHANGES, reorder
 from netbuilder.ops.core.extensions import Joinable

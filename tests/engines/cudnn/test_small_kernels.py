@@ -18,6 +18,7 @@ from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import Limits
 from on_gpu import LISTED, assert_same, with_cudnn
 from switches import single
+from toy_models import softmax_loss
 
 pytestmark = pytest.mark.gpu
 
@@ -104,8 +105,7 @@ def layers():
             x = brew.conv(model, x, f"conv{k}", channels, 8, kernel=3, pad=1, no_bias=1)
             x = brew.relu(model, brew.spatial_bn(model, x, f"bn{k}", 8, is_test=False), f"bn{k}")
         x = brew.fc(model, x, "fc", 8 * 6 * 6, 4)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        model.AddGradientOperators([loss])
+        model.AddGradientOperators([softmax_loss(model, x)])
         add_weight_decay(model, 0.01)
         build_sgd(model, base_learning_rate=0.1, momentum=0.9)
     return model

@@ -19,8 +19,8 @@ if not onednn.available() or not machine.available():
     pytest.skip("needs oneDNN and llvmlite", allow_module_level=True)
 
 from netbuilder.engines.onednn import declarations as c
+from netbuilder.engines.onednn.blocked_layout import channel_blocked, image_view, layout_of
 from netbuilder.engines.onednn.channels_last import channels_last_desc
-from netbuilder.engines.onednn.layout import channel_blocked, image_view, layout_of
 
 RNG = np.random.default_rng(11)
 LAYOUTS = {

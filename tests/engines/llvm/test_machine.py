@@ -37,7 +37,7 @@ workspace.create_net(model.net)
 assert "llvmlite.binding" not in sys.modules
 for _ in range(3):
     workspace.run_net(model.net)
-names = [step.prepared.name for plans in workspace.net(model.net)._plans.values() for plan in plans
+names = [step.prepared.name for plan in workspace.net(model.net).plans
          for step in plan.steps]
 assert any(name.startswith("llvm") for name in names) is not hidden
 print(len(machine.compiled_here), "llvmlite.binding" in sys.modules, workspace.fetch("fc_w").tobytes().hex())
@@ -76,7 +76,7 @@ def test_damaged_files_are_replaced(damage, tmp_path, monkeypatch):
     x = np.float32([1, 2, 3])
 
     def run():
-        monkeypatch.setattr(machine, "_functions", {})
+        monkeypatch.setattr(machine, "compiled_functions", {})
         before = len(machine.compiled_here)
         (got,) = run_traced(lambda xp, x: [x * x * x - 0.75], x)
         np.testing.assert_array_equal(got, x * x * x - np.float32(0.75))
@@ -96,13 +96,13 @@ def test_damaged_files_are_replaced(damage, tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NETBUILDER_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(machine, "_functions", {})
+    monkeypatch.setattr(machine, "compiled_functions", {})
     (got,) = run_traced(lambda xp, x: [x + 1], np.float32([1]))
     assert got.tolist() == [2]
 
 
 def test_without_llvmlite_plain_kernels_serve(monkeypatch):
-    monkeypatch.setattr(machine, "_installed", lambda: False)
+    monkeypatch.setattr(machine, "installed", lambda: False)
     engine = find_engine("LLVM")
     assert not engine.available() and "pip install llvmlite" in engine.why_unavailable()
     workspace = Workspace(threads=1)
@@ -115,9 +115,9 @@ def test_a_library_that_cannot_be_loaded(monkeypatch):
     def failing():
         raise OSError("built for another system")
 
-    monkeypatch.setattr(machine, "_compiler", failing)
-    monkeypatch.setattr(machine, "_installed", lambda: True)
-    monkeypatch.setattr(machine, "_failed", [])
+    monkeypatch.setattr(machine, "new_compiler", failing)
+    monkeypatch.setattr(machine, "installed", lambda: True)
+    monkeypatch.setattr(machine, "failed", [])
     assert machine.available() and machine.address_of("") is None
     assert not machine.available()
     workspace = Workspace(threads=1)
@@ -130,7 +130,7 @@ def test_a_library_that_cannot_be_loaded(monkeypatch):
 @pytest.mark.skipif(not object_file.serves(), reason="LLVM loads the object files of this system")
 def test_object_files_are_loaded_without_llvm_or_left_to_it(tmp_path, monkeypatch):
     monkeypatch.setenv("NETBUILDER_CACHE", str(tmp_path))
-    monkeypatch.setattr(machine, "_functions", {})
+    monkeypatch.setattr(machine, "compiled_functions", {})
     x = np.arange(21, dtype=np.float32)
     want = run_traced(lambda xp, x: [xp.exp(x) + 0.3], x)[0]
     codes = [path.read_bytes()[32:] for path in (tmp_path / "machine_code").iterdir()]
@@ -140,5 +140,5 @@ def test_object_files_are_loaded_without_llvm_or_left_to_it(tmp_path, monkeypatc
     for damaged in (b"", code[:70], code.replace(b"memcpy", b"strcpy"), b"MZ" + code[2:]):
         assert object_file.load(damaged, "kernel") is None
     monkeypatch.setattr(object_file, "serves", lambda: False)
-    monkeypatch.setattr(machine, "_functions", {})
+    monkeypatch.setattr(machine, "compiled_functions", {})
     np.testing.assert_array_equal(run_traced(lambda xp, x: [xp.exp(x) + 0.3], x)[0], want)

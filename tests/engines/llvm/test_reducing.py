@@ -8,9 +8,9 @@ import pytest
 from checks import interpret
 from machine_code import alone
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.argument_rows import Rows, Work
 from netbuilder.engines.llvm.reducing import reducing
 from netbuilder.engines.llvm.reductions import reduced_code
-from netbuilder.engines.llvm.rows import Rows, Work
 from netbuilder.engines.tracing import NotTraced, Tracer
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.operator import decode, spec_of

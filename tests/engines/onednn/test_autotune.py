@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("NETBUILDER_CACHE", str(tmp_path / "deep" / "cache"))
     monkeypatch.setenv("NETBUILDER_MEASURE", "1")
     choices.take_open()
-    monkeypatch.setattr(choices, "_rates", [])
+    monkeypatch.setattr(choices, "rates", [])
     monkeypatch.setattr(choices, "time", SimpleNamespace(perf_counter=lambda: _clock[0]))
     return tmp_path / "deep" / "cache"
 
@@ -89,8 +89,8 @@ def test_those_that_are_far_slower_are_measured_less_often():
         name: (lambda time=time: [kernel(time, calls)]) for name, time in [("a", 0.01), ("b", 0.002), ("c", 0.0021)]
     }
     assert fastest("a", ways, 1) == "b"
-    assert calls.count(0.01) == 1 + choices._ROUNDS_OF_ALL
-    assert calls.count(0.002) == calls.count(0.0021) == 1 + choices._ROUNDS
+    assert calls.count(0.01) == 1 + choices.ROUNDS_OF_ALL
+    assert calls.count(0.002) == calls.count(0.0021) == 1 + choices.ROUNDS
 
 
 def test_what_a_round_takes_is_known_before():
@@ -98,7 +98,7 @@ def test_what_a_round_takes_is_known_before():
     choices.fastest("a", ways, 1, flops=10_000_000)
     choices.fastest("b", ways, 1, flops=30_000_000)
     first, second = choices.take_open()
-    assert first.expected == pytest.approx(2 * 10_000_000 * choices._FIRST_RATE)
+    assert first.expected == pytest.approx(2 * 10_000_000 * choices.FIRST_RATE)
     first.advance(lend)
     assert first.started and not second.started
     assert first.expected == pytest.approx(0.02) and second.expected == pytest.approx(0.06)
@@ -128,7 +128,7 @@ def test_measured_once_for_a_key_and_number_of_threads_and_kept_in_a_file(folder
     assert len(calls) == count
     fastest("a", ways, 2)
     assert len(calls) == 2 * count
-    stored._choices.cache_clear()  # as in a new process
+    stored.choices_of.cache_clear()  # as in a new process
     assert fastest("a", ways, 1) == "two"
     assert len(calls) == 2 * count
     (file,) = folder.iterdir()
@@ -172,7 +172,7 @@ def test_where_no_file_can_be_written_the_process_remembers(tmp_path, monkeypatc
     calls = []
     ways = {"one": lambda: [kernel(0.001, calls)], "two": lambda: [kernel(0.01, calls)]}
     assert fastest("a", ways, 1) == fastest("a", ways, 1) == "one"
-    assert len(calls) == 2 * (choices._ROUNDS_OF_ALL + 1)
+    assert len(calls) == 2 * (choices.ROUNDS_OF_ALL + 1)
 
 
 def test_a_name_that_is_no_candidate_any_more_is_measured_again():
@@ -202,11 +202,11 @@ def test_times_are_stored_with_the_choices(folder):
     first = seconds("a", lambda: kernel(0.001, calls))
     assert 0.001 <= first < 1
     count = len(calls)
-    stored._choices.cache_clear()
+    stored.choices_of.cache_clear()
     assert seconds("a", lambda: kernel(0.001, calls)) == first
     assert len(calls) == count
     assert seconds("none", lambda: None) == float("inf")
-    stored._choices.cache_clear()
+    stored.choices_of.cache_clear()
     assert seconds("none", lambda: kernel(0.0)) == float("inf")
 
 
@@ -222,7 +222,7 @@ def test_the_time_of_the_fastest_is_stored():
     assert fastest("a", ways, 1) == "second"
     assert choices.time_of_fastest("a", 1) == pytest.approx(0.003)
     assert choices.time_of_fastest("a", 2) is None
-    stored._choices.cache_clear()  # as in another process
+    stored.choices_of.cache_clear()  # as in another process
     assert choices.time_of_fastest("a", 1) == pytest.approx(0.003)
 
 

@@ -24,8 +24,8 @@ if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
 from netbuilder.engines.onednn import declarations as c
-from netbuilder.engines.onednn.layout import channel_blocked, image_view, rounded
-from netbuilder.engines.onednn.precision import why_bfloat16_is_slow
+from netbuilder.engines.onednn.bfloat16 import why_bfloat16_is_slow
+from netbuilder.engines.onednn.blocked_layout import channel_blocked, image_view, rounded
 from netbuilder.engines.onednn.registration import kernel_table
 
 if "no instructions" in why_bfloat16_is_slow():

@@ -43,7 +43,7 @@ def chosen(monkeypatch):
     for module in (kernels_conv, kernels_conv_gradient):
         monkeypatch.setattr(module, "fastest", fastest)
     monkeypatch.setattr(convolutions, "WORTH_MEASURING", 0)
-    monkeypatch.setattr(channels_last, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(channels_last, "CHUNK_BYTES", 1)
     monkeypatch.setenv("NETBUILDER_MEASURE", "1")
     return count
 

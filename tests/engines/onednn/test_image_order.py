@@ -62,7 +62,7 @@ def test_the_order_that_is_faster_in_all_is_taken(create, timed):
         (found[order],) = made.run(data=IMAGES).values()
         assert keys
         (net,) = workspace._nets.values()
-        names = [step.prepared.name for plans in net._plans.values() for plan in plans for step in plan.steps]
+        names = [step.prepared.name for plan in net.plans for step in plan.steps]
         convolutions = [name for name in names if "convolution_forward" in name]
         assert convolutions
         if order == CHANNELS_LAST:
@@ -84,7 +84,7 @@ def test_convolutions_are_measured_with_images_as_they_get_them(monkeypatch):
     made, _ = predictor(create_resnet_cifar, 8, workspace=workspace)
     made.run(data=IMAGES)
     (net,) = workspace._nets.values()
-    steps = [step for plans in net._plans.values() for plan in plans for step in plan.steps]
+    steps = [step for plan in net.plans for step in plan.steps]
     convolutions = [step.prepared.inputs[0] for step in steps if "convolution_forward" in step.prepared.name]
     got = {spec.layout for spec in convolutions}
     assert got <= {layout for key, layout in read.items() if ANY_ORDER in key}

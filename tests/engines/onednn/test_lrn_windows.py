@@ -32,7 +32,7 @@ def test_lrn_takes_no_reference_kernel(order, channels, size):
         name = workspace.create_net(net)
         workspace.run_net(name)
         found.append([workspace.fetch(blob) for blob in ("y", "s", "dx")])
-        (plan,) = workspace.net(name)._plans[0]
+        (plan,) = workspace.net(name).plans
         assert not any("ref" in step.prepared.name.split(":")[0] for step in plan.steps)
     for one, other in zip(*found):
         assert distance(one, other) < 1e-5

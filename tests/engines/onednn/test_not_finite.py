@@ -24,7 +24,7 @@ if not onednn.available():
     pytest.skip("needs oneDNN", allow_module_level=True)
 
 from netbuilder.engines.onednn import declarations as c
-from netbuilder.engines.onednn.layout import channel_blocked, image_view, rounded
+from netbuilder.engines.onednn.blocked_layout import channel_blocked, image_view, rounded
 from netbuilder.engines.onednn.registration import register_kernels
 from netbuilder.ops.core.contexts import NOT_NEGATIVE
 
@@ -294,12 +294,15 @@ FUSED = {
         for x, w in (((3, 5), (4, 5)), ((64, 128), (96, 128)))
     ],
     "Conv": [([CONV], IMAGES)],
-    "Conv Sum": [
-        (
-            [make_op("Copy", ["a"], ["z"]), CONV, make_op("Sum", ["y", "z"], ["y"])],
-            {**IMAGES, "a": random(2, 17, 4, 4, seed=6)},
-        )
-    ],
+    **{
+        f"Conv {added}": [
+            (
+                [make_op("Copy", ["a"], ["z"]), CONV, make_op(added, ["y", "z"], ["y"])],
+                {**IMAGES, "a": random(2, 17, 4, 4, seed=6)},
+            )
+        ]
+        for added in ("Sum", "Add")
+    },
 }
 
 
@@ -311,7 +314,7 @@ def fused(ops, inputs, kind, **options):
         workspace.feed(name, value)
     workspace.create_net(net, observable="outputs", dtype="bfloat16" if kind == "bfloat16" else "float32")
     workspace.run_net("net")
-    (plan,) = workspace.net("net")._plans[0]
+    (plan,) = workspace.net("net").plans
     return workspace.fetch("r"), [" ".join(part.op_def.type for part in step.node.parts) for step in plan.steps]
 
 

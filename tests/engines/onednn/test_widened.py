@@ -9,6 +9,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
 from switches import single
+from toy_models import softmax_loss
 
 pytestmark = pytest.mark.skipif(not available(), reason="needs oneDNN")
 
@@ -17,7 +18,7 @@ IMAGES = np.random.default_rng(2).normal(size=(3, 16, 9, 9)).astype(np.float32)
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(widened, "_LARGE_FLOPS", 0)
+    monkeypatch.setattr(widened, "LARGE_FLOPS", 0)
     monkeypatch.setattr(widened, "fastest", lambda key, candidates, n, **cost: "float32")
 
 
@@ -39,8 +40,7 @@ def trained(build, order, dtype, **options):
     model = ModelHelper("wide")
     x = build(model)
     channels = 16 if "c2_w" in map(str, model.GetParams()) else 8
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc", channels, 5), "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, brew.fc(model, x, "fc", channels, 5))])
     build_sgd(model, 0.1)
     workspace = Workspace(threads=1, seed=4)
     workspace.feed("data", IMAGES if order == "NCHW" else np.ascontiguousarray(IMAGES.transpose(0, 2, 3, 1)))
@@ -49,7 +49,7 @@ def trained(build, order, dtype, **options):
     before = {str(p): workspace.fetch(str(p)) for p in model.GetParams()}
     name = workspace.create_net(model.net, dtype=dtype, **options)
     workspace.run_net(name, 2)
-    (plans,) = workspace.net(name)._plans.values()
+    plans = workspace.net(name).plans
     wide = [step for step in plans[-1].steps if "in float32" in step.prepared.name]
     values = {blob: workspace.fetch(blob) for blob in ("c1", "data_grad", "loss")}
     return {p: workspace.fetch(p) - before[p] for p in before} | values, wide
@@ -84,6 +84,6 @@ def test_float32_and_small_operators_are_as_before(monkeypatch):
 
     monkeypatch.setattr(widened, "fastest", fail)
     assert not trained(net_of(), "NCHW", "bfloat16")[1]
-    monkeypatch.setattr(widened, "_LARGE_FLOPS", 0)
+    monkeypatch.setattr(widened, "LARGE_FLOPS", 0)
     assert not trained(net_of(), "NCHW", "float32")[1]
     assert not trained(net_of(), "NCHW", "bfloat16", without=single("wide_products"))[1]

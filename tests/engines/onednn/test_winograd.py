@@ -55,7 +55,7 @@ def chosen(monkeypatch):
     for module in (kernels_conv, kernels_conv_gradient):
         monkeypatch.setattr(module, "fastest", fastest)
     monkeypatch.setattr(convolutions, "WORTH_MEASURING", 0)
-    monkeypatch.setattr(winograd_tiles, "_CHUNK_BYTES", 1 << 17)
+    monkeypatch.setattr(winograd_tiles, "CHUNK_BYTES", 1 << 17)
     monkeypatch.setenv("NETBUILDER_MEASURE", "1")
     return keys
 

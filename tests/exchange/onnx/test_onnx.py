@@ -222,6 +222,16 @@ ONE = {
     "GatherElements": ("GatherElements", [f(3, 4), np.int64([[1, 0], [2, 3]])], {"axis": 1}),
     "GatherND": ("GatherND", [f(3, 4), np.int64([[1, 0], [0, 3]])], {}),
     "ScatterElements": ("ScatterElements", [f(3, 4), np.int64([[1, 0], [2, 3]]), f(2, 2)], {"axis": 1}),
+    "LogSoftmax": ("LogSoftmax", [f(3, 4, 2)], {"axis": 1}),
+    "ConstantFill": ("ConstantFill", [f(3, 4)], {"value": 2.5}),
+    "ConstantFill, more axes": ("ConstantFill", [f(3, 4)], {"value": 3, "extra_shape": [2]}),
+    "Attention": ("Attention", [f(2, 4, 3, 5), f(2, 2, 6, 5), f(2, 2, 6, 7)], {"scale": 0.3}),
+    "Attention, causal": ("Attention", [f(2, 2, 5, 4), f(2, 2, 3, 4), f(2, 2, 3, 4)], {"causal": 1}),
+    "Attention, mask": ("Attention", [f(2, 2, 3, 4), f(2, 2, 3, 4), f(2, 2, 3, 4), f(3, 3)], {}),
+    "Attention, keys hidden": (
+        "Attention", [f(2, 2, 2, 4), f(2, 2, 3, 4), f(2, 2, 3, 4), np.array([[[[True, False, True], [False] * 3]]])],
+        {"causal": 1},
+    ),
     "ScatterND": ("ScatterND", [f(3, 4), np.int64([[1], [0]]), f(2, 4)], {"reduction": "add"}),
 }  # fmt: skip
 MANY = {
@@ -262,7 +272,7 @@ def one(op, values, outputs, name):
 
 _TWO_FED = {
     "Sum", "SumRelu", "Max", "Min", "Mean", "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "LT", "GT", "LE", "GE",
-    "EQ", "NE", "MatMul", "BatchMatMul", "Where", "Gather",
+    "EQ", "NE", "MatMul", "BatchMatMul", "Where", "Gather", "Attention",
 }  # fmt: skip
 
 

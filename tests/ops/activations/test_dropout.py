@@ -133,7 +133,7 @@ def test_machine_code_gives_the_same_bits(kind, shape, axis, ratio):
         name = workspace.create_net(net)
         for _ in range(2):
             workspace.run_net(net.name)
-        (plan,) = workspace.net(name)._plans[0]
+        (plan,) = workspace.net(name).plans
         names = {"llvm dropout", "llvm dropout_grad"} if engines is None else {"plain"}
         assert {step.prepared.name for step in plan.steps} == names
         found.append([workspace.fetch(name) for name in ("y", "mask", "dx")])

@@ -72,10 +72,10 @@ def rounded(x, precision):
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("chunk", [allreduce_bucket._CHUNK, 5000, 1])
+@pytest.mark.parametrize("chunk", [allreduce_bucket.CHUNK, 5000, 1])
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_values_are_rounded_once_before_and_once_after_the_sum(precision, chunk, monkeypatch):
-    monkeypatch.setattr(allreduce_bucket, "_CHUNK", chunk)
+    monkeypatch.setattr(allreduce_bucket, "CHUNK", chunk)
     if chunk == 1:
         monkeypatch.setitem(globals(), "SHAPES", [(3, 4), (1,), (), (0, 5), (2, 3), (7,)])
     rng = np.random.default_rng(3)

@@ -199,7 +199,7 @@ def test_ranks_that_differ_in_the_fraction_raise_the_same_error():
 
 
 def test_positions_must_fit_into_32_bits(monkeypatch):
-    monkeypatch.setattr(sparse_allreduce, "_MOST", 20)
+    monkeypatch.setattr(sparse_allreduce, "MOST", 20)
     for error in run_on_ranks("AllreduceTopK", [{"g": np.ones(20, np.float32)}] * 2, ["g"], residual=False):
         with pytest.raises(NetError, match="exchanges fewer than 20 elements at a time, got 20"):
             raise error.__cause__ or error

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collective_runs import OBJECT, alone
-from netbuilder.distributed.transport.world import CommonWorld
+from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.collectives.worlds import Barrier, CloneCommonWorld, CreateCommonWorld, DestroyCommonWorld
 from netbuilder.proto import ArgumentError, DistributedError, NetError, OperatorError
 from netbuilder.proto.arguments import make_op

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import run_plain
+from netbuilder.data.counter import Counter
 from netbuilder.ops.control.counters import (
     AtomicBool,
     AtomicFetchAdd,
@@ -15,7 +16,6 @@ from netbuilder.ops.control.counters import (
     CheckCounterDone,
     ConditionalSetAtomicBool,
     CountDown,
-    Counter,
     CountUp,
     CreateAtomicBool,
     CreateCounter,

@@ -241,7 +241,7 @@ def outcome(workspace: Workspace, case: Case) -> list[str]:
 def run_all(limit: str) -> None:
     """Run all cases, in little memory, and print what came of each."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
-    given_numbers._CGROUP = Path(limit)
+    given_numbers.CGROUP = Path(limit)
     given_numbers.machine_memory.cache_clear()
     workspace = Workspace(threads=1)
     prepared(workspace)

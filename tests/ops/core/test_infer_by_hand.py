@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from all_suites import all_suites
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import Operator, TensorSpec, spec_of
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.proto import NetError
@@ -91,7 +91,7 @@ def test_what_follows_from_a_signature_is_not_written():
     assert not found, f"these follow from the signatures: infer of {', '.join(cls.__qualname__ for cls in found)}"
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Doubled(Operator):
     """Y = 2 X."""
 
@@ -101,7 +101,7 @@ class Doubled(Operator):
         return (x.plain,)
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Paired(Doubled):
     """Y = X twice."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from house import ROOT
 from netbuilder.ops.activations.softmax import SoftmaxGradient
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, decode
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.ops.core.signatures import FLOATS, Blob, is_gradient, of_gradient, parsed
@@ -19,7 +19,7 @@ from netbuilder.proto.arguments import make_op
 from suite import f32, i32, i64
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Product(Operator):
     """Y = X W^T, in ``copies``."""
 
@@ -27,21 +27,21 @@ class Product(Operator):
     copies: int = 2
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Joined(Operator):
     """Y = what all X have in common; each Z is as its X."""
 
     signature = "scale {1}: float|int, X+ (N, *S): one float -> total (prod(S), len(S)): as X, Z+: as X"
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Images(Operator):
     """Y = X."""
 
     signature = "handle: object, X (N, C, H, W) or (N, C): float, k (C): int -> Y: as X"
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class OnAxis(Operator):
     """Y has the extents around an axis."""
 
@@ -49,7 +49,7 @@ class OnAxis(Operator):
     axis: int = 1
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Split(Operator):
     """Y is a matrix: rows before the axis, columns from there."""
 
@@ -58,7 +58,7 @@ class Split(Operator):
     remedies = {"X": "flatten it first"}
 
 
-@operator_class(frozen=True)
+@dataclass(frozen=True)
 class Ordered(Operator):
     """The mean of each channel, where ``order`` says; of those that ``k`` names, if it is given."""
 
@@ -172,11 +172,11 @@ def test_all_operators_state_their_inputs_and_outputs():
 
 def test_signatures_hold_without_docstrings():
     code = (
-        "import netbuilder.ops.all\nfrom netbuilder.ops.core.registry import find\n"
+        "from netbuilder.ops.core.registry import find\n"
         "print(find('FC').inputs, find('FC').__doc__, find('Relu').infer)"
     )
     run = subprocess.run([sys.executable, "-OO", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout.startswith("('X', 'W', 'b') None <function Operator.infer")
+    assert run.stdout.startswith("('X', 'W', 'b') FC(axis: 'int' = 1, axis_w: 'int' = 1) <function Operator.infer")
 
 
 @pytest.mark.parametrize("op_type", ["MaxGradient", "MinGradient"])

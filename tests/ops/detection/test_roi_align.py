@@ -4,13 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from checks import run_plain
 from netbuilder.ops.detection.roi_align import RoIAlign, RoIAlignGradient
 from netbuilder.proto import ArgumentError, ShapeError
-from suite import OperatorSuite, f32, floats, refusal
-from window_reference import to_channels_first, to_order
+from roi_suites import ForwardOfBoxes, GradientOfBoxes
+from suite import f32, refusal
 
 
 def corners(at, extent):
@@ -50,26 +49,16 @@ def terms(op, rois, shape):
                         yield r, i, j, image, y, x, p * q
 
 
-class _Boxes(OperatorSuite):
+class _Boxes:
     rtol, atol = 1e-4, 1e-5
+    terms = staticmethod(terms)
 
-    def draw_case(self, data, cls):
-        draw = data.draw
-        order = draw(st.sampled_from(["NCHW", "NHWC"]))
-        op = cls(
-            pooled_h=draw(st.integers(1, 2)), pooled_w=draw(st.integers(1, 3)), order=order,
-            sampling_ratio=draw(st.integers(1, 2)), spatial_scale=draw(st.sampled_from([1.0, 0.5])),
-            aligned=draw(st.booleans()),
-        )  # fmt: skip
-        x = np.ascontiguousarray(to_order(draw(floats(2, 1, 3, 4)), order))
-        rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    def draw_boxes(self, rng):
         starts, sizes = rng.uniform(-1, 3, (3, 2)), rng.uniform(0.1, 5, (3, 2))
-        boxes = np.concatenate([starts, starts + sizes], axis=1)
-        numbers = rng.integers(0, 2, (3, 1))
-        return op, x, np.float32(boxes if draw(st.booleans()) else np.concatenate([numbers, boxes], axis=1))
+        return np.concatenate([starts, starts + sizes], axis=1)
 
 
-class TestRoIAlign(_Boxes):
+class TestRoIAlign(_Boxes, ForwardOfBoxes):
     operator = RoIAlign
     refusals = (
         refusal(RoIAlign(), [f32(2, 3, 4), f32(1, 5)], r"X must have shape \(N, C, H, W\)"),
@@ -82,39 +71,14 @@ class TestRoIAlign(_Boxes):
         refusal(RoIAlign(order="HW"), [f32(2, 3, 4, 4), f32(1, 5)], "NCHW or NHWC", ArgumentError),
     )
 
-    def draw(self, data):
-        op, x, rois = self.draw_case(data, RoIAlign)
-        return op, [x, rois]
 
-    def reference(self, op, x, rois):
-        images = to_channels_first(x, op.order)
-        pooled = np.zeros((len(rois), images.shape[1], op.pooled_h, op.pooled_w))
-        for r, i, j, image, y, x, share in terms(op, rois, images.shape):
-            pooled[r, :, i, j] += share * images[image, :, y, x]
-        return [to_order(pooled, op.order)]
-
-
-class TestRoIAlignGradient(_Boxes):
+class TestRoIAlignGradient(_Boxes, GradientOfBoxes):
     operator = RoIAlignGradient
-    no_gradient = "a gradient operator"
     refusals = (
         refusal(
             RoIAlignGradient(), [f32(2, 3, 4, 4), f32(1, 5), f32(1, 3, 2, 1)], r"dY must have shape \(1, 3, 1, 1\)"
         ),
     )
-
-    def draw(self, data):
-        op, x, rois = self.draw_case(data, RoIAlignGradient)
-        channels = to_channels_first(x, op.order).shape[1]
-        dy = data.draw(floats(len(rois), channels, op.pooled_h, op.pooled_w))
-        return op, [x, rois, np.ascontiguousarray(to_order(dy, op.order))]
-
-    def reference(self, op, x, rois, dy):
-        images, slopes = to_channels_first(x, op.order), to_channels_first(dy, op.order)
-        dx = np.zeros(images.shape)
-        for r, i, j, image, y, x, share in terms(op, rois, images.shape):
-            dx[image, :, y, x] += share * slopes[r, :, i, j]
-        return [to_order(dx, op.order)]
 
 
 def test_as_many_samples_as_a_bin_has_places():

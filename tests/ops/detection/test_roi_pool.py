@@ -89,7 +89,7 @@ class TestRoIPoolFGradient(TestRoIPoolGradient):
 
 
 def test_the_first_of_equal_elements_and_boxes_in_parts(monkeypatch):
-    monkeypatch.setattr(roi_pool, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(roi_pool, "CHUNK_BYTES", 1)
     x, rois = np.ones((1, 1, 4, 4), np.float32), np.float32([[0, 1, 1, 3, 2], [0, 0, 0, 0, 0], [0, 2, 2, 6, 6]])
     y, where = run_plain(RoIPool().with_arity(2, 2), [x, rois])
     assert y.reshape(-1).tolist() == [1, 1, 1]

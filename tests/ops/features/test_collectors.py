@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from checks import CPU, DEVICES, GPU, run_plain
+from netbuilder.data.key_map import empty_map
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.features.collectors import DataCouple, LastNWindowCollector, ReservoirSampling
-from netbuilder.ops.features.maps import empty_map
 from netbuilder.proto import PROTO_CUDA, ArgumentError, NetDef, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from checks import run_plain
+from netbuilder.data.key_index import Index
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.features.index import (
-    Index,
     IndexFreeze,
     IndexGet,
     IndexLoad,

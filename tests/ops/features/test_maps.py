@@ -5,9 +5,10 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import run_plain
+from netbuilder.data.key_map import KeyMap, empty_map
 from netbuilder.data.object_records import kind_named, kind_of
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.features.maps import CreateMap, KeyMap, KeySplit, KeyValueToMap, MapToKeyValue, empty_map
+from netbuilder.ops.features.maps import CreateMap, KeySplit, KeyValueToMap, MapToKeyValue
 from netbuilder.proto import ArgumentError, BlobProto, NetError, ParseError, ShapeError, TensorProto, TensorProtos
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

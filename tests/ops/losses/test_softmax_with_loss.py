@@ -139,7 +139,7 @@ def test_probabilities_overwrite_scores_that_nobody_reads_later(engines):
         net = NetDef(name="net", op=ops, external_input=["x", "label"], external_output=["loss", "dx"])
         workspace.create_net(net, observable=observable)
         workspace.run_net("net")
-        (plans,) = workspace.net("net")._plans.values()
+        plans = workspace.net("net").plans
         found.append((workspace.fetch("loss"), workspace.fetch("dx"), plans[-1].memory.nbytes))
     exact = -x.astype(np.float64)
     exact -= exact.max(axis=1, keepdims=True)

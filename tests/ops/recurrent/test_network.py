@@ -353,7 +353,7 @@ def test_unread_values_are_not_kept():
     want = run([op], {name: feeds[name] for name in op.input})
     for name in ("all", "cells"):
         np.testing.assert_array_equal(workspace.fetch(name), want.fetch(name))
-    (plan,) = workspace.net("outer")._plans[0]
+    (plan,) = workspace.net("outer").plans
     assert plan.steps[0].outputs[-1] is None
 
 

@@ -13,7 +13,7 @@ from netbuilder.ops.recurrent.network import RecurrentNetwork
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.plan.subgraph_segment import SubgraphSegment
+from netbuilder.runtime.plan.subgraph import SubgraphPlan
 from switches import single
 
 STEPS, SAMPLES, WIDTH = 5, 3, 4
@@ -170,13 +170,13 @@ def test_rows_further_on():
 
 def test_gradients_of_the_sequence_wait(monkeypatch):
     made = []
-    bind = SubgraphSegment.bind
+    bind = SubgraphPlan.bind
 
     def counted(self, buffer_of, scratch, step=-1):
         made.extend((each.node.first.op_def.type, step) for each in self._steps)
         return bind(self, buffer_of, scratch, step)
 
-    monkeypatch.setattr(SubgraphSegment, "bind", counted)
+    monkeypatch.setattr(SubgraphPlan, "bind", counted)
     model, names = model_of(from_fc)
     run(model, names)
     in_steps = [op for op, time in made if time >= 0]

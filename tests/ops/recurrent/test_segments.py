@@ -31,6 +31,7 @@ from netbuilder.runtime.plan.values import StepKind
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.runtime.profile.table import profile_table
+from toy_models import softmax_loss
 from zoo.test_observable_nets import with_dead_memory_filled
 
 STEPS, SAMPLES, WIDTH, WORDS = 23, 4, 16, 11
@@ -137,8 +138,7 @@ def built(build, *, engines=None, kind="simple", **options):
     model.create_param("table", [WORDS, WIDTH], Initializer("UniformFill", min=-0.5, max=0.5))
     result = build(model)
     rows, _ = model.net.Reshape(result, ["rows", "rows_shape"], shape=[-1, WIDTH])
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, rows, "scores", WIDTH, 5), "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, brew.fc(model, rows, "scores", WIDTH, 5))])
     build_sgd(model, 0.1)
     model.net.Proto().type = kind
     workspace, rng = Workspace(threads=2, seed=3, engines=engines), np.random.default_rng(1)
@@ -155,7 +155,7 @@ def train(build, *, fill=False, runs=2, **options):
     net = workspace.net(model.net.Name())
     for _ in range(runs):
         net.run_by(lambda plan: (with_dead_memory_filled(plan) if fill else plan).run(), net.run_alone)
-    (plans,) = net._plans.values()
+    plans = net.plans
     return {name: workspace.fetch(name) for name in (*map(str, model.GetParams("")), "loss")}, plans[-1]
 
 

@@ -277,6 +277,6 @@ def test_pieces_of_rows(op, state, repeated, monkeypatch):
         np.float32([-0.1]),
     ]
     whole = run_plain(op.with_arity(5, 2), given)
-    monkeypatch.setattr(row_updates, "_PIECE", 6)
+    monkeypatch.setattr(row_updates, "PIECE", 6)
     for one, other in zip(whole, run_plain(op, given)):
         np.testing.assert_array_equal(one, other)

@@ -155,7 +155,7 @@ def compiling(folder):
         run_and_compare(workspace, "old")
         workspace.create_net(layer(workspace, "new", 301))
         run_and_compare(workspace, "new")
-        assert blas._limit.users == 0 and not blas._limit.before
+        assert blas.limit.users == 0 and not blas.limit.before
 
     with at_work(new_shape):
         for _ in range(FORKS):
@@ -226,7 +226,7 @@ def waiting_parts(folder):
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    while not workspace.fetch("never")._not_empty._waiters:
+    while not workspace.fetch("never").not_empty._waiters:
         time.sleep(0.01)
     in_child(child)
     workspace.net("waits").cancel()

@@ -213,11 +213,11 @@ def test_who_is_woken_in_vain_passes_it_on():
     for waiting, run in enumerate([cancelled, lambda: found.append(queue.read(HANG))]):
         threads.append(threading.Thread(target=run, daemon=True))
         threads[-1].start()
-        wait_until(lambda waiting=waiting: len(queue._not_empty._waiters) > waiting)
+        wait_until(lambda waiting=waiting: len(queue.not_empty._waiters) > waiting)
     with queue._lock:  # both happen before a reader can check
         workspace.net("net")._runs[0]._cancelled = True
         queue._records.append(["record"])
-        queue._not_empty.notify()
+        queue.not_empty.notify()
     join_all(*threads)
     assert found == [["record"]]
 
@@ -303,10 +303,10 @@ def tell(waits):
 try:
     if case == "net":
         workspace.create_net(waits("net", "q1"))
-        tell(lambda: workspace.fetch("q1")._not_empty._waiters)
+        tell(lambda: workspace.fetch("q1").not_empty._waiters)
         workspace.run_net("net")
     elif case == "plan":
-        tell(lambda: workspace.fetch("q1")._not_empty._waiters and workspace.fetch("q2")._not_empty._waiters)
+        tell(lambda: workspace.fetch("q1").not_empty._waiters and workspace.fetch("q2").not_empty._waiters)
         both = ExecutionStep(name="both", concurrent_substeps=True)
         both.substep.extend(ExecutionStep(name=n, network=[n]) for n in ("a", "b"))
         workspace.run_plan(PlanDef(network=[waits("a", "q1"), waits("b", "q2")], execution_step=[both]))
@@ -323,7 +323,7 @@ try:
         workspace.run_net("net", 10**9)
     elif case == "source":
         opened = Prefetch(workspace, iter(threading.Event().wait, 1), blobs=["x"])
-        tell(lambda: opened._changed._waiters)
+        tell(lambda: opened.changed._waiters)
         try:
             next(opened)
         finally:

@@ -13,8 +13,9 @@ from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
 from on_gpu import ON_GPU, gpus
-from parallel_models import OPTIMIZERS, mlp, no_input
+from parallel_models import OPTIMIZERS, no_input
 from switches import single
+from toy_models import mlp
 
 RNG = np.random.default_rng(3)
 VARYING = single("atomic_sums", "measured_choices")
@@ -89,7 +90,7 @@ def test_plans_of_cudnn(deterministic, monkeypatch):
         builder.graph.build_plan_at_index(0)
         return True
 
-    monkeypatch.setattr("netbuilder.engines.cudnn.compiled._build_fastest", build)
+    monkeypatch.setattr("netbuilder.engines.cudnn.compiled.build_fastest", build)
     monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
     shapes = {"x": (2, 8, 5, 5), "w": (8, 8, 3, 3), "dy": (2, 8, 3, 3)}
     feeds = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
@@ -123,7 +124,7 @@ def summed_over_gpus(deterministic):
 def test_nccl_which_chooses_the_order_in_which_it_adds_is_not_called(deterministic):
     with gpus(3):
         summed_over_gpus(deterministic)
-        assert bool(nccl._module().groups) != deterministic
+        assert bool(nccl.nccl_module().groups) != deterministic
 
 
 @pytest.mark.filterwarnings("ignore:.*GPU . computes it, not NCCL")

@@ -6,6 +6,7 @@ import pytest
 from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import BlobError, ShapeError
+from toy_models import softmax_loss
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -13,7 +14,7 @@ def test_what_a_failed_first_run_has_not_computed_has_no_value(threads):
     """Values from before the error stay, and so do parameters; zeros of new memory are no results."""
     model = ModelHelper("failing")
     scores = brew.fc(model, "data", "scores", 4, 3)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
+    loss = softmax_loss(model, scores)
     model.net.Scale(loss, "scaled", scale=2.0)
     model.AddGradientOperators([loss])
     build_sgd(model, 0.1)

@@ -50,7 +50,7 @@ def test_a_step_of_resnet50(monkeypatch):
 
     Its layers have an eighth of the usual channels, so parameters are updated by 1 launch in place of 18.
     """
-    monkeypatch.setattr(resnet, "_BASE_FILTERS", 8)
+    monkeypatch.setattr(resnet, "BASE_FILTERS", 8)
     with gpus(1) as machine, cudnn_double():
         workspace = Workspace(threads=1)
         options = ZooOptions(batch=BATCH, image_size=SIZE, classes=10, gpu=True, observable="outputs")

@@ -18,7 +18,7 @@ _clock = [0.0]
 def time_left(monkeypatch):
     """Let the process have all its time for measuring, by a clock that only what is measured moves on."""
     monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: _clock[0]))
-    monkeypatch.setattr(measuring._Spent, "seconds", 0.0)
+    monkeypatch.setattr(measuring.Spent, "seconds", 0.0)
 
 
 class Choice:
@@ -128,7 +128,7 @@ def chosen(tmp_path, monkeypatch):
         kernels = list(choice._kernels)
         return next((name for name in best if name in kernels), kernels[0])
 
-    monkeypatch.setattr(autotune._OpenFastest, "result", result)
+    monkeypatch.setattr(autotune.OpenFastest, "result", result)
     return best
 
 
@@ -149,12 +149,12 @@ def still_open(net):
 
 
 def names(net):
-    return [step.prepared.name for plans in net._plans.values() for plan in plans for step in plan.steps]
+    return [step.prepared.name for plan in net.plans for step in plan.steps]
 
 
 @needs_onednn
 def test_a_net_is_planned_again_when_its_choices_are_known(chosen, monkeypatch):
-    monkeypatch.setattr(measuring._Spent, "seconds", 2.0)
+    monkeypatch.setattr(measuring.Spent, "seconds", 2.0)
     workspace, net = training()
     net.run()
     want = {name: workspace.fetch(name) for name in ("y", "y_w_grad", "loss")}

@@ -13,6 +13,7 @@ from netbuilder.proto.arguments import make_op
 from netbuilder.runtime.execute.not_finite import NotFiniteError
 from switches import single
 from thread_ranks import on_ranks, thread_worlds
+from toy_models import scaled_loss, softmax_loss
 
 
 def planted():
@@ -110,8 +111,7 @@ def convnet(model, x="data"):
 def trained(**options):
     """Return a workspace with a created training step of a small convnet."""
     model = ModelHelper("convnet")
-    _, loss = model.net.SoftmaxWithLoss([convnet(model), "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, convnet(model))])
     build_sgd(model, 0.1, momentum=0.9)
     rng = np.random.default_rng(0)
     workspace = workspace_with(data=rng.standard_normal((4, 3, 6, 6), dtype=np.float32), label=np.int32([0, 1, 2, 1]))
@@ -251,8 +251,7 @@ def test_on_every_replica(net_type, steps):
     def forward(model, loss_scale):
         x = model.net.Log(brew.relu(model, "data", "relu"), "log")
         x = brew.fc(model, model.net.Exp(x, "exp"), "fc", 3, 2)
-        _, loss = model.net.SoftmaxWithLoss([x, "label"], ["softmax", "loss"])
-        return [model.net.Scale(loss, "scaled", scale=loss_scale)]
+        return scaled_loss(model, x, loss_scale)
 
     model = ModelHelper("replicas")
     Parallelize_CPU(
@@ -302,7 +301,7 @@ def test_in_the_wrapper(devices):
         return brew.fc(model, model.net.Log(brew.relu(model, x, "relu"), "log"), "fc", 3, 2)
 
     def loss(model, scores, label):
-        return model.net.SoftmaxWithLoss([scores, label], ["softmax", "loss"])[1]
+        return softmax_loss(model, scores, label)
 
     net = DataParallel(
         scores, devices, loss=loss, optimizer=lambda m: build_sgd(m, 0.1), cpu_device=True, find_nan=True

@@ -164,7 +164,7 @@ class TestErrors:
         seen = []
 
         def works(inputs, outputs):
-            wait_until(lambda: lock_of_this_thread()._waiters)
+            wait_until(lambda: lock_of_this_thread().waiters)
             seen.append(1)
 
         read = make_op("DequeueBlobs", ["queue"], ["y"], timeout_secs=0.02)
@@ -329,7 +329,7 @@ class TestEnds:
 
         def cancel():
             for name in ("other", "queue"):
-                wait_until(lambda name=name: workspace.fetch(name)._not_empty._waiters)
+                wait_until(lambda name=name: workspace.fetch(name).not_empty._waiters)
             workspace.net("net").cancel(OSError("the disk is gone"))
             over.set()
 
@@ -377,7 +377,7 @@ for name in "ab":
 workspace.create_net(net)
 
 def look():
-    while not all(workspace.fetch(name)._not_empty._waiters for name in "ab"):
+    while not all(workspace.fetch(name).not_empty._waiters for name in "ab"):
         time.sleep(0.01)
     print("ready", flush=True)
 
@@ -411,7 +411,7 @@ class TestFairLock:
         threads = [threading.Thread(target=request, args=(number,)) for number in range(4)]
         for number, thread in enumerate(threads):
             thread.start()
-            wait_until(lambda number=number: len(lock._waiters) > number)
+            wait_until(lambda number=number: len(lock.waiters) > number)
         assert lock.held_here()
         lock.yield_to_waiters()
         assert got[0] == 0

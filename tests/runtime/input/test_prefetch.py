@@ -369,7 +369,7 @@ def test_closing_from_another_thread_ends_a_loop_that_waits():
     seen = []
     loop = threading.Thread(target=lambda: seen.extend(input), daemon=True)
     loop.start()
-    wait_until(lambda: input._changed._waiters)
+    wait_until(lambda: input.changed._waiters)
     closing = threading.Thread(target=input.close, daemon=True)
     closing.start()
     join_all(loop)
@@ -421,7 +421,7 @@ def test_waiting_is_counted_and_warned_of_once(caplog, monkeypatch):
 
     def slow():
         for k in range(8):
-            wait_until(lambda: input._changed._waiters)  # the loop waits
+            wait_until(lambda: input.changed._waiters)  # the loop waits
             clock[0] += 1
             yield {"x": np.full(4, k, F32)}
 
@@ -440,7 +440,7 @@ def test_a_fast_source_is_idle():
     with Prefetch(Workspace(), counting(6), blobs=["x"], depth=2) as input:
         for number, _ in enumerate(input):
             if number < 4:  # then the source is at its end
-                wait_until(lambda: input._changed._waiters)  # its thread waits, since the queue is full
+                wait_until(lambda: input.changed._waiters)  # its thread waits, since the queue is full
                 time.sleep(0.01)
     state = input.state()
     assert state.idle > 0.03

@@ -47,8 +47,8 @@ def golden_workspace(name, threads=1, **options):
 
 def steps_of(workspace, name):
     """The plan of a net that has run, and its steps with their calls."""
-    plan = workspace.net(name)._single
-    return zip(plan.steps, plan._calls)
+    plan = workspace.net(name).plans[-1]
+    return zip(plan.steps, plan.step_calls)
 
 
 def plain(value):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from netbuilder import ModelHelper, Workspace, brew, parallel
-from netbuilder.engines.rows import order_in_row
+from netbuilder.engines.buffer_rows import order_in_row
 from netbuilder.graph.net_names import reset_names
 from netbuilder.ops.collectives.allreduce_bucket import AllreduceBucket
 from netbuilder.optimizers import reset_optimizer_instance_count
@@ -14,6 +14,7 @@ from netbuilder.runtime.plan.values import StepKind
 from parallel_models import OPTIMIZERS, no_input
 from switches import single
 from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import scaled_loss
 
 WITHOUT = single("buckets_in_place")
 
@@ -48,8 +49,7 @@ def forward(model, loss_scale):
     x = brew.relu(model, brew.spatial_bn(model, x, "bn", 20, is_test=False), "relu2")
     x = brew.relu(model, brew.conv(model, x, "conv2", 20, 32, kernel=3, pad=1), "relu3")
     x = brew.fc(model, brew.average_pool(model, x, "pooled", kernel=8), "fc1", 32, 300)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, x, "fc2", 300, 4), "label"], ["softmax", "loss"])
-    return [model.Scale(loss, scale=loss_scale)]
+    return scaled_loss(model, brew.fc(model, x, "fc2", 300, 4), loss_scale)
 
 
 def trained(
@@ -92,7 +92,7 @@ def trained(
             parallel.RunNet(model, workspace=workspace)
             found.append({name: workspace.fetch(name) for name in names})
         nets = [workspace.net(name) for name in workspace.nets() if name.startswith(model.net.Name())]
-        return found, stored([plan for net in nets for plans in net._plans.values() for plan in plans])
+        return found, stored([plan for net in nets for plan in net.plans])
 
     results = on_ranks(size, run, timeout=60)
     for each in results:

@@ -43,7 +43,7 @@ def check(workspace):
 
 def reorders(workspace):
     net = workspace.net("net")
-    return [step.inputs[0].name for step in net._plans[0][-1].steps if step.what == "reorder"]
+    return [step.inputs[0].name for step in net.plans[-1].steps if step.what == "reorder"]
 
 
 def test_weights_are_put_in_order_once(workspace):
@@ -162,7 +162,7 @@ def test_parameters_of_a_gpu_cross_once(one_gpu):
         for _ in range(2):
             workspace.run_net("gpu")
             np.testing.assert_allclose(workspace.fetch("y"), np.maximum(factor * x @ w.T + b, 0), rtol=1e-4, atol=1e-5)
-    (plan,) = workspace.net("gpu")._plans[0]
+    (plan,) = workspace.net("gpu").plans
     assert [value.name for step in plan.steps if step.what == "transfer" for value in step.inputs] == ["x"]
 
 
@@ -185,7 +185,7 @@ def test_constant_weights_of_an_fc(rows, op_type, relu):
             want = factor * x.astype(np.float64) @ w.T + b
             np.testing.assert_allclose(workspace.fetch("y"), np.maximum(want, 0) if relu else want, atol=1e-4)
     if onednn.available():
-        (plan,) = workspace.net("fc")._plans[0]
+        (plan,) = workspace.net("fc").plans
         assert [value.name for step in plan.steps if step.what == "reorder" for value in step.inputs] == []
         if has_instructions("avx512"):
             assert [value.name for step in plan.steps for value in step.inputs if value.spec.layout] == ["w"]

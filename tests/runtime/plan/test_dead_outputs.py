@@ -9,6 +9,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.runtime import Workspace
 from switches import single
+from toy_models import softmax_loss
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 
@@ -29,8 +30,7 @@ def training(first, order="NCHW", name="m"):
         blob = brew.lrn(model, blob, "n", size=5, alpha=0.1, beta=0.75, bias=2.0)
     size = 3 * 64 if first == "FC" else 16 * 64
     scores = brew.fc(model, blob, "f", size, 5)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, scores)])
     build_sgd(model, 0.1, momentum=0.9)
     return model
 
@@ -124,7 +124,7 @@ def test_not_computed_where_it_is_not_observable():
     model = training("LRN")
     workspace = created(model, observable=["loss"])
     workspace.run_net(model.net)
-    (plan,) = workspace.net(model.net.Name())._plans[0]
+    (plan,) = workspace.net(model.net.Name()).plans
     gradient = next(step for step in plan.steps if step.node.first.op_def.type == "ConvGradient")
     assert gradient.outputs[-1] is None and "backward_data" not in gradient.prepared.name
     whole = created(model, without=single("unread_outputs"))

@@ -64,7 +64,7 @@ def test_they_run_as_deep_as_files_hold_them(workspace, tmp_path):
 def test_deeper_ones_are_refused_with_their_depth(workspace, monkeypatch):
     with pytest.raises(NetError, match="net 'level_1000': its nets .* are nested 1,001 deep, more than the 1,000"):
         workspace.create_net(nested(1001))
-    monkeypatch.setattr("netbuilder.proto.depth._FRAMES", 1500)
+    monkeypatch.setattr("netbuilder.proto.depth.FRAMES", 1500)
     net = nested(300)
     with pytest.raises(GradientError, match=r"^net 'level_299\w*': its subgraphs .* are nested 300 deep, too deep"):
         net.AddGradientOperators([net.SumElements("y", "loss")])

@@ -8,6 +8,7 @@ from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import NetDef
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
+from toy_models import softmax_loss
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 
@@ -70,7 +71,7 @@ def run(net, **options):
     workspace.create_net(net, **options)
     for _ in range(2):
         workspace.run_net("net")
-    (plan,) = workspace.net("net")._plans[0]
+    (plan,) = workspace.net("net").plans
     steps = ["+".join(part.op_def.type for part in step.node.parts) for step in plan.steps if not step.moves]
     return steps, {name: workspace.fetch(name) for name in net.external_output}
 
@@ -195,8 +196,7 @@ def test_a_gradient_left_to_a_fetch_is_computed_before_what_it_reads_is_fed():
     brew.conv(model, "data", "c", 3, 8, kernel=3, pad=1)
     brew.relu(model, brew.spatial_bn(model, "c", "bn", 8), "bn")
     brew.fc(model, "bn", "scores", 8 * 6 * 6, 4)
-    _, loss = model.net.SoftmaxWithLoss(["scores", "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, "scores")])
     workspace = Workspace()
     workspace.run_net_once(model.param_init_net)
     workspace.feed("data", np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32))

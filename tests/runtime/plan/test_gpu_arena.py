@@ -11,7 +11,7 @@ from cudnn_double import cudnn_double
 from emulated_gpu.machine import HOST
 from gpu_engine import Padded, PaddedEngine, installed
 from netbuilder.engines import layouts
-from netbuilder.engines.cuda.layout import image_spec
+from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.cudnn import library
 from netbuilder.engines.gpu import gpu, to_host
 from netbuilder.engines.layouts import convert
@@ -94,7 +94,7 @@ def counted(machine, run):
 
 
 def plan_of(workspace, name="net"):
-    (plan,) = workspace.net(name)._plans[0]
+    (plan,) = workspace.net(name).plans
     return plan
 
 
@@ -215,7 +215,7 @@ def test_plans_share_the_arena_and_a_larger_one_replaces_it():
 
 
 def images_of_plans(workspace, name):
-    return [plan._inputs[0][1].shape[0] for plan in workspace.net(name)._plans[0]]
+    return [plan._inputs[0][1].shape[0] for plan in workspace.net(name).plans]
 
 
 class User:
@@ -411,7 +411,7 @@ def test_values_beyond_the_memory_of_a_gpu():
     (("CUDNN",), r" \(engine CUDNN could, but pip install cudnn\)"),
 ])  # fmt: skip
 def test_a_precision_that_gpus_cannot_have_is_a_warning(monkeypatch, engines, reason):
-    monkeypatch.setattr(library, "_found", lambda: (None, "pip install cudnn"))
+    monkeypatch.setattr(library, "found_library", lambda: (None, "pip install cudnn"))
     with gpus(1):
         workspace = fed(engines=engines)
         said = "net 'net': activations on GPUs are stored as float32, not bfloat16.*"

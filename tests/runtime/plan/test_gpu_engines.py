@@ -26,7 +26,7 @@ def run(ops, feeds, engines, device=GPU, **options):
         workspace.feed(name, value, device)
     workspace.create_net(net, **options)
     workspace.run_net("net", 3)
-    (plan,) = workspace.net("net")._plans[0]
+    (plan,) = workspace.net("net").plans
     return workspace, sum(not step.moves for step in plan.steps)
 
 

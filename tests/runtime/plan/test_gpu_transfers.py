@@ -211,7 +211,7 @@ def test_copies_between_gpus_begin_when_their_value_is_there(executor):
     ops += [on(0, "Relu", ["a"], ["r"]), on(0, "Sum", ["r", "g"], ["y"])]
     with gpus(2):
         workspace = handing_over(executor, ops)
-        steps = [(s.node.first.op_def.type, s.what, s.lane) for s in workspace.net("net")._single.steps]
+        steps = [(s.node.first.op_def.type, s.what, s.lane) for s in workspace.net("net").plans[-1].steps]
         first, second = (1, 0) if executor == "dag" else (0, 0)  # the lane of GPU 0, that of GPU 1
         assert [step for step in steps if step[1] in ("transfer", "wait")] == [
             ("Sum", "transfer", second), ("Sum", "wait", first)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not find_engine("ONEDNN").available(), reason="n
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    monkeypatch.setattr(kernel_choice, "_said", set())
+    monkeypatch.setattr(kernel_choice, "said", set())
 
 
 def run(dtype, *, engine="ONEDNN", outputs=("y",), **options):

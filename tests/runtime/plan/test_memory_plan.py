@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost import cpu_seconds
-from netbuilder.engines.rows import as_row
+from netbuilder.engines.buffer_rows import as_row
 from netbuilder.graph import lifetimes
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
@@ -204,7 +204,7 @@ def test_planning_is_fast_and_grows_linearly():
 
     def seconds(devices):
         values, steps = residual_chain(600 * devices, devices)
-        lifetimes._pack.cache_clear()
+        lifetimes.pack.cache_clear()
         return cpu_seconds(lambda: assign(values, steps))
 
     one, few, many = (min(seconds(devices) for _ in range(3)) for devices in (1, 2, 8))

@@ -330,7 +330,7 @@ def test_a_model_in_test_mode_makes_the_same_scores_from_less_memory():
 
 
 def _bytes(net):
-    (plan,) = net._plans[0]
+    (plan,) = net.plans
     buffers = {v.buffer.ctypes.data: v.buffer.nbytes for s in plan.steps for v in s.outputs if v is not None}
     return sum(buffers.values())
 

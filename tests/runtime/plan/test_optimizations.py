@@ -58,7 +58,7 @@ def created(net, feeds, *, of_workspace=(), **given):
 
 
 def steps_of(workspace):
-    return workspace.net("net")._plans[0][-1].steps
+    return workspace.net("net").plans[-1].steps
 
 
 def kinds_of(workspace):
@@ -303,9 +303,9 @@ def test_known_extents_keep_a_net_in_one_plan():
         make_op("Concat", ["x", "x"], ["c", "extents"], axis=0), make_op("Split", ["c", "extents"], ["y", "z"])
     )
     net.op[1].arg.add(name="axis", i=0)
-    assert created(net, X).net("net")._single is not None
+    assert created(net, X).net("net").single_plan is not None
     cut = created(net, X, without=single("known_extents"))
-    assert cut.net("net")._single is None
+    assert cut.net("net").single_plan is None
     assert np.array_equal(cut.fetch("z"), X["x"])
 
 
@@ -329,7 +329,7 @@ def test_threads_by_work(lanes, kind):
             net.op.append(make_op("Softmax", ["x"], [f"y{k}"], device_option=make_device_option(0, k)))
         workspace.create_net(net, without=without)
         workspace.run_net("net")
-        (plan,) = workspace.net("net")._plans[0]
+        (plan,) = workspace.net("net").plans
         assert plan.options.threads == threads
         np.testing.assert_allclose(workspace.fetch("y0"), np.full((rows, 64), 1 / 64), rtol=1e-5)
 
@@ -341,7 +341,7 @@ def test_kept_plans():
             workspace.feed("x", -np.ones(count, np.float32))
             workspace.run_net("net")
             assert np.array_equal(workspace.fetch("y"), np.zeros(count))
-        assert len(workspace.net("net")._plans[0]) == kept
+        assert len(workspace.net("net").plans) == kept
 
 
 @needs_onednn

@@ -111,7 +111,7 @@ def test_engines_and_fusion_agree_with_plain_kernels():
 def test_a_second_compilation_makes_what_the_layouts_of_parameters_change(monkeypatch):
     """The others are the kernels from before; what is replaced is freed."""
     inferred, asked, compiled, kept = [], [], [], []
-    infer, choose, again = executable.infer_segment, compiler.choose_kernel, executable.compile_again
+    infer, choose, again = executable.infer_range, compiler.choose_kernel, executable.compile_again
 
     def inferring(*args):
         inferred.append(args[1])
@@ -134,7 +134,7 @@ def test_a_second_compilation_makes_what_the_layouts_of_parameters_change(monkey
 
     asked.append(set())
     monkeypatch.setenv(autotune.SWITCH_VARIABLE, "0")
-    monkeypatch.setattr(executable, "infer_segment", inferring)
+    monkeypatch.setattr(executable, "infer_range", inferring)
     monkeypatch.setattr(compiler, "choose_kernel", choosing)
     monkeypatch.setattr(executable, "compile_again", compiling)
     train(2)
@@ -154,7 +154,7 @@ def test_kernels_used_again_give_what_new_ones_give(monkeypatch, observable):
     names = {y for op in net.op for y in op.output} if observable == "all" else parameters
     for name in sorted(names):
         np.testing.assert_array_equal(used.fetch(name), new.fetch(name), err_msg=name)
-    kernels = [[step.prepared.name for step in ws.net("net")._single.steps] for ws in (used, new)]
+    kernels = [[step.prepared.name for step in ws.net("net").plans[-1].steps] for ws in (used, new)]
     assert kernels[0] == kernels[1]
 
 
@@ -168,11 +168,11 @@ def test_shapes_that_alternate_give_what_each_alone_gives():
 @pytest.mark.parametrize("engines", ENGINES)
 def test_shapes_seen_before_are_not_compiled_again(engines):
     ws, _, _ = train(4, sizes=(4, 7), engines=engines)
-    made = [id(p) for p in ws.net("net")._plans[0]]
+    made = [id(p) for p in ws.net("net").plans]
     for step in range(4):
         feed_all(ws, batch((4, 7)[step % 2], step))
         ws.run_net("net")
-    assert [id(p) for p in ws.net("net")._plans[0]] == made
+    assert [id(p) for p in ws.net("net").plans] == made
     assert len(made) == 2
 
 
@@ -252,12 +252,12 @@ def test_two_training_nets_over_the_same_parameters_do_not_fight():
         feed_all(ws, batch(4, step))
         ws.run_net("net")
         ws.run_net("other")
-    plans = [id(p) for p in ws.net("net")._plans[0] + ws.net("other")._plans[0]]
+    plans = [id(p) for p in ws.net("net").plans + ws.net("other").plans]
     for step in range(3):
         feed_all(ws, batch(4, step))
         ws.run_net("net")
         ws.run_net("other")
-    assert plans == [id(p) for p in ws.net("net")._plans[0] + ws.net("other")._plans[0]]
+    assert plans == [id(p) for p in ws.net("net").plans + ws.net("other").plans]
 
 
 @pytest.mark.parametrize("engines", ENGINES)
@@ -353,7 +353,7 @@ def test_shapes_that_an_operator_knows_beforehand_do_not_cut_the_plan(engines):
         ws.run_net("net")
         np.testing.assert_array_equal(ws.fetch("p"), np.maximum(a, 0))
         np.testing.assert_array_equal(ws.fetch("q"), np.maximum(b, 0))
-        assert ws.net("net")._single is not None, "the net was cut into several plans"
+        assert ws.net("net").single_plan is not None, "the net was cut into several plans"
 
 
 @pytest.mark.parametrize("engines", ENGINES)
@@ -379,7 +379,7 @@ def test_what_kernels_keep_for_gradients_is_in_the_arena():
     workspace.feed("x", x)
     workspace.create_net(net, observable="outputs")
     workspace.run_net(net)
-    (plan,) = workspace.net("kept")._plans[0]
+    (plan,) = workspace.net("kept").plans
     forward, backward = (next(i for i, step in enumerate(plan.steps) if step.node.first.op.type == kind)
                          for kind in ("MaxPool", "MaxPoolGradient"))  # fmt: skip
     (kept,) = [each for each in plan.memory.placed if each.what.startswith("kept by")]

@@ -16,6 +16,7 @@ from netbuilder.runtime.plan import recompute
 from netbuilder.runtime.plan.values import StepKind
 from netbuilder.runtime.profile.memory import planned_memory
 from switches import single
+from toy_models import softmax_loss
 
 ROWS = 512
 
@@ -69,8 +70,7 @@ def transposed(model):
 def train(build, *, engines=None, optimizer=build_sgd, steps=3, threads=1, **options):
     model = ModelHelper("trained")
     scores = brew.fc(model, build(model), "scores", 32, 5)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, scores)])
     optimizer(model, 0.01)
     workspace, rng = Workspace(threads=threads, seed=3, engines=engines), np.random.default_rng(1)
     workspace.feed("data", rng.normal(size=(ROWS, 32)).astype(np.float32))
@@ -82,7 +82,7 @@ def train(build, *, engines=None, optimizer=build_sgd, steps=3, threads=1, **opt
 
 
 def plan_of(net):
-    (plans,) = net._plans.values()
+    plans = net.plans
     return plans[-1]
 
 
@@ -252,7 +252,7 @@ def test_measured_times_decide_where_they_are_known(slow, monkeypatch):
         x = model.net.Tanh(brew.fc(model, model.net.Mul(sides, "product"), "up", 32, 64), "wide")
         return brew.fc(model, x, "down", 64, 32)
 
-    plain = recompute._Search.__init__
+    plain = recompute.Search.__init__
 
     def with_times(self, steps, *rest):
         for step in steps:
@@ -261,7 +261,7 @@ def test_measured_times_decide_where_they_are_known(slow, monkeypatch):
                     step.prepared = replace(step.prepared).extend(MeasuredTime(1e-2 if number == slow else 1e-4))
         plain(self, steps, *rest)
 
-    monkeypatch.setattr(recompute._Search, "__init__", with_times)
+    monkeypatch.setattr(recompute.Search, "__init__", with_times)
     _, workspace, net = train(build)
     whole = planned_memory(workspace, net.name).total
     _, _, net = train(build, memory_budget=whole - 4096)

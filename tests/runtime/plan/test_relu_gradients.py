@@ -9,6 +9,7 @@ from netbuilder.engines import onednn
 from netbuilder.model import ModelHelper, brew
 from netbuilder.runtime import Workspace
 from switches import single
+from toy_models import softmax_loss
 
 RNG = np.random.default_rng(0)
 WITHOUT = single("early_relu_gradients")
@@ -61,8 +62,7 @@ def model_of(build):
     model = ModelHelper("net", arg_scope={"order": "NCHW"})
     y = brew.conv(model, build(model), "last", 32, 4, kernel=3, pad=1)
     y = brew.average_pool(model, y, "mean", global_pooling=1, kernel=1)
-    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, y, "scores", 4, 5), "label"], ["softmax", "loss"])
-    gradients = model.AddGradientOperators([loss])
+    gradients = model.AddGradientOperators([softmax_loss(model, brew.fc(model, y, "scores", 4, 5))])
     return model, [str(gradients[str(p)]) for p in model.params]
 
 
@@ -77,7 +77,7 @@ def run(build, *blobs, **options):
     options["without"] = [*options.get("without", ()), *single("elementwise_chains")]
     net = workspace.create_net(model.net, **options)
     workspace.run_net(net, 2)
-    (plan,) = workspace.net(net)._plans[0]
+    (plan,) = workspace.net(net).plans
     steps = [step for step in plan.steps if not step.moves]
     return steps, {name: workspace.fetch(name) for name in (*gradients, *blobs)}
 

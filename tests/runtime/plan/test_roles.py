@@ -1,13 +1,13 @@
 """Roles: which operators exchange values between devices, when an exchange starts, and in which lane."""
 
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from netbuilder import Workspace
 from netbuilder.ops.core import registry
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import NetDef
@@ -50,7 +50,7 @@ def created(net, threads=2, extent=EXTENT, **options):
 
 
 def steps(workspace):
-    return workspace.net("net")._single.steps
+    return workspace.net("net").plans[-1].steps
 
 
 def written(workspace):
@@ -155,7 +155,7 @@ def test_the_rest_of_the_backward_pass_runs_while_a_gradient_is_reduced(monkeypa
     """An operator of the backward pass waits until the gradient made before it is reduced on all devices."""
     reduced = threading.Event()
 
-    @operator_class(frozen=True)
+    @dataclass(frozen=True)
     class AwaitsReduction(Operator):
         signature = "X -> Y"
 
@@ -166,7 +166,7 @@ def test_the_rest_of_the_backward_pass_runs_while_a_gradient_is_reduced(monkeypa
         assert reduced.wait(HANG), "the reduction waits for the end of the backward pass"
         return (x,)
 
-    @operator_class(frozen=True)
+    @dataclass(frozen=True)
     class SaysReduced(Operator):
         signature = "X -> Y"
 

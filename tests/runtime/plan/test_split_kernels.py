@@ -1,12 +1,13 @@
 """Kernels in two halves: the second half waits as late as possible, also after errors."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from netbuilder import Workspace
 from netbuilder.ops.core import registry
 from netbuilder.ops.core.contexts import Prepared
-from netbuilder.ops.core.declaration import operator_class
 from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import NetDef, OperatorError
@@ -23,7 +24,7 @@ def toy(monkeypatch):
     """An operator that doubles a value between its halves, another that notes when it runs; return the notes."""
     notes = []
 
-    @operator_class(frozen=True)
+    @dataclass(frozen=True)
     class Begins(Operator):
         signature = "X -> Y"
         inplace = ((0, 0),)
@@ -32,7 +33,7 @@ def toy(monkeypatch):
         def infer(self, x):
             return (x,)
 
-    @operator_class(frozen=True)
+    @dataclass(frozen=True)
     class Notes(Operator):
         signature = "X -> Y"
         inplace = ((0, 0),)
@@ -218,7 +219,7 @@ def test_a_profile_shows_both_halves(toy):
     assert [(call.name, call.operators, call.nbytes) for call in found.calls if call.category != "copy"] == [
         ("Begins a", ("Begins a",), 24), ("Notes b", ("Notes b",), 24), ("wait a", (), 0)
     ]  # fmt: skip
-    wait = workspace.net("net")._single.steps[-1]
+    wait = workspace.net("net").plans[-1].steps[-1]
     assert describe_step(wait, count=1, seconds=0.0, spans=()).reason.startswith("waits for Begins")
 
 

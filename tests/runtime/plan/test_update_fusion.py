@@ -32,7 +32,7 @@ def make_model(build, decayed, **options):
 
 
 def steps_of(workspace, name="net"):
-    (plan,) = workspace.net(name)._plans[0]
+    (plan,) = workspace.net(name).plans
     return [[part.op_def.type for part in step.node.parts] for step in plan.steps if not step.moves]
 
 
@@ -113,7 +113,7 @@ def test_what_is_not_observable_is_not_written(optimizer):
     hidden, got = trained(model, fetch_at=(3,), observable="outputs")
     _, want = trained(model, fetch_at=(3,), without=single("joined_updates"), observable="outputs")
     same(got, want)
-    (plan,) = hidden.net(model.net.Name())._plans[0]
+    (plan,) = hidden.net(model.net.Name()).plans
     (joined,) = [
         step for step in plan.steps if len(step.node.parts) > 3 and "WeightedSum" in step.node.parts[0].op.type
     ]
@@ -373,7 +373,7 @@ def test_several_plans_update_the_same_parameters():
 
     workspace, rows = train_deep(model, between=between)
     same(rows, train_deep(model, between=between, without=single("joined_updates"))[1])
-    assert len(workspace.net(model.net)._plans[0]) == 2
+    assert len(workspace.net(model.net).plans) == 2
 
 
 def test_nets_that_write_parameters_are_planned_again_once():
@@ -389,7 +389,7 @@ def test_nets_that_write_parameters_are_planned_again_once():
         if step == 0:
             workspace.create_net(writer)
         workspace.run_net(writer)
-        between.plans.append((workspace.net(writer)._plans[0][-1], workspace.net(model.net)._plans[0][-1]))
+        between.plans.append((workspace.net(writer).plans[-1], workspace.net(model.net).plans[-1]))
 
     def early(workspace):
         """Plan the writing net before the parameters are moved."""
@@ -412,7 +412,7 @@ def test_nets_that_write_parameters_are_planned_again_once():
     for _ in range(3):
         workspace.run_net(model.net)
         workspace.run_net(writer)
-        plans.append((workspace.net(writer)._plans[0][-1], workspace.net(model.net)._plans[0][-1]))
+        plans.append((workspace.net(writer).plans[-1], workspace.net(model.net).plans[-1]))
         for name in DEEP_WEIGHTS:
             np.testing.assert_array_equal(workspace.fetch(name), workspace.fetch("half_" + name) * 2)
     assert len(set(plans)) == 1
@@ -469,7 +469,7 @@ def train_early(model, **options):
     for _ in range(4):
         workspace.run_net(model.net)
         found.append({name: workspace.fetch(name) for name in observable(workspace) if not name.endswith("_grad")})
-    (plan,) = workspace.net(model.net)._plans[0]
+    (plan,) = workspace.net(model.net).plans
     return found, plan
 
 
@@ -480,7 +480,7 @@ def written(plan):
 @pytest.fixture
 def every_layer(monkeypatch):
     """Update after each layer, small as it is."""
-    monkeypatch.setattr(update_fusion, "_EARLY_BYTES", 1)
+    monkeypatch.setattr(update_fusion, "EARLY_BYTES", 1)
 
 
 @pytest.mark.one_in(8)

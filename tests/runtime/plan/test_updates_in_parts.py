@@ -78,7 +78,7 @@ def train(model, *, threads=2, fill=False, **options):
                 if isinstance(value, np.ndarray) and not name.endswith("_grad")
             }
         )
-    (plan,) = workspace.net(model.net)._plans[0]
+    (plan,) = workspace.net(model.net).plans
     return found, plan
 
 

@@ -11,6 +11,7 @@ from netbuilder.optimizers import build_sgd
 from netbuilder.proto import BlobError, NetError
 from netbuilder.runtime.profile.arena_map import arena_map
 from netbuilder.runtime.profile.memory import bytes_text, held_outside, planned_memory
+from toy_models import softmax_loss
 
 SIZE = 4 * 50 * 60  # bytes of an activation
 
@@ -29,8 +30,7 @@ def chain(length=6, **options):
 def training():
     model = ModelHelper("train")
     scores = brew.fc(model, brew.relu(model, brew.fc(model, "data", "a", 20, 300), "b"), "scores", 300, 4)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, scores)])
     build_sgd(model, 0.1, momentum=0.9)
     workspace = Workspace(threads=1)
     workspace.feed("data", np.ones((8, 20), np.float32))
@@ -58,7 +58,7 @@ def test_the_next_run_uses_the_plan():
     net = workspace.net(name)
     [plan] = net.plan_ahead()
     workspace.run_net(name)
-    assert net.plan_ahead() == [plan] and net._single is plan
+    assert net.plan_ahead() == [plan] and net.plans == [plan]
     assert net.clock.iteration == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 import emulated_gpu
 from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.engines import onednn
-from netbuilder.engines.onednn.precision import why_bfloat16_is_slow
+from netbuilder.engines.onednn.bfloat16 import why_bfloat16_is_slow
 from netbuilder.graph import Net
 from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.proto import NetDef, NetError, OperatorError
@@ -20,6 +20,7 @@ from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import Limits, measure_gpu_limits, measure_limits
 from netbuilder.runtime.profile.table import profile_table
 from netbuilder.runtime.profile.trace import chrome_trace
+from toy_models import softmax_loss
 
 LIMITS = {"CPU": Limits(1e12, "a guess", 1e11, 1)}  # a machine that no test runs on: every step is slower
 with_onednn = pytest.mark.skipif(not onednn.available(), reason=f"oneDNN: {onednn.why_unavailable()}")
@@ -53,8 +54,7 @@ def block(**options):
     x = brew.relu(model, brew.spatial_bn(model, x, "bn", 16), "bn")
     x = brew.conv(model, x, "conv2", 16, 24, kernel=3, stride=2)
     scores = brew.fc(model, brew.average_pool(model, x, "mean", global_pooling=True), "scores", 24, 5)
-    _, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    model.AddGradientOperators([loss])
+    model.AddGradientOperators([softmax_loss(model, scores)])
     build_sgd(model, 0.1, momentum=0.9)
     workspace = Workspace(threads=1, **options)
     workspace.feed("data", floats(4, 16, 12, 12))
@@ -121,7 +121,7 @@ def test_every_operator_is_in_one_call_and_seconds_add_up(options):
     names = [name for call in found.calls if call.category != "copy" for name in call.operators]
     assert sorted(names) == sorted(f"{op.type} {op.output[0]}" for op in model.net.Proto().op)
     assert all(call.count == 1 and len(call.spans) == 4 for call in found.calls)
-    assert len(found.runs) == 4 and 2 <= len(found.kept) <= 4
+    assert len(found.runs) == 4 and 2 <= len(found.counted) <= 4
     kinds = {kind.kind: kind.calls for kind in found.kinds()}
     assert kinds["ConvGradient"] == 2
     joined = "engines" not in options and "without" not in options and onednn.available()
@@ -148,9 +148,9 @@ def test_reading_the_net_does_not_change_its_runs():
     name = model.net.Name()
     workspace.run_net(name)
     net = workspace.net(name)
-    plan, calls = net._single, list(net._single._calls)
+    (plan,), calls = net.plans, list(net.plans[0].step_calls)
     profile(workspace, name, runs=3, warmup=1, limits=LIMITS)
-    assert net._single is plan and all(a is b for a, b in zip(plan._calls, calls, strict=True))
+    assert net.plans == [plan] and all(a is b for a, b in zip(plan.step_calls, calls, strict=True))
     other, _ = block()
     other.run_net(other.nets()[0], 1 + 1 + 1 + 2 * 3)
     for blob in ("conv_w", "conv_w_grad", "conv2_w", "conv2_w_momentum", "bn_rm", "scores_b", "loss"):
@@ -209,7 +209,7 @@ def test_copies_that_the_plan_puts_in_have_a_reason():
 def test_a_result_that_is_copied_into_place_says_so():
     workspace = created(make_op("Relu", ["x"], ["x"]), feeds={"x": floats(4)}, engines=())
     workspace.run_net("net")
-    step = workspace.net("net")._single.steps[0]
+    step = workspace.net("net").plans[-1].steps[0]
     times = {"count": 1, "seconds": 1.0, "spans": ()}
     assert describe_step(step, **times).reason == ""
     step.prepared.inplace = ()  # as a kernel has it that may not overwrite its input
@@ -476,8 +476,8 @@ def test_gpus_are_waited_for_and_have_limits_of_their_own(two_gpus):
 @pytest.mark.gpu
 def test_a_gpu_is_measured(monkeypatch):
     if emulated_gpu.active():
-        monkeypatch.setattr(roofline, "_GPU_SIDE", 64)
-        monkeypatch.setattr(roofline, "_GPU_COPIED", 1 << 20)
+        monkeypatch.setattr(roofline, "GPU_SIDE", 64)
+        monkeypatch.setattr(roofline, "GPU_COPIED", 1 << 20)
     found = measure_gpu_limits(0)
     least_rate, least_bandwidth = (0, 0) if emulated_gpu.active() else (1e11, 1e10)
     assert found.matrix_rate > least_rate and found.copy_bandwidth > least_bandwidth and found.threads == 0

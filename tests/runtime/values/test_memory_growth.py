@@ -68,8 +68,7 @@ def test_a_deleted_net_gives_its_memory_back_at_once(uncollected, kind):
         assert workspace.arena.nbytes
         buffers = [
             weakref.ref(memory_of(value.buffer))
-            for found in workspace.net(name)._plans.values()
-            for plan in found
+            for plan in workspace.net(name).plans
             for step in plan.steps
             for value in step.outputs
             if value is not None and memory_of(value.buffer) is not kept and memory_of(value.buffer) is not shared
@@ -134,30 +133,30 @@ def test_a_workspace_that_nobody_refers_to_is_freed_at_once(uncollected):
 def test_primitives_are_bounded_and_those_that_no_plan_uses_go_at_a_reset(monkeypatch):
     from netbuilder.engines.onednn import primitive
 
-    monkeypatch.setattr(primitive, "_CACHE_BYTES", 20 * primitive._PRIMITIVE_BYTES)
-    kept = primitive._primitives
+    monkeypatch.setattr(primitive, "CACHE_BYTES", 20 * primitive.PRIMITIVE_BYTES)
+    kept = primitive.primitives
     primitive.release_primitives()
     gc.collect()
-    before = set(kept._used)  # of what other tests keep
+    before = set(kept.used)  # of what other tests keep
     workspace, other = workspace_with(), workspace_with(9)
     workspace.create_net(layers())
     other.create_net(layers())
     other.run_net("net")
     primitive.release_primitives()  # those that were compared with the ones in use
     gc.collect()
-    used = set(kept._used) - before
+    used = set(kept.used) - before
     assert used
     for rows in range(1, 40):
         workspace.feed("x", np.ones((rows, 16), np.float32))
         workspace.run_net("net")
-        assert len(kept._recent) <= 20
+        assert len(kept.recent) <= 20
     workspace.reset()
     gc.collect()
-    assert not kept._recent and used <= set(kept._used)
+    assert not kept.recent and used <= set(kept.used)
     other.run_net("net")
     other.reset()
     gc.collect()
-    assert set(kept._used) <= before
+    assert set(kept.used) <= before
 
 
 def soak(*arguments):

@@ -1,0 +1,60 @@
+"""The start of a run: its ranks meet in a store before they connect, as engines name no rank that does not come."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from netbuilder.distributed.stores.store import Store
+from netbuilder.distributed.transport.time_limits import time_limits
+from netbuilder.proto import DeviceError, DistributedError, StoreTimeoutError
+
+__all__ = ["meet"]
+
+_PAUSE = 0.02  # seconds between two looks at the store
+_log = logging.getLogger("netbuilder")
+
+
+def meet(store: Store, size: int, rank: int, name: str = "world", failure: str = "") -> None:
+    """Wait until all ranks have come here.
+
+    Args:
+        store: one that all ranks see, with a prefix of this run.
+        size, rank: the number of ranks, and that of this one.
+        name: of what they connect for, unlike that of another call.
+        failure: why this rank cannot connect; all ranks raise it.
+
+    Raises:
+        StoreTimeoutError: some have not come; the message names them.
+        DeviceError: a rank cannot connect.
+        DistributedError: a rank has ended.
+    """
+    store.set(f"{name}/{rank}", failure.encode())
+    limit, begin, warned = time_limits().first, time.monotonic(), False
+    missing = list(range(size))
+    while missing := [each for each in missing if not _has_come(store, name, each, size)]:
+        waited = time.monotonic() - begin
+        text = (
+            f"CreateCommonWorld: rank {rank} of {size} has waited {waited:.3g} s for rank "
+            f"{_listed(missing)}, which has not begun to make a common world"
+        )
+        if ended := [each for each in missing if store.peek(f"ended/{each}") is not None]:
+            raise DistributedError(f"CreateCommonWorld: rank {_listed(ended)} of {size} has ended without one")
+        if limit is not None and waited > limit:
+            raise StoreTimeoutError(text)
+        if limit is not None and waited > limit / 2 and not warned:
+            _log.warning("%s; it gives up after %g s", text, limit)
+            warned = True
+        time.sleep(_PAUSE)
+
+
+def _has_come(store: Store, name: str, rank: int, size: int) -> bool:
+    found = store.peek(f"{name}/{rank}")
+    if found:
+        raise DeviceError(f"CreateCommonWorld: rank {rank} of {size} cannot connect: {found.decode()}")
+    return found is not None
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -1,0 +1,1 @@
+"""Common worlds: processes that meet in a store and make their collectives together, watched for failures."""

@@ -1,0 +1,359 @@
+"""A session: the ranks agree on each collective before they make it, so that a disagreement is an error and no hang."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from netbuilder.data.forking import new_lock, renew_after_fork
+from netbuilder.distributed.failure.roll_call import State, main_stack
+from netbuilder.distributed.failure.watchdog import Watchdog
+from netbuilder.distributed.stores.heartbeat import Heartbeat, Heartbeats
+from netbuilder.distributed.stores.store import Store
+from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.lane import FORKED, Lane, Submitted
+from netbuilder.distributed.transport.time_limits import time_limits
+from netbuilder.proto import DistributedError
+
+__all__ = ["SIGN", "Collective", "Session"]
+
+T = TypeVar("T")
+
+_TEXT = 1 << 11  # bytes of the text that ranks exchange when they disagree
+_READABLE = 300  # characters of such a text
+_LEAST_BYTES_PER_SECOND = 5e6  # an exchange takes no longer than its time limit and its bytes by this
+SIGN = 1.0  # seconds between two heartbeats
+_NUMBERS = 1 << 56  # of texts
+_END = "the end of the program"
+_FAILURE = "the report of a failure"
+_HEADER = struct.Struct("=5q")  # filling an array by it takes a fraction of the time that NumPy takes
+
+
+@dataclass(frozen=True)
+class Collective:
+    """What a rank is about to do with the others.
+
+    Args:
+        what: the operator.
+        blob: the blob, or the first of several; "" if there is none.
+        terms: what all ranks must agree on besides, such as the common world, shapes, types and arguments.
+        layouts: how the values are stored; ranks may differ in it.
+        timeout: seconds to wait for other ranks at most; None: those of ``time_limits``; infinity: no limit.
+        nbytes: bytes that it exchanges, as far as known; many take longer.
+        located: adds the operator's position to an error; None: it is not known. A program may wait for a later
+            collective first, so an error of this one must say where it comes from.
+    """
+
+    what: str
+    blob: str = ""
+    terms: str = ""
+    layouts: str = ""
+    timeout: float | None = None
+    nbytes: int = 0
+    located: Callable[[Exception], Exception] | None = field(default=None, compare=False, repr=False)
+
+    @functools.cached_property
+    def numbers(self) -> tuple[int, int]:
+        """What stands for the collective and for the layouts in a header: two ranks have the same if these agree."""
+        return _number_of(f"{self.what} {self.blob} {self.terms}"), _number_of(self.layouts)
+
+    def __str__(self) -> str:
+        return f"{self.what}{f' of {self.blob!r}' if self.blob else ''}{f' ({self.terms})' if self.terms else ''}"
+
+
+class Session:
+    """The ranks of a run and their order of collectives, over all common worlds.
+
+    Before each collective the ranks exchange a header of a few numbers. If they differ, all ranks raise the same error,
+    and so they do if one of them has reported a failure; the session is over then.
+
+    Args:
+        control: the communicator for headers; nothing else uses it.
+        lane: the thread that makes all calls.
+    """
+
+    def __init__(self, control: Communicator, lane: Lane) -> None:
+        self.control, self.lane = control, lane
+        self._watchdog = Watchdog(control, lane, self._state, self._located, lambda: str(self._agreed or ""))
+        control.check = self.check
+        self._call: Collective | None = None
+        self._last: Collective | None = None
+        self._agreed: Collective | None = None  # the last one that all ranks have begun
+        self._since = time.monotonic()  # when _call has begun, or _last has ended
+        self._seen: set[tuple[str, str, str]] = set()  # collectives that have been made
+        self._number = 0
+        self._header = np.zeros(5, np.int64)
+        self._refused: BaseException | None = None  # why no further collective may be submitted
+        self._ended: BaseException | None = None  # why those that were submitted are not run either
+        self._lock = new_lock()
+        self._heartbeat: Heartbeat | None = None
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """End the session in a forked process: MPI serves the one that it comes from."""
+        self._refused = self._ended = DistributedError(FORKED)
+
+    @property
+    def rank(self) -> int:
+        return self.control.rank
+
+    @property
+    def size(self) -> int:
+        return self.control.size
+
+    @property
+    def over(self) -> BaseException | None:
+        """The error that ended the session; None if there was none."""
+        return self._ended or self._refused or self.lane.interrupted
+
+    def check(self) -> None:
+        """Raise DistributedError if the wait must end; see ``Watchdog``."""
+        self._watchdog.check()
+
+    def watch(self, store: Store | None) -> None:
+        """Begin to look after waits inside MPI, and to send heartbeats to the other ranks by a store.
+
+        Args:
+            store: one that all ranks see, with a prefix of the run; None: there is none.
+        """
+        if store is not None:
+            signs = store.with_prefix("ranks")
+            self._heartbeat = Heartbeat(signs, self.rank, lambda: self._state().encode().decode(), interval=SIGN)
+            self._watchdog.signs = Heartbeats(signs, self.size)
+        threading.Thread(target=self._watchdog.supervise, name="netbuilder-watchdog", daemon=True).start()
+
+    def unwatch(self) -> None:
+        """Send no more heartbeats."""
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+
+    def answer_when_idle(self) -> None:
+        """Let the lane answer ranks that wait for this one, even while the rest of the program hangs."""
+        self.lane.when_idle = self._watchdog.look
+
+    def submit(self, call: Collective, body: Callable[[bool], T]) -> Submitted[T]:
+        """Run ``body`` in the lane after all ranks have agreed on ``call``.
+
+        Args:
+            call: what ``body`` does.
+            body: is given whether all ranks store the values in the same layouts.
+
+        Raises:
+            DistributedError: the session is over; or, by ``result()``, the ranks do not agree, or one has failed.
+        """
+        self.require(call)
+        return self.lane.submit(lambda: self._perform(call, body))
+
+    def submit_between_two(self, call: Collective, body: Callable[[], T]) -> Submitted[T]:
+        """Run ``body``, which sends to one rank or receives from one, in the lane; the other ranks take no part."""
+        self.require(call)
+
+        def perform() -> T:
+            if self._ended is not None:
+                raise self._ended
+            with self._in(call), self._watchdog.waiting(call, self.limit_of(call)):
+                return body()
+
+        return self.lane.submit(perform)
+
+    def require(self, call: Collective) -> None:
+        """Raise DistributedError if the session is over."""
+        if (error := self.over) is not None:
+            raise DistributedError(
+                f"{call.what}: the ranks exchange nothing more after an earlier error; run the init net, which makes "
+                f"the common worlds, on all of them again, or start the program again. The error: {error}"
+            ) from error
+
+    def _perform(self, call: Collective, body: Callable[[bool], T]) -> T:
+        if self._ended is not None:  # by a collective that was submitted before
+            raise self._ended
+        try:
+            silence, limit = self._silence(call), self.limit_of(call)
+            with self._in(call), self._watchdog.waiting(call, limit, silence):
+                same_layouts = self._agree(call)
+                self._agreed = call
+                self._watchdog.all_are_there(call, self.moving_limit(call, limit))
+                return body(same_layouts)
+        except BaseException as error:
+            found = _located(call, error)
+            self._ended = self._ended or found
+            if found is error:
+                raise
+            raise found from error
+
+    def _located(self, error: DistributedError) -> BaseException:
+        return error if self._call is None else _located(self._call, error)
+
+    def _agree(self, call: Collective) -> bool:
+        self._number += 1
+        most, least, most_of_layouts, least_of_layouts, failed = self._exchange_header(call, self._number)
+        if most == -least and not failed:
+            return most_of_layouts == -least_of_layouts
+        raise self._disagreement(str(call))
+
+    def _exchange_header(self, call: Collective, number: int, *, failed: bool = False) -> tuple[int, ...]:
+        """Return the maxima over the ranks, which tell whether all make the same collective and have the same layouts.
+
+        Args:
+            call: the collective.
+            number: how many a rank has begun, with this one.
+            failed: the rank reports a failure instead.
+        """
+        first, second = call.numbers
+        first = (first + number) % _NUMBERS
+        _HEADER.pack_into(self._header.data, 0, first, -first, second, -second, failed)
+        self.control.allreduce(self._header, maximum=True, patient=True)
+        return _HEADER.unpack_from(self._header.data)
+
+    def limit_of(self, call: Collective) -> float | None:
+        """Return how long a collective waits, in seconds: longer the first time, unless it has a limit of its own."""
+        limits, first = time_limits(), self._is_first(call)
+        self._seen.add(_key(call))
+        if call.timeout is not None:
+            return call.timeout
+        return limits.first if first else limits.seconds
+
+    def _silence(self, call: Collective) -> float | None:
+        """Return how long a rank may not answer at all, where a collective waits longer than usual; None: for ever.
+
+        The first time that a collective is made a rank may be in calls that let no other thread run: it may be loading
+        its data. That does not hold where its program has ended, or failed.
+        """
+        first = self._is_first(call) and call.what not in (_END, _FAILURE)
+        return None if first or self.lane.when_idle is None else time_limits().seconds
+
+    def _is_first(self, call: Collective) -> bool:
+        return _key(call) not in self._seen
+
+    def moving_limit(self, call: Collective, limit: float | None) -> float | None:
+        """Return how long the values of a collective may move: all ranks are there, so it is no longer than usual."""
+        if limit is None:
+            return None
+        return min(limit, time_limits().seconds or limit) + call.nbytes / _LEAST_BYTES_PER_SECOND
+
+    def _state(self) -> State:
+        """Return what this rank does, for others that wait for it."""
+        call, since = self._call, time.monotonic() - self._since
+        waits_in = "" if call is None else str(call)
+        return State(waits_in, self._number, str(self._last or ""), since, [] if waits_in else main_stack())
+
+    @contextmanager
+    def _in(self, call: Collective) -> Iterator[None]:
+        self._call, self._since = call, time.monotonic()
+        try:
+            yield
+        finally:
+            self._call, self._last, self._since = None, call, time.monotonic()
+
+    def _disagreement(self, text: str) -> DistributedError:
+        """Return the error for ranks that do not agree, which is the same on all of them.
+
+        Args:
+            text: what this rank is about to do, or "!" and why it cannot.
+        """
+        own = np.zeros(_TEXT, np.uint8)
+        encoded = text.encode()[:_TEXT]
+        own[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+        rows = self.control.allgather(own).reshape(self.size, _TEXT)
+        return DistributedError(_compare([bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]))
+
+    def report_failure(self, error: BaseException) -> None:
+        """Make the next collective of the other ranks raise an error that says that this rank has failed, and why.
+
+        Nothing happens if the session is over: then they know already.
+        """
+        with self._lock:
+            if self.size == 1 or self.over is not None:
+                return
+            self._refused = error
+        text = f"!{type(error).__name__}: {error}"
+
+        def tell() -> None:
+            if self._ended is None:
+                self._number += 1
+                call = Collective(_FAILURE)
+                with self._in(call), self._watchdog.waiting(call, math.inf, self._silence(call)):
+                    self._exchange_header(call, self._number, failed=True)
+                self._ended = self._disagreement(text)
+
+        self.lane.submit(tell)
+
+    def close(self) -> None:
+        """Tell the other ranks that this one exchanges nothing more; wait until they have heard it."""
+        if self.lane.interrupted is not None:
+            self.control.abort(1)
+        elif self._ended is None:
+            if self._refused is None:
+                self.submit(Collective(_END, timeout=math.inf), lambda same_layouts: None).result()
+        self.lane.submit(self._leave).result()
+
+    def _leave(self) -> None:
+        """Answer no longer: MPI ends after this."""
+        self.lane.when_idle = None
+        self.unwatch()
+
+
+def _key(call: Collective) -> tuple[str, str, str]:
+    return call.what, call.blob, call.terms
+
+
+def _located(call: Collective, error: BaseException) -> BaseException:
+    return error if call.located is None or not isinstance(error, Exception) else call.located(error)
+
+
+def _number_of(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+def _compare(texts: list[str]) -> str:
+    """Return the message for ranks that do not agree.
+
+    >>> _compare(["Barrier", "!ValueError: no", "Barrier"])
+    'rank 1 of 3 has failed (ValueError: no), while ranks 0, 2 wait in Barrier'
+    """
+    texts = _shortened(texts)
+    at: dict[str, list[int]] = {}
+    for rank, text in enumerate(texts):
+        at.setdefault(text, []).append(rank)
+    failed = {text[1:]: ranks for text, ranks in at.items() if text.startswith("!")}
+    rest = {text: ranks for text, ranks in at.items() if not text.startswith("!")}
+    if failed:
+        message = "; ".join(
+            f"{_named(ranks)} of {len(texts)} {'has' if len(ranks) == 1 else 'have'} failed ({text})"
+            for text, ranks in failed.items()
+        )
+        waiting = ", ".join(
+            f"{_named(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {text}" for text, ranks in rest.items()
+        )
+        return f"{message}, while {waiting}" if waiting else message
+    if len(rest) == 1:
+        return f"the ranks have made different numbers of collectives before {texts[0]}"
+    return "the ranks do not exchange the same: " + "; ".join(
+        f"{_named(ranks)}: {text}" for text, ranks in rest.items()
+    )
+
+
+def _shortened(texts: list[str]) -> list[str]:
+    """Return the texts, of long ones only the beginning and what surrounds the first difference."""
+    if max(map(len, texts)) <= _READABLE:
+        return texts
+    third = _READABLE // 3
+    start = len(os.path.commonprefix(texts)) - third
+    if start <= third:
+        return [text[: 2 * _READABLE] for text in texts]
+    return [f"{text[:third]} ... {text[start : start + _READABLE]}" for text in texts]
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -54,9 +54,9 @@ class Predictor:
         specs: shape and type of inputs, if known; the first extent is the batch and may differ.
         device: runs all operators of both nets; None: each runs on its own device option.
         workspace: None: a new one.
-        fold: fold batch normalizations in test mode into the weights before them (see ``passes.fold_batch_norm``), for
-            speed; results are the same up to rounding. The folded parameters are not in the workspace; give False to
-            feed them later. A net with a normalization in training mode is not changed.
+        fold: fold batch normalizations in test mode into the weights before them, or make them an AffineChannel (see
+            ``passes.fold_batch_norm``), for speed; results are the same up to rounding. The folded parameters are not
+            in the workspace; give False to feed them later. A net with a normalization in training mode is not changed.
         observable: blobs that can be fetched from the workspace after a run, in addition to inputs, outputs and
             parameters: a list of names, or "outputs" for no others but those that the net stores
             (``Net.set_observable``); "all" or None, or "activations": those, and nothing is folded.

@@ -25,7 +25,7 @@ from netbuilder.engines.llvm.panels import transposed
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
 
-__all__ = ["COPIES"]
+__all__ = ["COPIES", "copying"]
 
 _BRIEF, _OF_A_THREAD = 1 << 15, 1 << 20  # bytes; see ``rows``
 _LONG = 512
@@ -232,7 +232,7 @@ def _job(source: Any, target: Any) -> tuple[_Kind, int, list[int]]:
     return made, pieces, [*arguments, *rest]
 
 
-def _copying(ctx: PlanContext, pairs: Sequence[Pair]) -> Call:
+def copying(ctx: PlanContext, pairs: Sequence[Pair]) -> Call:
     """Return the call that copies each source to its target; these do not overlap."""
     nbytes = sum(target.nbytes for _, target in pairs)
     if not nbytes:
@@ -286,7 +286,7 @@ def _copies(views: Views, *, reads: int | None = 1) -> Callable[..., Prepared | 
             return None
 
         def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-            return _copying(ctx, views(op, inputs, outputs))
+            return copying(ctx, views(op, inputs, outputs))
 
         read: list[TensorSpec | None] = [None] * len(plain)
         read[chosen] = plain[chosen]

@@ -68,7 +68,7 @@ class LlvmEngine(Engine):
     def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
         from netbuilder.engines.llvm.products import reorder
 
-        return reorder(source, target)
+        return reorder(ctx, source, target)
 
     def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
         return update_form(op, specs, is_gpu=False)

@@ -16,8 +16,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.copies import copying
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.panels import Multiplying
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
@@ -64,23 +66,26 @@ class Panels:
         """See ``netbuilder.ops.core.contexts.Layout``: it is for products alone."""
         return
 
-    def fill(self, matrix: Any, memory: Any) -> None:
-        """Store a matrix in the bytes of ``memory``."""
+    def parts(self, matrix: Any, memory: Any) -> list[tuple[Any, Any]]:
+        """Return parts of a matrix, each with its place in ``memory``; zeros are for the rest of the last panel."""
         plain = matrix.reshape(self.rows, self.columns)
         plain = plain.T if self.transposed else plain
         k, n = plain.shape
         found = memory.view(_F).reshape(-(-n // LANES), k, LANES)
         whole = n // LANES
-        found[:whole] = plain[:, : whole * LANES].reshape(k, whole, LANES).transpose(1, 0, 2)
-        if n % LANES:
-            found[whole] = 0
-            found[whole, :, : n % LANES] = plain[:, whole * LANES :]
+        steps = plain.strides
+        inside = as_strided(plain, (whole, k, LANES), (steps[1] * LANES, *steps))
+        pairs = [(inside, found[:whole])] if whole else []
+        if rest := n % LANES:
+            zeros = np.broadcast_to(np.zeros(1, _F), (k, LANES - rest))
+            pairs += [(plain[:, whole * LANES :], found[whole, :, :rest]), (zeros, found[whole, :, rest:])]
+        return pairs
 
 
 panels = functools.lru_cache(1024)(Panels)
 
 
-def reorder(source: TensorSpec, target: TensorSpec) -> Prepared:
+def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
     """Return the prepared copy of a plain matrix into panels.
 
     Raises:
@@ -91,7 +96,7 @@ def reorder(source: TensorSpec, target: TensorSpec) -> Prepared:
     layout = target.layout
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        return partial(layout.fill, inputs[0], outputs[0])
+        return copying(ctx, layout.parts(inputs[0], outputs[0]))
 
     return Prepared([source], [target], bind, name="panels")
 

@@ -8,7 +8,7 @@ import pytest
 from checks import run_plain
 from machine_code import alone
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.copies import COPIES, _copying, _job
+from netbuilder.engines.llvm.copies import COPIES, _job, copying
 from netbuilder.ops.arrange.concat import Concat, Split
 from netbuilder.ops.arrange.shape import Transpose
 from netbuilder.ops.arrange.slice import Slice, SliceGradient
@@ -25,7 +25,7 @@ def numbers(shape, dtype=np.float32):
 
 def check(source, threads=1, kind=None):
     target = np.full(source.shape, 77, source.dtype)
-    _copying(alone(threads), [(source, target)])()
+    copying(alone(threads), [(source, target)])()
     np.testing.assert_array_equal(target, source)
     if kind is not None:
         assert _job(source, target)[0].how == kind

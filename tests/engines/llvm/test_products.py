@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from machine_code import alone
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.emitter import LANES
 from netbuilder.engines.llvm.products import Panels, reorder
 from netbuilder.graph import Net
 from netbuilder.ops.core.operator import TensorSpec
@@ -120,4 +122,19 @@ def test_where_registers_are_wide_others_serve(monkeypatch):
 def test_only_plain_matrices_become_panels():
     spec = TensorSpec((4, 4), np.dtype(np.float32)).with_layout(Panels(4, 4, False))
     with pytest.raises(ValueError, match="only plain matrices are copied, and into panels only"):
-        reorder(spec, spec)
+        reorder(alone(), spec, spec)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rows, columns", [(40, 21), (21, 40), (3, 5), (32, 64), (7, 16)])
+def test_what_is_in_panels(rows, columns, transposed):
+    matrix = np.random.default_rng(0).normal(size=(rows, columns)).astype(np.float32)
+    layout = Panels(rows, columns, transposed)
+    spec = TensorSpec(matrix.shape, matrix.dtype)
+    memory = np.full(layout.nbytes, 7, np.uint8)  # used before
+    reorder(alone(), spec, spec.with_layout(layout)).bind([matrix], [memory], None)()
+    plain = matrix.T if transposed else matrix
+    wide = np.pad(plain, [(0, 0), (0, -plain.shape[1] % LANES)])
+    np.testing.assert_array_equal(
+        memory.view(np.float32).reshape(-1, len(plain), LANES), wide.reshape(len(plain), -1, LANES).swapaxes(0, 1)
+    )

@@ -142,7 +142,7 @@ class ReadModel:
         return add_net(model, self.net, self.parameters, self.trained, inputs=self.inputs, frozen=frozen)
 
     def in_test_mode(self) -> ReadModel:
-        """Return what was read with ``training=True`` in test mode: the net to evaluate and export, with its parameters.
+        """Return what was read with ``training=True`` in test mode: the net to evaluate and export.
 
         Normalization is by the running averages, and Dropout drops nothing.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ def _as_spec(blob: Any, value: Any) -> TensorSpec:
 
 
 _ASSUMED = np.dtype(np.float32)
+_MOST_RETYPED = 3  # inputs of one operator
 _OTHER_TYPES = (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.bool_))
 
 Specs = Sequence[TensorSpec | None]
@@ -198,21 +200,27 @@ class _Inference:
     def _with_other_types(
         self, operator: Operator, values: Sequence[int], reads: Specs, writes: Specs, queue: deque[int]
     ) -> tuple[Specs, Specs] | None:
-        """Infer with another type for an input of which only the shape was given; None if no type fits."""
-        for slot, value in enumerate(values):
-            spec = reads[slot]
-            if spec is None or self._versions.names[value] not in self._untyped:
-                continue
-            for dtype in _OTHER_TYPES:
-                tried = [*reads[:slot], spec.with_dtype(dtype), *reads[slot + 1 :]]
-                try:
-                    found = operator.infer_partial(tried, writes)
-                except ShapeError:
-                    continue
-                self._untyped.discard(self._versions.names[value])
-                self._specs[value] = spec.with_dtype(dtype)
-                self._enqueue(queue, value)
-                return found
+        """Infer with other types for inputs of which only the shapes were given, as few as possible; None: none fit."""
+        open_slots = [
+            slot for slot, value in enumerate(values) if reads[slot] and self._versions.names[value] in self._untyped
+        ]
+        for count in range(1, min(len(open_slots), _MOST_RETYPED) + 1):
+            for slots in itertools.combinations(open_slots, count):
+                for dtypes in itertools.product(_OTHER_TYPES, repeat=count):
+                    tried = list(reads)
+                    for slot, dtype in zip(slots, dtypes):
+                        spec = tried[slot]
+                        assert spec is not None
+                        tried[slot] = spec.with_dtype(dtype)
+                    try:
+                        found = operator.infer_partial(tried, writes)
+                    except ShapeError:
+                        continue
+                    for slot in slots:
+                        self._untyped.discard(self._versions.names[values[slot]])
+                        self._specs[values[slot]] = tried[slot]
+                        self._enqueue(queue, values[slot])
+                    return found
         return None
 
     def _operator(self, index: int) -> Operator | None:

@@ -5,14 +5,12 @@ The peers' environments, which have no netbuilder, import it too, so it must not
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if __package__:
-    from netbuilder.tools.bench.work import MODELS, Work
-else:  # run by path, see ``worker``
-    from work import MODELS, Work
+if TYPE_CHECKING:
+    from netbuilder.tools.bench.work import Work
 
 __all__ = ["TABLES", "WORDS", "draw"]
 
@@ -28,8 +26,8 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 def draw(work: Work) -> Arrays:
     """Return the batch by the names of the net's inputs: floats are float32, indices int32."""
     rng = np.random.default_rng(0)
-    if work.net in MODELS:
-        return _DRAWN.get(work.net, _images)(rng, work)
+    if work.net in _DRAWN:
+        return _DRAWN[work.net](rng, work)
     if work.reads_words:
         data: Any = rng.integers(0, work.classes, work.shape).astype(np.int32)
     else:
@@ -37,12 +35,9 @@ def draw(work: Work) -> Arrays:
     return {"data": data, "label": rng.integers(0, work.classes, work.labels).astype(np.int32)}
 
 
-def _images(rng: np.random.Generator, work: Work) -> Arrays:
-    labels = (work.batch, work.size, work.size) if work.net == "unet" else (work.batch,)
-    return {
-        "data": rng.standard_normal((work.batch, 3, work.size, work.size), np.float32),
-        "label": rng.integers(0, work.classes, labels).astype(np.int32),
-    }
+def _pixels(rng: np.random.Generator, work: Work) -> Arrays:
+    label = rng.integers(0, work.classes, (work.batch, work.size, work.size)).astype(np.int32)
+    return {"data": rng.standard_normal(work.shape, np.float32), "label": label}
 
 
 def _words(rng: np.random.Generator, work: Work) -> Arrays:
@@ -77,4 +72,4 @@ def _features(rng: np.random.Generator, work: Work) -> Arrays:
     return {**found, "label": rng.integers(0, 2, (work.batch, 1)).astype(np.float32)}
 
 
-_DRAWN = {"gpt2": _words, "bert": _sentences, "dlrm": _features, "tagger": _sequences}
+_DRAWN = {"unet": _pixels, "gpt2": _words, "bert": _sentences, "dlrm": _features, "tagger": _sequences}

@@ -24,24 +24,6 @@ else:  # run by path, see ``worker``
     from draw import TABLES, WORDS
     from work import Work
 
-__all__ = [
-    "Entry",
-    "Peer",
-    "Recommender",
-    "UNet",
-    "build",
-    "by_name",
-    "classified",
-    "encoded_loss",
-    "encoded_order",
-    "in_order",
-    "language_loss",
-    "language_order",
-    "recommended",
-    "shifted_order",
-    "vision_order",
-]
-
 Inputs = dict[str, torch.Tensor]
 Losses = Callable[[nn.Module, Inputs], tuple[torch.Tensor, torch.Tensor]]
 

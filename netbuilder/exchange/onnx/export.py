@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import netbuilder.exchange.onnx.rules_choices
 import netbuilder.exchange.onnx.rules_dense
 import netbuilder.exchange.onnx.rules_elementwise
 import netbuilder.exchange.onnx.rules_images
+import netbuilder.exchange.onnx.rules_samples
 import netbuilder.exchange.onnx.rules_shape  # noqa: F401  (they register themselves)
 from netbuilder.exchange.image_preparation import preparation_texts
 from netbuilder.exchange.mobile_exporter import fetch_parameters
@@ -19,12 +20,13 @@ from netbuilder.exchange.onnx.graph import Graph, rules
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
+from netbuilder.graph.shapes import infer_shapes
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
 from netbuilder.ops.core.fused_activation import as_fused
 from netbuilder.ops.core.operator import TensorSpec, decode, spec_of
 from netbuilder.ops.core.registry import find
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
-from netbuilder.proto import ArgumentError, BlobError, NetDef, OperatorDef, OperatorError
+from netbuilder.proto import ArgumentError, BlobError, NetDef, OperatorDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import made_at
 from netbuilder.proto.whole_file import whole_file
 from netbuilder.runtime import Workspace
@@ -56,7 +58,8 @@ def export_onnx(
         file: the model; an existing one is replaced, whole or not at all.
         predict_net: a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet`` return it.
         parameters: blobs, or a mapping of blobs to arrays; None: all external inputs that are not in ``shapes``.
-        shapes: shape of each input, the batch first; or a TensorSpec, if the type is not float32.
+        shapes: shape of each input, the batch first. The type is what the operators that read it need, else float32; a
+            TensorSpec says another.
         outputs: blobs that become outputs of the model; None: the net's external outputs.
         workspace: has the parameters' values; None: the current default one.
         fold: fold batch normalizations into the weights before them.
@@ -99,8 +102,9 @@ def onnx_model(
         raise ArgumentError(f"ONNX export writes opset {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
     net = NetDef()
     net.CopyFrom(message_of(predict_net))
-    specs = {blob_name(blob): _spec(shape) for blob, shape in shapes.items()}
-    values = _values(net, parameters, specs, workspace)
+    names = {blob_name(blob) for blob in shapes}
+    values = _values(net, parameters, names, workspace)
+    specs = _specs(net, {blob_name(blob): shape for blob, shape in shapes.items()}, values)
     requested = [blob_name(blob) for blob in outputs] if outputs is not None else list(net.external_output)
     _check_outputs(net, requested)
     if fold:
@@ -115,12 +119,22 @@ def onnx_model(
     return model
 
 
-def _spec(shape: Any) -> TensorSpec:
-    return shape if isinstance(shape, TensorSpec) else TensorSpec(tuple(map(int, shape)), np.dtype(np.float32))
+def _specs(net: NetDef, shapes: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    """Return the specs of the inputs; where only a shape is given, the type is what the operators that read it need."""
+    known = {name: spec_of(value) for name, value in values.items()}
+    try:
+        found = infer_shapes([net], {**known, **shapes})
+    except ShapeError:  # the export of the operator says it with its place
+        return {name: _spec(shape, np.float32) for name, shape in shapes.items()}
+    return {name: _spec(shape, found.dtypes.get(name, np.float32)) for name, shape in shapes.items()}
+
+
+def _spec(shape: Any, dtype: Any) -> TensorSpec:
+    return shape if isinstance(shape, TensorSpec) else TensorSpec(tuple(map(int, shape)), np.dtype(dtype))
 
 
 def _values(
-    net: NetDef, parameters: Any, inputs: Mapping[str, TensorSpec], workspace: Workspace | None
+    net: NetDef, parameters: Any, inputs: Collection[str], workspace: Workspace | None
 ) -> dict[str, np.ndarray[Any, Any]]:
     if isinstance(parameters, Mapping):
         return {blob_name(blob): np.asarray(value) for blob, value in parameters.items()}
@@ -168,7 +182,10 @@ class _Export:
                 self._add(index, op_def)
             except Exception as error:
                 where = f"net {self._net.name!r}, operator {index}: {op_def.type} {list(op_def.input)}{made_at(op_def)}"
-                raise OperatorError(f"ONNX export, {where}: {error}") from error
+                remedy = ""
+                if isinstance(error, ShapeError) and any(name in self._inputs for name in op_def.input):
+                    remedy = "; if the type of an input is another, give shapes= a TensorSpec(shape, dtype) for it"
+                raise OperatorError(f"ONNX export, {where}: {error}{remedy}") from error
 
     def make_batch_dynamic(self) -> None:
         """Make the batch dynamic; exporting the net for twice the batch shows which extents depend on it.
@@ -195,6 +212,8 @@ class _Export:
         for name in (*self._inputs, *self._outputs):
             shape, other = self.graph.spec(name).shape, twice.graph.spec(name).shape
             self._open[name] = [_extent(n, batch) if n != m else n for n, m in zip(shape, other)]
+            if name in self.graph.free:
+                self._open[name][0] = f"{name}_count"
 
     def model(self, onnx: Any) -> Any:
         """Return the whole model."""

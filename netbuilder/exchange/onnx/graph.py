@@ -41,12 +41,18 @@ class Graph:
     Args:
         opset: version of ONNX's operators.
         constants: values of blobs that are parameters.
+
+    Attributes:
+        nodes: the nodes so far.
+        specs: shape and type of each value.
+        free: values whose first extent is any number, whatever the batch, such as indices for all samples.
     """
 
     def __init__(self, opset: int, constants: Mapping[str, np.ndarray[Any, Any]]) -> None:
         self.opset = opset
         self.nodes: list[Any] = []
         self.specs: dict[str, TensorSpec] = {}
+        self.free: set[str] = set()
         self._constants = dict(constants)
         self._used: dict[str, np.ndarray[Any, Any]] = {}
         self._names: set[str] = set()

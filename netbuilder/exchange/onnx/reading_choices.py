@@ -145,6 +145,18 @@ def _constant_of_shape(r: Reader, node: Any) -> None:
           dtype=type_number(value.dtype))  # fmt: skip
 
 
+@reads("ReverseSequence")
+def _reverse_sequence(r: Reader, node: Any) -> None:
+    found, (x, lengths) = r.attributes(node), node.input
+    if (found.get("time_axis", 0), found.get("batch_axis", 1)) == (0, 1):
+        r.add("ReversePackedSegs", [x, lengths], node.output)
+        return
+    order = [1, 0, *range(2, r.rank(x))]
+    swapped = r.add("Transpose", [x], [r.between(node.output[0])], axes=order)
+    made = r.add("ReversePackedSegs", [swapped, lengths], [r.between(node.output[0])])
+    r.add("Transpose", [made], node.output, axes=order)
+
+
 @reads("EyeLike")
 def _eye_like(r: Reader, node: Any) -> None:
     found = r.attributes(node)

@@ -11,13 +11,14 @@ from netbuilder.exchange.onnx.graph import Graph, rule
 from netbuilder.ops.core.broadcasting import placed_shape, start_axis
 from netbuilder.proto import OperatorError
 
-__all__: list[str] = []
+__all__ = ["reduced"]
 
 _SAME = {
     "Relu": "Relu", "Sigmoid": "Sigmoid", "Tanh": "Tanh", "Exp": "Exp", "Log": "Log", "Abs": "Abs", "Sqrt": "Sqrt",
     "Floor": "Floor", "Ceil": "Ceil", "Sin": "Sin", "Cos": "Cos", "Sign": "Sign", "Negative": "Neg", "Not": "Not",
     "Reciprocal": "Reciprocal", "Softplus": "Softplus", "Softsign": "Softsign", "Erf": "Erf", "Copy": "Identity",
     "Alias": "Identity", "StopGradient": "Identity", "CopyCPUToGPU": "Identity", "CopyGPUToCPU": "Identity",
+    "AliasWithName": "Identity", "EnsureDense": "Identity",
     "EnsureCPUOutput": "Identity", "CopyOnDeviceLike": "Identity", "CopyFromCPUInput": "Identity", "Tan": "Tan",
     "Asin": "Asin", "Acos": "Acos", "Atan": "Atan", "Sinh": "Sinh", "Cosh": "Cosh",
 }  # fmt: skip
@@ -178,6 +179,11 @@ def _replace_nan(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Where", [g.between("IsNaN", x[:1], f"{y[0]}/is_nan"), value, x[0]], [y[0]])
 
 
+@rule("IsNaN")
+def _is_nan(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Cast", [g.between("IsNaN", x[:1], f"{y[0]}/is_nan")], [y[0]], to=2)
+
+
 @rule("SumRelu")
 def _sum_relu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Relu", [g.between("Sum", x, f"{y[0]}/sum")], [y[0]])
@@ -205,7 +211,8 @@ def _where(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Where", x[:3], [y[0]])
 
 
-def _reduced(g: Graph, kind: str, x: str, y: str, axes: Sequence[int], keep: int = 0) -> None:
+def reduced(g: Graph, kind: str, x: str, y: str, axes: Sequence[int], keep: int = 0) -> None:
+    """Add a reduction of ``x`` over axes, named as in ONNX; without axes a copy."""
     if not axes:
         g.add("Identity", [x], [y])
     elif kind == "ReduceSum" or g.opset >= 18:
@@ -217,7 +224,7 @@ def _reduced(g: Graph, kind: str, x: str, y: str, axes: Sequence[int], keep: int
 @rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
 def _reduce(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     axes = list(op.axes) or list(range(g.spec(x[0]).ndim))
-    _reduced(g, op.type, x[0], y[0], axes, 1 if op.keepdims else 0)
+    reduced(g, op.type, x[0], y[0], axes, 1 if op.keepdims else 0)
 
 
 @rule("ReduceFrontSum", "ReduceFrontMean", "ReduceFrontMax", "ReduceBackSum", "ReduceBackMean", "ReduceBackMax")
@@ -226,12 +233,12 @@ def _reduce_end(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         raise OperatorError(f"{op.type} with lengths cannot be exported to ONNX")
     ndim, kind = g.spec(x[0]).ndim, op.type.replace("Front", "").replace("Back", "")
     axes = range(op.num_reduce_dim) if "Front" in op.type else range(ndim - op.num_reduce_dim, ndim)
-    _reduced(g, kind, x[0], y[0], list(axes))
+    reduced(g, kind, x[0], y[0], list(axes))
 
 
 @rule("SumElements")
 def _sum_elements(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    _reduced(g, "ReduceMean" if op.average else "ReduceSum", x[0], y[0], list(range(g.spec(x[0]).ndim)))
+    reduced(g, "ReduceMean" if op.average else "ReduceSum", x[0], y[0], list(range(g.spec(x[0]).ndim)))
 
 
 @rule("ArgMax", "ArgMin")

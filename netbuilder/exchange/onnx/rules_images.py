@@ -185,6 +185,13 @@ def _prelu(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("PRelu", [x[0], _along_channels(g, x[1], ones, y[0])], [y[0]])
 
 
+@rule("UpsampleNearest")
+def _upsample(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    scales = g.constant(f"{y[0]}/scales", [1, 1, op.scale, op.scale], np.float32)
+    g.add("Resize", [x[0], "", scales], [y[0]], mode="nearest", coordinate_transformation_mode="asymmetric",
+          nearest_mode="floor")  # fmt: skip
+
+
 @rule("ResizeNearest", "ResizeNearest3D", "UpsampleBilinear")
 def _resize(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if len(x) > 1:

@@ -56,6 +56,11 @@ def _reshape(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Reshape", [x[0], g.constant(f"{y[0]}/shape", shape, np.int64)], [y[0]])
 
 
+@rule("ResizeLike")
+def _resize_like(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Reshape", [x[0], g.between("Shape", x[1:], f"{y[0]}/shape")], [y[0]])
+
+
 @rule("Flatten")
 def _flatten(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Flatten", x[:1], [y[0]], axis=op.axis)

@@ -26,6 +26,7 @@ from netbuilder.zoo import (
     create_squeezenet,
     create_vgg,
 )
+from netbuilder.zoo.dlrm import DLRMSize, create_dlrm
 
 if not all(importlib.util.find_spec(package) for package in ("onnx", "onnxruntime")):
     pytest.skip("needs the packages onnx and onnxruntime", allow_module_level=True)
@@ -222,6 +223,38 @@ ONE = {
     "GatherElements": ("GatherElements", [f(3, 4), np.int64([[1, 0], [2, 3]])], {"axis": 1}),
     "GatherND": ("GatherND", [f(3, 4), np.int64([[1, 0], [0, 3]])], {}),
     "ScatterElements": ("ScatterElements", [f(3, 4), np.int64([[1, 0], [2, 3]]), f(2, 2)], {"axis": 1}),
+    **{name: (name, [f(3, 4, 2), f(3, 4, 2)], {}) for name in ("DotProduct", "L1Distance", "SquaredL2Distance")},
+    "CosineSimilarity": ("CosineSimilarity", [f(3, 4), f(3, 4)], {}),
+    "RowMul": ("RowMul", [f(3, 4, 2), f(3)], {}),
+    "SquareRootDivide": ("SquareRootDivide", [f(3, 4), np.int32([4, 0, 9])], {}),
+    "SquareRootDivide by floats": ("SquareRootDivide", [f(3, 4), np.float32([4, 0, 9])], {}),
+    "Conditional": ("Conditional", [f(3) > 0, f(3, 4), f(3, 4)], {}),
+    "ReduceTailSum": ("ReduceTailSum", [f(3, 4, 2)], {}),
+    "ColwiseMax": ("ColwiseMax", [f(3, 4, 2)], {}),
+    "RowwiseMax": ("RowwiseMax", [f(3, 4, 2)], {}),
+    "SumSqrElements": ("SumSqrElements", [f(3, 4)], {"average": 1}),
+    "SumElementsInt": ("SumElementsInt", [np.int32([[3, 4], [5, 6]])], {}),
+    "IsNaN": ("IsNaN", [np.float32([1, np.nan, np.inf])], {}),
+    "AliasWithName": ("AliasWithName", [f(3, 4)], {}),
+    "EnsureDense": ("EnsureDense", [f(3, 4)], {}),
+    "ResizeLike": ("ResizeLike", [f(3, 4), f(3, 2, 2)], {}),
+    "UpsampleNearest": ("UpsampleNearest", [f(*IMAGE)], {"scale": 3}),
+    "ReversePackedSegs": ("ReversePackedSegs", [f(4, 3, 2), np.int32([4, 1, 2])], {}),
+    "RotaryEmbedding": ("RotaryEmbedding", [f(2, 3, 4, 6), f(5, 3), f(5, 3)], {}),
+    "RotaryEmbedding at positions": (
+        "RotaryEmbedding", [f(2, 3, 4, 6), f(5, 3), f(5, 3), np.int32([3, 4, 0, 1])], {"inverse": 1},
+    ),
+    **{
+        f"{name}{title}": (name, [f(7, *shape), np.int32([2, 0, 4, 1])], {})
+        for name in ("LengthsSum", "LengthsMean", "LengthsMax") for title, shape in (("", (3,)), (" of vectors", ()))
+    },
+    **{
+        name: (name, [f(9, 3), np.int64([1, 5, 5, 8, 0, 2, 2]), np.int32([2, 0, 4, 1])], {})
+        for name in ("SparseLengthsSum", "SparseLengthsMean", "SparseLengthsMax")
+    },
+    "SparseLengthsWeightedSum": (
+        "SparseLengthsWeightedSum", [f(9, 3), f(7), np.int32([1, 5, 5, 8, 0, 2, 2]), np.int32([2, 0, 4, 1])], {},
+    ),
     "LogSoftmax": ("LogSoftmax", [f(3, 4, 2)], {"axis": 1}),
     "ConstantFill": ("ConstantFill", [f(3, 4)], {"value": 2.5}),
     "ConstantFill, more axes": ("ConstantFill", [f(3, 4)], {"value": 3, "extra_shape": [2]}),
@@ -252,6 +285,8 @@ MANY = {
             ("second", {"global_pooling": 1}, ["z"]),
         )
     },
+    "Moments": (make_op("Moments", ["a"], ["y", "z"], axes=[1], keepdims=0), {"a": f(3, 4, 2)}, ["y", "z"]),
+    "Moments, variance": (make_op("Moments", ["a"], ["y", "z"], axes=[0, 2]), {"a": f(3, 4, 2)}, ["z"]),
     "Split, one part read": (make_op("Split", ["a"], ["y", "z"], axis=1), {"a": f(2, 4)}, ["z"]),
 }  # fmt: skip
 ONE_BATCH = {"WeightedSum", "MatMul transposed", "GatherElements", "Where, broadcast"}
@@ -267,12 +302,17 @@ def one(op, values, outputs, name):
     net.external_input.extend(values)
     net.external_output.extend(outputs)
     inputs = [key for key in values if key in ("a", "b", "x0") or op.type in _TWO_FED]
-    return compare(net, values, inputs, outputs, again=name not in NOT_READ_BACK, dynamic_batch=name not in ONE_BATCH)
+    if op.type.startswith("SparseLengths"):
+        inputs = list(values)[1:]
+    dynamic, opset = name not in ONE_BATCH, 18 if "Lengths" in name else 17
+    return compare(net, values, inputs, outputs, again=name not in NOT_READ_BACK, dynamic_batch=dynamic, opset=opset)
 
 
 _TWO_FED = {
     "Sum", "SumRelu", "Max", "Min", "Mean", "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "LT", "GT", "LE", "GE",
     "EQ", "NE", "MatMul", "BatchMatMul", "Where", "Gather", "Attention",
+    "DotProduct", "L1Distance", "SquaredL2Distance", "CosineSimilarity", "RowMul", "SquareRootDivide", "Conditional",
+    "ResizeLike", "ReversePackedSegs", "LengthsSum", "LengthsMean", "LengthsMax",
 }  # fmt: skip
 
 
@@ -605,3 +645,43 @@ def test_nodes_that_onnx_runs_are_named_in_a_warning():
     assert read.reference_nodes == ("Det",)
     x = f(1, 2, 4, 4)
     np.testing.assert_allclose(read.predictor().run(x=x)["y"], np.linalg.det(x), rtol=1e-4)
+
+
+def test_a_recommender_takes_any_number_of_indices_and_types_come_from_the_net():
+    size = DLRMSize((11, 5), 4, (6, 8), (10,))
+    names = [(f"indices{i}", f"lengths{i}") for i in range(2)]
+    model = ModelHelper("dlrm")
+    create_dlrm(model, "data", names, size)
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    inputs = ["data", *(name for pair in names for name in pair)]
+    net, parameters = extract_predictor(model.net, inputs, ["probability"])
+    shapes = {"data": (3, 6), **{name: (7 if name[0] == "i" else 3,) for name in inputs[1:]}}
+    exported = onnx_model(net, parameters, shapes=shapes, workspace=workspace)
+    for lengths in ([2, 0, 4], [1, 1, 1, 3, 0]):
+        feeds = {"data": f(len(lengths), 6)}
+        for (indices, counts), rows in zip(names, size.tables):
+            feeds[counts] = np.int32(lengths)
+            feeds[indices] = RNG.integers(0, rows, sum(lengths)).astype(np.int32)
+        for name, value in feeds.items():
+            workspace.feed(name, value)
+        workspace.run_net_once(net)
+        types = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
+        session = onnxruntime.InferenceSession(exported.SerializeToString())
+        given = {each.name: feeds[each.name].astype(types[each.type]) for each in session.get_inputs()}
+        assert {each.type for each in session.get_inputs()} != {"tensor(float)"}
+        for found in (
+            session.run(None, given)[0],
+            read_onnx(exported, reference=False).predictor().run(given)["probability"],
+        ):
+            np.testing.assert_allclose(found, workspace.fetch("probability"), rtol=1e-4, atol=1e-6)
+
+
+def test_a_type_that_does_not_follow_from_the_net_is_said():
+    op = make_op("Where", ["c", "x", "x"], ["y"])
+    net = NetDef(name="choice", op=[op], external_output=["y"])
+    model = onnx_model(net, {}, shapes={"c": (3,), "x": (3,)})
+    assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.BOOL
+    both = NetDef(name="both", op=[op, make_op("Relu", ["c"], ["z"])], external_output=["y", "z"])
+    with pytest.raises(OperatorError, match=r"ONNX export, net 'both', operator 0: Where .*; .* TensorSpec"):
+        onnx_model(both, {}, shapes={"c": (3,), "x": (3,)})

@@ -224,7 +224,7 @@ def _replace(norm: OperatorDef, known: Mapping[str, Any], values: dict[str, Any]
     """Make a normalization with known parameters an AffineChannel, whose parameters are added; whether it is one."""
     if norm.type != "SpatialBN" or len(norm.output) != 1:
         return False
-    arrays = [known.get(name) for name in norm.input[1:5]]
+    arrays: list[Any] = [known.get(name) for name in norm.input[1:5]]
     if len({_kind(array) for array in arrays}) != 1 or _kind(arrays[0]) is None:
         return False
     factor, shift = _factor_and_shift(_decoded(norm), *arrays)

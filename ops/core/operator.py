@@ -198,6 +198,7 @@ class Operator:
     net_names: ClassVar[NetNames] = "own"
     repeats_nets: ClassVar[bool] = False
     certain_nets: ClassVar[tuple[str, ...]] = ()
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     copy_arguments: ClassVar[bool] = True  # the gradient operators get the arguments of the forward one
 
     # Set by `decode` and `with_arity`; without them, the numbers of required inputs and outputs.

@@ -265,8 +265,8 @@ def _swin(work: Work) -> nn.Module:
     return tv.SwinTransformer([4, 4], 96, [2, 2, 6, 2], [3, 6, 12, 24], [7, 7], **options)
 
 
-_no_drop = {"dropout": 0.0}
-_no_depth = {"stochastic_depth_prob": 0.0}
+_no_drop: dict[str, Any] = {"dropout": 0.0}
+_no_depth: dict[str, Any] = {"stochastic_depth_prob": 0.0}
 _NETS: dict[str, Peer] = {
     "mobilenet-v2": _classifier(tv.mobilenet_v2, **_no_drop),
     "mobilenet-v3": _classifier(tv.mobilenet_v3_large, **_no_drop),

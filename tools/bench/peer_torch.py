@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import peer_nets
@@ -151,7 +152,7 @@ def scale_down_blocks(net: nn.Module) -> None:
 def write_state(training: Training, file: str) -> None:
     """Train a few steps, and write the losses, and the parameters before and after."""
     scale_down_blocks(training.net)
-    found = {f"before_{i}": array for i, array in enumerate(training.arrays())}
+    found: dict[str, Any] = {f"before_{i}": array for i, array in enumerate(training.arrays())}
     losses = []
     for _ in range(STATE_STEPS):
         training.step()
@@ -181,7 +182,8 @@ def main(warmup: int, work: Work) -> None:
     torch.set_num_threads(work.threads)
     training = Training(work)
     if work.start and not os.path.exists(work.start):
-        np.savez(work.start, **{f"before_{i}": array for i, array in enumerate(training.arrays())})
+        arrays: dict[str, Any] = {f"before_{i}": array for i, array in enumerate(training.arrays())}
+        np.savez(work.start, **arrays)
     if work.state:
         write_state(training, work.state)
     elif work.gpu:

@@ -41,7 +41,13 @@ class RedisStore(Store):
             raise DeviceError(
                 "a store on a Redis server needs the package 'redis'; pip install 'netbuilder[redis]'"
             ) from None
-        self._given = {"host": host, "port": int(port), "prefix": prefix, "password": password, "db": db}
+        self._given: dict[str, Any] = {
+            "host": host,
+            "port": int(port),
+            "prefix": prefix,
+            "password": password,
+            "db": db,
+        }
         self._name, self._prefix = f"the Redis server {host}:{port}", prefix
         self._error, self._wrong_type = redis.RedisError, redis.ResponseError
         self._client: Any = redis.Redis(

@@ -186,7 +186,9 @@ def depthwise_gradient(v: Views, bias: Desc | None, *, threads: int) -> Depthwis
     columns = _ranges(width, strides[1], begin[1], v.x.dims[3], v.y.dims[3])
     whole = [_Range(0, height, begin[0], end[0], 0, 0, height)]
     for rows in (whole, _ranges(height, strides[0], begin[0], v.x.dims[2], v.y.dims[2])):
-        for block in (16, 8) if rows and columns and group % 8 == 0 else ():
+        if not rows or not columns:
+            continue
+        for block in (16, 8) if group % 8 == 0 else ():
             made = None if group % block else _in_parts(v, bias, block, list(itertools.product(rows, columns)), threads)
             if made is not None:
                 return made
@@ -206,8 +208,8 @@ def _in_parts(
         if primitive is None or primitive.slow or "gemm" in primitive.name:
             return None
         made.append((rows, columns, primitive))
-    (n, group, *extents), (height, width) = v.y.dims, v.weights.dims[3:]
-    image = (n * group // block, *extents, block)
+    (n, group, rows_of_y, columns_of_y), (height, width) = v.y.dims, v.weights.dims[3:]
+    image = (n * group // block, rows_of_y, columns_of_y, block)
     memory = ScratchAllocator()
     shifted, sums = (memory.allocate(4 * count) for count in (math.prod(image), group * max(height, _WIDEST) * _WIDEST))
     return DepthwiseGradient((group, height, width), image, made, shifted, sums, memory.nbytes)

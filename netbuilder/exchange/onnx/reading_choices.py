@@ -137,11 +137,11 @@ def _range(r: Reader, node: Any) -> None:
 def _constant_of_shape(r: Reader, node: Any) -> None:
     given = r.attributes(node).get("value")
     value = np.zeros(1, np.float32) if given is None else r.library.numpy_helper.to_array(given)
-    inputs, by_elements = node.input, 1
+    inputs, by_elements = node.input, True
     made = next((op for op in reversed(r.net.op) if r.name(node.input[0]) in op.output), None)
     if made is not None and made.type == "Shape" and "axes" not in arguments(made):
-        inputs, by_elements = made.input, None  # of the shape of a value, which the plan knows
-    r.add("ConstantFill", inputs, node.output, input_as_shape=by_elements, value=value.item(),
+        inputs, by_elements = made.input, False  # of the shape of a value, which the plan knows
+    r.add("ConstantFill", inputs, node.output, input_as_shape=int(by_elements) or None, value=value.item(),
           dtype=type_number(value.dtype))  # fmt: skip
 
 

@@ -21,8 +21,8 @@ if __package__:
     from netbuilder.tools.bench.draw import TABLES, WORDS
     from netbuilder.tools.bench.work import Work
 else:  # run by path, see ``worker``
-    from draw import TABLES, WORDS
-    from work import Work
+    from draw import TABLES, WORDS  # type: ignore[no-redef]
+    from work import Work  # type: ignore[no-redef]
 
 Inputs = dict[str, torch.Tensor]
 Losses = Callable[[nn.Module, Inputs], tuple[torch.Tensor, torch.Tensor]]

@@ -52,7 +52,7 @@ DTYPES = find_engine("ONEDNN").precisions
 _GROWTH_BATCH = 16
 _TASKS = {**TASKS, **MODELS}
 _STEPS = "a training step, compared with PyTorch"
-_MODELS = "a step of a net of torchvision, timm or transformers, from equal parameters; with memory"
+_MODELS = "a step, and its memory, of nets of torchvision, timm, transformers"
 
 
 @dataclass(frozen=True)
@@ -442,7 +442,7 @@ def works_help() -> str:
         members = {name: entry.about for name, entry in WORKS.items() if entry.group == group}
         lines.append(f"  {group}:")
         if plain := [name for name, about in members.items() if not about]:
-            lines.append(f"    {', '.join(plain)}")
+            lines += textwrap.wrap(", ".join(plain), 76, initial_indent=" " * 4, subsequent_indent=" " * 4)
         for name, about in members.items():
             first, *others = textwrap.wrap(about, 56) or [""]
             lines += [f"    {name:<19} {first}", *(" " * 24 + line for line in others)] if about else []

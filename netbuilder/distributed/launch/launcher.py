@@ -151,7 +151,7 @@ def launch(job: Job) -> int:
     if job.node_rank == 0:
         warn_if_cores_are_few(job, mpi)
     by_mpiexec = mpi if mpi is not None and not mpi.starts_over_store else None
-    with _store(job) as (address, secret, store), _signals() as signals, relayed(by_mpiexec is not None) as relay:
+    with _store(job) as (address, secret, store), _signals() as signals, relayed() as relay:
         variables = {
             launchers.STORE: address,
             SECRET: os.fsdecode(secret),

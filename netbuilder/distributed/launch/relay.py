@@ -1,4 +1,4 @@
-"""Output of mpiexec by way of the launcher: mpiexec ends a job whose output it cannot write, the launcher does not."""
+"""Output of a job by way of the launcher: ranks and mpiexec end where they cannot write, and the launcher does not."""
 
 from __future__ import annotations
 
@@ -19,23 +19,20 @@ class Relay:
     """Pipes whose content is copied to standard output and standard error of this process.
 
     Attributes:
-        out, err: descriptors for another process to write to; None: it has those of this process.
+        out, err: descriptors for other processes to write to.
     """
 
-    def __init__(self, out: int | None = None, err: int | None = None) -> None:
+    def __init__(self, out: int, err: int) -> None:
         self.out, self.err = out, err
 
     def drain(self) -> None:
         """Wait until what ended processes have written is copied."""
-        wait_until_read(*(number for number in (self.out, self.err) if number is not None), seconds=_SECONDS)
+        wait_until_read(self.out, self.err, seconds=_SECONDS)
 
 
 @contextlib.contextmanager
-def relayed(wanted: bool) -> Iterator[Relay]:
-    """Yield pipes, if they are ``wanted``, and copy what comes through them until the block ends."""
-    if not wanted:
-        yield Relay()
-        return
+def relayed() -> Iterator[Relay]:
+    """Yield pipes, and copy what comes through them until the block ends."""
     pipes = [os.pipe(), os.pipe()]
     threads = [
         threading.Thread(target=copy_stream, args=(reader, number), name="netbuilder-output", daemon=True)

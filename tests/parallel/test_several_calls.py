@@ -217,6 +217,20 @@ def test_each_call_draws_and_normalizes_once(reads):
         np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_each_call_is_normalized_over_all_devices(early):
+    with wrapper([0], normalized) as one, wrapper([0, 1], normalized, combine_spatial_bn=True) as net:
+        for _ in range(3):
+            for a, b in ((0, 8), (8, 18), (18, 24)):
+                call(one, IMAGE[a:b], LABEL[a:b])
+                losses = call(net, IMAGE[a:b], LABEL[a:b])[1]
+                if early:
+                    losses[0].numpy()
+            one.step()
+            net.step()
+        assert apart(net, one) < 1e-6
+
+
 def test_the_learning_rate_is_that_of_the_last_step():
     rate = {"policy": "step", "stepsize": 2, "gamma": 0.5}
     rates = []

@@ -86,6 +86,7 @@ def apart(net, other):
 # Batches smaller than the list of devices.
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 @pytest.mark.parametrize(
     "model, options", [(hidden, {}), (normalized, {"combine_spatial_bn": True})], ids=["plain", "normalized"]
@@ -124,6 +125,7 @@ def gradient(weight, bias, image, label):
     return d.T @ x, d.sum(axis=0)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("devices", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [None, 24, 10, 1, 2.5])
 def test_the_sum_of_losses_for_each_sample_is_divided_by_the_batch_size(devices, batch_size):
@@ -175,6 +177,7 @@ READS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("reads", READS.values(), ids=READS)
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize(
@@ -201,6 +204,7 @@ def test_gradients_of_several_calls_add_up(reads, devices, model, given, optimiz
         assert apart(net, one) < 1e-6
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("reads", READS.values(), ids=READS)
 def test_each_call_draws_and_normalizes_once(reads):
     found = []
@@ -291,6 +295,7 @@ class Task(Parallelizable):
         return [loss.numpy() for loss in losses] if self.reads else losses
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("serial", [False, True])
 def test_a_pool_and_one_step(reads, serial):

@@ -158,21 +158,19 @@ def size(text: str) -> int:
     return found
 
 
-def split_problem(batch: int, devices: int, steps: int = 1) -> str | None:
-    """Return why a batch cannot be split over devices and micro-batches into equal parts; None if it can.
+def split_problem(batch: int, devices: int) -> str | None:
+    """Return why a batch cannot be split over devices into equal parts; None if it can.
 
     >>> split_problem(10, 3)
     'a batch of 10 cannot be split evenly over 3 devices; give a multiple of 3, such as 9 or 12'
     """
-    parts = devices * steps
     if batch < 1:
         return f"the batch must be 1 or more, got {batch}"
-    if batch % parts == 0:
+    if batch % devices == 0:
         return None
-    where = f"{devices} device{'s' if devices > 1 else ''}" + (f" in {steps} micro-batches" if steps > 1 else "")
-    near = [str(n) for n in (batch // parts * parts, -(-batch // parts) * parts) if n]
+    near = [str(n) for n in (batch // devices * devices, -(-batch // devices) * devices) if n]
     return (
-        f"a batch of {batch} cannot be split evenly over {where}; give a multiple of {parts}, such as "
+        f"a batch of {batch} cannot be split evenly over {devices} devices; give a multiple of {devices}, such as "
         f"{' or '.join(near)}"
     )
 

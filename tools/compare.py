@@ -108,6 +108,12 @@ def _compare_trainers(
         parser.error("--callback: netbuilder-compare runs no callbacks; omit it")
     if second.batch != first.batch or second.seed != first.seed or second.data != first.data:
         parser.error("--against: batch, data and seed must be the same in both runs")
+    for each in (first, second):
+        if each.accumulate_steps > 1 and each.batch % (parts := each.replicas * each.accumulate_steps):
+            parser.error(
+                "--batch: with --accumulate-steps all shares of a comparison must have the same number of samples; got "
+                f"{each.batch} for {counted(parts, 'share')}, give a multiple of {parts}"
+            )
     train, test = load_images(first.data, first.input)
     sides = [TrainerSide(each, train, test, options.steps) for each in (first, second)]
     texts = [f"devices {','.join(map(str, first.devices))}", ", ".join(options.against) or

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from numbers import Real
 from typing import Any, NamedTuple
@@ -31,7 +32,9 @@ __all__ = [
     "Optimizer",
     "constant",
     "iteration_counter",
+    "numbered_from",
     "one",
+    "optimizer_counts",
     "refuse",
     "require_dense",
     "reset_optimizer_instance_count",
@@ -49,6 +52,27 @@ _instances: Counter[str] = Counter()
 def reset_optimizer_instance_count() -> None:
     """Number optimizers from 0 again, as in a new process; the names of their blobs contain these numbers."""
     _instances.clear()
+
+
+@contextmanager
+def numbered_from(counts: Mapping[str, int]) -> Iterator[None]:
+    """Number the optimizers that are made in the block as if ``counts``, from ``optimizer_counts``, had been made.
+
+    So blobs of an optimizer that is built again for the same parameters have the same names.
+    """
+    before = Counter(_instances)
+    _instances.clear()
+    _instances.update(counts)
+    try:
+        yield
+    finally:
+        _instances.clear()
+        _instances.update(before)
+
+
+def optimizer_counts() -> dict[str, int]:
+    """Return how many optimizers of each class have been made."""
+    return dict(_instances)
 
 
 class AuxOptimizerParams(NamedTuple):

@@ -22,6 +22,7 @@ from netbuilder.runtime.plan.options import FindNan
 
 __all__ = [
     "accumulate_gradients",
+    "clear_sums",
     "created_nets",
     "forget_gradients",
     "net_names",
@@ -187,6 +188,11 @@ def forget_gradients(model: ModelHelper, workspace: Workspace) -> None:
     pending = pending_steps(model, workspace)
     if pending:
         workspace.net(net.name + _MICRO).clock.iteration -= pending
+    clear_sums(record, workspace)
+
+
+def clear_sums(record: Replicas, workspace: Workspace) -> None:
+    """Set the existing sums of gradients to 0, drop collected rows, and set residuals of the exchange to 0."""
     for blob in (*record.accumulated, *record.residuals):
         if workspace.has(blob) and not workspace.get(blob).is_empty:
             workspace.feed(blob, workspace.fetch(blob) * 0)

@@ -13,6 +13,7 @@ import numpy as np
 
 from netbuilder.graph.gradient_shares import is_backward
 from netbuilder.graph.replicas import Replicas
+from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import NetError
 from netbuilder.runtime.execute.recorded_run import RecordedRun, Written
 
@@ -371,6 +372,13 @@ class _Copies:
             copies.sort(key=lambda copy: self._replica(copy[1].name))  # which may go through the replicas backwards
             self.written[key] = [written for _, written in copies]
 
+    @property
+    def weights(self) -> list[float]:
+        """The weights of the replicas' shares of the batch, one on average; [] if they are equal."""
+        found = [float(np.ravel(value)[0]) for value in self.before.get(SHARE_WEIGHT, ())]
+        mean = sum(found) / max(len(found), 1)
+        return [weight / mean for weight in found] if len(set(found)) > 1 else []
+
     def _replica(self, name: str) -> int:
         return (self._devices.replica_of(name) if self._devices is not None else None) or 0
 
@@ -420,19 +428,20 @@ def _gathered(
     a, b = (_Copies(run, record, gradients) for run, record in zip((first, second), records))
     # Samples that are not on the first axis are in another order where an operator has joined the first two axes.
     others_of = _ANY_ORDER if _is_split_along_later_axis(a, b) else _ANY
+    weights = a.weights, b.weights
     modes_of = {_Phase.OTHER: others_of, _Phase.LOCAL: _LOCAL, _Phase.CHANGED: _EQUAL}
     for name, values in a.before.items():
         if name in b.before:
-            yield _closest(name, values, b.before[name], _EQUAL if name in equal else others_of)
+            yield _closest(name, values, b.before[name], _EQUAL if name in equal else others_of, weights)
     for key, made in a.written.items():
         name, _, phase, _ = key
         others = b.written.get(key)
         if others is None:
             continue
         if phase is _Phase.REDUCED:  # some ways to train reduce the gradient on the first replica only
-            yield _of_written(name, _reduced(made), _reduced(others), _REDUCED)
+            yield _of_written(name, _reduced(made), _reduced(others), _REDUCED, weights)
         else:
-            yield _of_written(name, made, others, _EQUAL if name in equal else modes_of[phase])
+            yield _of_written(name, made, others, _EQUAL if name in equal else modes_of[phase], weights)
 
 
 def _reduced(copies: Sequence[Written]) -> Sequence[Written]:
@@ -444,7 +453,7 @@ Modes = tuple[str, ...]
 _EQUAL: Modes = ("equal",)
 _REDUCED: Modes = ("reduced",)
 _LOCAL: Modes = ("sum", "equal")  # equal: computed from values of all devices
-_ANY: Modes = ("joined", "equal", "sum", "mean")
+_ANY: Modes = ("joined", "equal", "sum", "mean", "weighted sum", "weighted mean")
 _ANY_ORDER: Modes = (*_ANY, "sorted")
 
 _TEXTS = {
@@ -452,14 +461,22 @@ _TEXTS = {
     "reduced": "the gradient on each replica after the reduction",
     "sum": "the sum over the replicas",
     "mean": "the mean over the replicas",
+    "weighted sum": "the sum over the replicas, weighted by their shares of the batch",
+    "weighted mean": "the mean over the replicas, weighted by their shares of the batch",
     "joined": "the values of the replicas joined along axis {}",
     "sorted": "the elements of the replicas in any order",
 }
 
 
-def _of_written(name: str, made: Sequence[Written], others: Sequence[Written], modes: Iterable[str]) -> _Pair:
+Weights = tuple[list[float], list[float]]
+"""Of the shares of each run's replicas, one on average; [] for a run whose shares are equal."""
+
+
+def _of_written(
+    name: str, made: Sequence[Written], others: Sequence[Written], modes: Iterable[str], weights: Weights
+) -> _Pair:
     first, second = ([written.value for written in side] for side in (made, others))
-    return _closest(name, first, second, modes, made[0], others)
+    return _closest(name, first, second, modes, weights, made[0], others)
 
 
 def _closest(
@@ -467,6 +484,7 @@ def _closest(
     a: Sequence[Array],
     b: Sequence[Array],
     modes: Iterable[str],
+    weights: Weights,
     first: Written | None = None,
     second: Sequence[Written] = (),
 ) -> _Pair:
@@ -476,7 +494,7 @@ def _closest(
     found = [
         _Pair(name, what, x, y, first, second[which] if second else None)
         for mode in modes
-        for what, x, y, which in _put_together(mode, a, b)
+        for what, x, y, which in _put_together(mode, a, b, weights)
     ]
     if not found:
         return _Pair(name, "not comparable", np.zeros(0), np.zeros(0))
@@ -493,7 +511,9 @@ def _is_of_the_share(a: Sequence[Array], b: Sequence[Array]) -> bool:
     return a[0].dtype == np.uint8 or (a[0].dtype.kind in "iu" and all(value.shape == a[0].shape for value in b))
 
 
-def _put_together(mode: str, a: Sequence[Array], b: Sequence[Array]) -> Iterator[tuple[str, Array, Array, int]]:
+def _put_together(
+    mode: str, a: Sequence[Array], b: Sequence[Array], weights: Weights
+) -> Iterator[tuple[str, Array, Array, int]]:
     """Yield texts, two values, and the number of the second one's operator to name."""
     text = _TEXTS[mode]
     if mode == "joined":
@@ -515,9 +535,19 @@ def _put_together(mode: str, a: Sequence[Array], b: Sequence[Array]) -> Iterator
         _, number, x, y = max(pairs, key=lambda pair: pair[0])
         yield text, x, y, number
         return
+    if mode.startswith("weighted"):
+        if not any(weights) or a[0].dtype.kind != "f":
+            return
+        a, b = (_weighted(values, of_run) for values, of_run in zip((a, b), weights))
     sums = [np.sum(np.stack(values).astype(np.float64), 0) for values in (a, b)]
-    counts = (1, 1) if mode == "sum" else (len(a), len(b))
+    counts = (1, 1) if mode.endswith("sum") else (len(a), len(b))
     yield text, sums[0] / counts[0], sums[1] / counts[1], 0
+
+
+def _weighted(values: Sequence[Array], weights: Sequence[float]) -> Sequence[Array]:
+    if len(weights) != len(values):
+        return values
+    return [value * np.float64(weight) for value, weight in zip(values, weights)]
 
 
 def _fit(values: Sequence[Array], axis: int) -> bool:

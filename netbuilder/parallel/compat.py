@@ -82,16 +82,30 @@ class DataParallelModel:
         if refused := sorted({"loss", "gather"} & set(options)):
             raise NetError(f"DataParallelModel: {refused} cannot be given; use DataParallel, which has them")
         self.wrapper = DataParallel(
-            module, ctx_list, loss=_Criterion(), optimizer=optimizer, sync=sync, name=_name(module), **options
+            module,
+            ctx_list,
+            **{"join_threads": True, **options},
+            loss=_Criterion(),
+            optimizer=optimizer,
+            sync=sync,
+            name=_name(module),
         )
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Return the outputs, for each device a tuple; see ``DataParallel``."""
+        """Return the outputs, for each device that has samples a tuple; see ``DataParallel``."""
         return self.wrapper(*inputs, **named)
 
-    def step(self, batch_size: int | None = None) -> None:
-        """Update the parameters; losses are means, so ``batch_size`` is not used."""
-        self.wrapper.step()
+    def step(self, batch_size: float | None = None) -> None:
+        """Update the parameters by the gradients of all calls of ``parallel_backward`` since the last step.
+
+        Args:
+            batch_size: if losses are numbers for each sample, the sum of their gradients is divided by it; None: by the
+                number of samples. Losses of one number are means already.
+
+        Raises:
+            UsageError, NetError, OperatorError: see ``DataParallel.step``.
+        """
+        self.wrapper.step(batch_size)
 
     def __repr__(self) -> str:
         return repr(self.wrapper).replace("DataParallel", "DataParallelModel", 1)
@@ -102,7 +116,7 @@ class DataParallelCriterion:
 
     Args:
         module: called with a ModelHelper, the outputs of the model and the targets; returns a blob of one number, a
-            mean over samples, or a list of them.
+            mean over samples, or of a number for each sample, or a list of them, see ``DataParallel``.
         ctx_list: the devices of the model; they are taken from its outputs.
         sync: ignored; that of the model counts.
 
@@ -116,7 +130,7 @@ class DataParallelCriterion:
         self.module = module
 
     def __call__(self, inputs: Any, *targets: Any, **named: Any) -> Any:
-        """Return the losses of the devices, for the outputs of a model's last call.
+        """Return the losses of the devices that have samples, for the outputs of a model's last call.
 
         Raises:
             NetError: ``inputs`` are not outputs of a DataParallelModel, or its nets have another loss.
@@ -416,10 +430,10 @@ def split_and_load(data: Any, ctx_list: Sequence[Any], batch_axis: int = 0, even
         even_split: raise if the parts would differ in size; if not, they differ by one sample at most.
 
     Returns:
-        Views of the array, one for each device.
+        Views of the array, one for each device; of fewer samples than devices, one for each sample.
 
     Raises:
-        ShapeError: there are fewer samples than devices, or they cannot be split evenly.
+        ShapeError: there are no samples, or they cannot be split evenly.
 
     >>> [part.tolist() for part in split_and_load(np.arange(5), ["cpu(0)", "cpu(1)"], even_split=False)]
     [[0, 1, 2], [3, 4]]
@@ -428,13 +442,13 @@ def split_and_load(data: Any, ctx_list: Sequence[Any], batch_axis: int = 0, even
     if not count:
         raise NetError("split_and_load: ctx_list must list at least one device, got none")
     samples = array.shape[batch_axis] if -array.ndim <= batch_axis < array.ndim else 0
-    if samples < count or even_split and samples % count:
+    if not samples or even_split and samples % count:
         raise ShapeError(
             f"split_and_load: an array of shape {tuple(array.shape)} has {counted(samples, 'sample')} along axis "
-            f"{batch_axis}, which cannot be split {'evenly ' if even_split else ''}over {count} devices; give "
-            f"{f'a multiple of {count}, or even_split=False' if even_split else f'at least {count}'}"
+            f"{batch_axis}, which cannot be split {'evenly ' if even_split else ''}over {counted(count, 'device')}; "
+            f"give {f'a multiple of {count}, or even_split=False' if even_split else 'at least one'}"
         )
-    return split_sizes(share_sizes(samples, count), array, batch_axis % array.ndim)
+    return split_sizes(share_sizes(samples, min(samples, count)), array, batch_axis % array.ndim)
 
 
 def split_load_kwargs(
@@ -449,10 +463,10 @@ def split_load_kwargs(
         batch_axis: the axis of the samples, of all arrays that have axes.
 
     Returns:
-        For each device its positional arguments, and its keyword arguments.
+        For each device that has samples its positional arguments, and its keyword arguments.
 
     Raises:
-        ShapeError: the arrays have different numbers of samples, or fewer than there are devices.
+        ShapeError: the arrays have different numbers of samples, or none.
     """
     counts: dict[str, int] = {}
 
@@ -468,7 +482,7 @@ def split_load_kwargs(
         raise ShapeError(
             f"split_load_kwargs: all arrays that are split must have the same number of samples, got {counts}"
         )
-    chosen = range(len(ctx_list))
+    chosen = range(min([len(ctx_list), *counts.values()]))
     return (
         tuple(map_leaves(lambda leaf, path, k=k: leaf[k], args, "") for k in chosen),  # type: ignore[misc]
         tuple(map_leaves(lambda leaf, path, k=k: leaf[k], named, "") for k in chosen),  # type: ignore[misc]

@@ -7,9 +7,10 @@ import enum
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.precision import PRECISIONS
+from netbuilder.optimizers.optimizer import numbered_from, optimizer_counts
 from netbuilder.parallel.call_arguments import (
     difference,
     map_leaves,
@@ -28,6 +30,7 @@ from netbuilder.parallel.call_arguments import (
     split_sizes,
     take_leaves,
 )
+from netbuilder.parallel.gradient_sums import GradientSums
 from netbuilder.parallel.options import DataParallelOptions, check_flags, takes_options
 from netbuilder.parallel.same_state import require_equal_replicas
 from netbuilder.parallel.settings import check_scope, choose_scaling, choose_sharing, wrapper_devices
@@ -46,7 +49,6 @@ from netbuilder.parallel.wrapped_nets import (
     numeric_settings,
 )
 from netbuilder.proto import ArgumentError, NetError, ShapeError, UsageError
-from netbuilder.proto.errors import counted
 from netbuilder.proto.suggestions import suggests_arguments
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import Clock
@@ -54,6 +56,8 @@ from netbuilder.runtime.input.batches import Batch, Splitter
 from netbuilder.runtime.plan.options import FindNan, check_find_nan
 
 __all__ = ["DataParallel", "Output"]
+
+T = TypeVar("T")
 
 
 class Output:
@@ -128,14 +132,25 @@ class _Call:
     training: bool
     samples: int
     sizes: list[int]
+    owner: threading.Thread | None  # whose steps it belongs to; None: to those of all threads
     stage: _Stage = _Stage.CALLED
     parts_run: int = 0  # of the three parts that make a step
+    summed: bool = False  # its gradients are in the sums
     lost: str = ""  # why it cannot be continued
     outputs: weakref.WeakSet[Output] = field(default_factory=weakref.WeakSet)  # that have been returned
 
     def __del__(self) -> None:
         for batch in self.batches:
             batch.release()
+
+    def active(self, of_devices: Sequence[T]) -> list[T]:
+        """Return the items of the devices that have samples; all, if no array is split."""
+        return [item for item, size in zip(of_devices, self.sizes) if size or not self.samples]
+
+    @property
+    def count(self) -> int:
+        """The number of samples, by which the mean of several calls is weighted; 1 if no array is split."""
+        return self.samples or 1
 
     @property
     def weights(self) -> list[float]:
@@ -163,8 +178,8 @@ class DataParallel:
         devices: numbers of GPUs, with ``cpu_device`` of replicas on the CPU; or DeviceOptions. None: one device, and
             results are not put into tuples for each device.
         loss: function that appends the losses of one replica: called with the ModelHelper, what ``model`` returned,
-            and the parts of the arguments of ``loss()``; returns a blob of one number, a mean over samples, or a list
-            of them, which are added.
+            and the parts of the arguments of ``loss()``; returns a blob of one number, a mean over samples, or of a
+            number for each sample, (N,), or a list of such blobs, of one kind, which are added.
         optimizer: function that is called with the ModelHelper and appends the update of all parameters, such as
             ``lambda helper: build_sgd(helper, 0.1)``; None: the wrapper is not for training.
         cpu_device: whether numbers in ``devices`` are replicas on the CPU.
@@ -173,6 +188,8 @@ class DataParallel:
         sync: compute outputs before a call returns, not when they are needed; results are the same.
         find_nan: raise an error at the first operator whose result is NaN ("nan"), or NaN or infinite (True), see
             ``Workspace.run_net``.
+        join_threads: gradients of the calls of all threads add up until one of them calls ``step()``, for a pool of
+            threads; otherwise each thread has steps of its own.
         batch_axes: name of an argument's array -> the axis of its samples, if it is not the first. Names are those of
             the model's arguments, with "_0" or "_key" appended for each level of nesting. Gathered outputs are joined
             along the axis that is given for the name of their blob.
@@ -218,6 +235,7 @@ class DataParallel:
         gather: bool = False,
         sync: bool = False,
         find_nan: FindNan = False,
+        join_threads: bool = False,
         batch_axes: Mapping[str, int] | None = None,
         dtypes: Mapping[str, Any] | None = None,
         workspace: Workspace | None = None,
@@ -238,7 +256,7 @@ class DataParallel:
         if isinstance(model, ModelHelper):
             held = numeric_settings(model).items()
             options = dataclasses.replace(options, **{key: item for key, item in held if getattr(options, key) is None})
-        check_flags(cpu_device=cpu_device, gather=gather, sync=sync)
+        check_flags(cpu_device=cpu_device, gather=gather, sync=sync, join_threads=join_threads)
         self._passes_through = devices is None
         found = wrapper_devices([0] if devices is None else devices, cpu_device or devices is None and not gpu_count())
         shared = dataclasses.replace(options, shared_model=choose_sharing(options, found, None))
@@ -249,6 +267,7 @@ class DataParallel:
         self._definition = Definition(unique, function, loss, optimizer, found, arg_scope, options)
         self._title = repr(model) if isinstance(model, ModelHelper) else title
         self._gather, self._sync = gather or devices is None, sync
+        self._join_threads = join_threads
         self._find_nan = check_find_nan(find_nan, "DataParallel")
         self._axes, self._dtypes = dict(batch_axes or {}), dict(dtypes or {})
         self._check_names("dtypes", self._unknown(self._dtypes))
@@ -260,6 +279,10 @@ class DataParallel:
         self._splitters: dict[tuple[str, ...], list[Splitter]] = {}
         self._inputs: Structure | None = None
         self._targets: Structure | None = None
+        self._specs: dict[str, TensorSpec] = {}  # of the first replica's arguments as the last net was built
+        self._counts: dict[str, int] = {}  # of the optimizers made before that of the net for training
+        self._sums: GradientSums | None = None
+        self._pending: list[_Call] = []  # whose gradients are requested, and not applied yet
         self._fed_weights: list[float] = [1 / len(found)] * len(found)
         self._present: _Call | None = None  # whose values the blobs hold
         self._calls = threading.local()
@@ -343,12 +366,12 @@ class DataParallel:
         """Split a batch over the devices, and return the model's outputs.
 
         Returns:
-            For each device a tuple of its outputs (``Output``), in the structure that the model returned. With
-            ``gather``, or without a device list, only that structure.
+            For each device that has samples a tuple of its outputs (``Output``), in the structure that the model
+            returned. With ``gather``, or without a device list, only that structure.
 
         Raises:
             NetError: the number of arguments or their structure differs from that of the model or of the first call.
-            ShapeError: the arrays have different numbers of samples, or fewer than there are devices.
+            ShapeError: the arrays have different numbers of samples, or none.
             UsageError: the wrapper is closed.
         """
         with self._lock:
@@ -367,8 +390,8 @@ class DataParallel:
         """Split the targets of the last call over the devices, and return the losses.
 
         Returns:
-            For each device its loss (``Output``), or a tuple of them if the loss function returns a list. With
-            ``gather``, or without a device list, the mean over all samples.
+            For each device that has samples its loss (``Output``), or a tuple of them if the loss function returns a
+            list. With ``gather``, or without a device list, the mean over all samples, or the losses of all samples.
 
         Raises:
             NetError, ShapeError: as for a call.
@@ -381,12 +404,12 @@ class DataParallel:
             if self._definition.loss is None or call.training and self._definition.optimizer is None:
                 raise UsageError(f"{self!r}: loss() needs a wrapper that was made with {missing}=; make another one")
             targets_of, arrays = self._structured("targets", self._definition.loss, 2, targets, named, self._targets)
-            samples = samples_of({**self._whole_sizes(call), **arrays}, self._axes, f"{self!r}: loss()")
-            self._check_samples(samples)
+            samples = self._count(arrays, f"{self!r}: loss()", {**self._whole_sizes(call), **arrays})
             kind, sizes = Kind.TRAINING if call.training else Kind.VALIDATION, share_sizes(samples, len(self))
             batches = self._fill(arrays, sizes)
             if kind not in self._nets:
-                self._build(kind, targets_of, self._first_specs([*call.batches, *batches]))
+                self._specs = self._first_specs([*call.batches, *batches])
+                self._build(kind, targets_of)
                 call.parts_run = call.parts_run if call.training else 0  # it kept too little for the losses
             self._targets = targets_of
             call.samples, call.sizes = samples, sizes
@@ -403,19 +426,57 @@ class DataParallel:
             UsageError: ``loss()`` was not called before, or the wrapper is closed.
         """
         with self._lock:
-            self._current("backward", _Stage.LOSS).stage = _Stage.BACKWARD
+            call = self._current("backward", _Stage.LOSS)
+            call.stage = _Stage.BACKWARD
+            self._pending.append(call)
 
-    def step(self) -> None:
-        """Compute what has not been computed yet, and update the parameters.
+    def step(self, batch_size: float | None = None) -> None:
+        """Compute what has not been computed yet, and update the parameters by the gradient of a mean over samples.
+
+        If ``backward()`` was called for several calls since the last step, their gradients add up: the mean is that
+        over the samples of all of them.
+
+        Args:
+            batch_size: if losses are numbers for each sample, their gradients are added up and divided by this; None:
+                by the number of samples. Losses of one number are means already.
 
         Raises:
             UsageError: ``backward()`` was not called before, or the wrapper is closed.
+            NetError: ``batch_size`` is not positive, or gradients of several calls cannot add up.
             NetError, OperatorError: an operator failed; the message has its device.
         """
         with self._lock:
-            call = self._current("step", _Stage.BACKWARD)
-            call.stage = _Stage.DONE
-            self._run_parts(call, 3)
+            self._check_batch_size(batch_size)
+            owner = None if self._join_threads else threading.current_thread()
+            calls = [call for call in self._pending if call.owner is owner]
+            if not calls:
+                self._check_open()
+                self._current("step", _Stage.BACKWARD)
+            net, samples = self._nets[Kind.TRAINING], sum(call.count for call in calls)
+            divisor = float(batch_size) if batch_size is not None and net.per_sample else samples
+            try:
+                if lost := next((call.lost for call in calls if call.lost), ""):
+                    raise NetError(f"{self!r}: step(): {lost}")
+                if len(calls) == 1 and not calls[0].summed and divisor == samples:
+                    calls[0].stage = _Stage.DONE
+                    self._run_parts(calls[0], 3)
+                else:
+                    self._run_summed(calls, divisor)
+            except BaseException:
+                self._drop_sums(owner, calls)
+                raise
+            finally:
+                self._pending = [call for call in self._pending if call not in calls]
+                for call in calls:
+                    call.stage = _Stage.DONE
+
+    def _check_batch_size(self, batch_size: Any) -> None:
+        if batch_size is None:
+            return
+        if isinstance(batch_size, bool) or not isinstance(batch_size, (int, float, np.number)):
+            raise TypeError(f"{self!r}: step: batch_size must be a number of samples, or None, got {batch_size!r}")
+        if not 0 < batch_size < float("inf"):
+            raise NetError(f"{self!r}: step: batch_size must be a positive number of samples, got {batch_size!r}")
 
     def wait(self) -> None:
         """Wait until all GPUs have finished; results can be read without it."""
@@ -435,6 +496,7 @@ class DataParallel:
             for name in [
                 *(net.name for net in self._nets.values()),
                 *(n for part in self._parts.values() for n in part),
+                *(() if self._sums is None else self._sums.nets),
             ]:
                 self._workspace.delete_net(name)
 
@@ -495,7 +557,9 @@ class DataParallel:
     def _finish_call(self) -> None:
         """Do the forward pass of this thread's last call, if no output was read and no step done: it counts."""
         call: _Call | None = getattr(self._calls, "current", None)
-        if call is not None and call.training and call.stage is not _Stage.DONE and not (call.parts_run or call.lost):
+        if call is None or not call.training or call.parts_run or call.lost:
+            return
+        if call.stage in (_Stage.CALLED, _Stage.LOSS):  # after backward(), its gradients are part of a step
             self._run_parts(call, 1)
         self._calls.current = None
 
@@ -538,29 +602,27 @@ class DataParallel:
                 )
         return structure, arrays
 
-    def _check_samples(self, samples: int) -> None:
-        if 0 < samples < len(self):
-            raise ShapeError(
-                f"{self!r}: a batch of {counted(samples, 'sample')} cannot be split over {len(self)} devices; give at "
-                f"least {len(self)} samples, or fewer devices"
-            )
-
-    def _begin(self, arrays: dict[str, Any]) -> _Call:
-        samples = samples_of(arrays, self._axes, repr(self))
-        self._check_samples(samples)
-        if any(
+    def _count(self, arrays: dict[str, Any], where: str, compared: dict[str, Any]) -> int:
+        """Return the number of samples of arrays, and of those that they are compared with; 0 if none is split."""
+        samples = samples_of(compared, self._axes, where)
+        if not samples and any(
             0 in array.shape[axis : axis + 1] for name, array in arrays.items() for axis in [self._axes.get(name, 0)]
         ):
-            raise ShapeError(f"{self!r}: the batch has no samples; give at least {len(self)}")
+            raise ShapeError(f"{where}: the batch has no samples; give at least one")
+        return samples
+
+    def _begin(self, arrays: dict[str, Any]) -> _Call:
+        samples = self._count(arrays, repr(self), arrays)
         sizes = share_sizes(samples, len(self))
-        return _Call(self, self._fill(arrays, sizes), self._training, samples, sizes)
+        owner = None if self._join_threads else threading.current_thread()
+        return _Call(self, self._fill(arrays, sizes), self._training, samples, sizes, owner)
 
     def _whole_sizes(self, call: _Call) -> dict[str, Any]:
         """Return the number of samples of the inputs as if they were one array, to compare that of the targets."""
         return {"inputs": np.empty((call.samples, 0))} if call.samples else {}
 
     def _fill(self, arrays: dict[str, Any], sizes: list[int]) -> list[Batch]:
-        """Copy the parts of arrays into buffers of their blobs."""
+        """Copy the parts of arrays into buffers of their blobs; a device without samples gets the first one."""
         if not arrays:
             return []
         devices = self._definition.devices
@@ -579,6 +641,12 @@ class DataParallel:
                 for scope, option in zip(devices.scopes, devices.options)
             ]
         parts = {name: split_sizes(sizes, array, self._axes.get(name, 0)) for name, array in arrays.items()}
+        if 0 in sizes and any(sizes):
+            first = {name: split_sizes([1], array, self._axes.get(name, 0))[0] for name, array in arrays.items()}
+            parts = {
+                name: [part if size else first[name] for part, size in zip(of_name, sizes)]
+                for name, of_name in parts.items()
+            }
         return [
             splitter.split({scope + name: of_name[k] for name, of_name in parts.items()})
             for k, (scope, splitter) in enumerate(zip(devices.scopes, splitters))
@@ -604,20 +672,35 @@ class DataParallel:
 
     # Nets and runs.
 
-    def _build(self, kind: Kind, targets: Structure, specs: Mapping[str, TensorSpec]) -> WrappedNet:
+    def _build(self, kind: Kind, targets: Structure) -> WrappedNet:
         assert self._inputs is not None
         check_scope(f"{self!r}, whose nets are built at the first call,")
-        net = build(self._definition, kind, self._inputs, targets, specs)
+        if kind is Kind.TRAINING:
+            self._counts = optimizer_counts()
+        with numbered_from(self._counts) if kind is Kind.SUMMING else nullcontext():
+            net = build(self._definition, kind, self._inputs, targets, self._specs, self._several())
         if not kind.in_test_mode:
             initialize(net, self._workspace)
-        create(net, kind, self._workspace, self._clocks[not kind.in_test_mode])
-        self._nets[kind] = net
+        if kind is not Kind.SUMMING:
+            create(net, kind, self._workspace, self._clocks[not kind.in_test_mode])
+            self._nets[kind] = net
         return net
+
+    def _several(self) -> tuple[int, dict[str, TensorSpec]]:
+        """Return a number of samples, two or more, and the specs of the arguments of a replica that has so many."""
+        found, counts, scope = dict(self._specs), [2], self._definition.devices.scopes[0]
+        for blob, spec in self._specs.items():
+            axis = self._axes.get(blob.removeprefix(scope), 0)
+            if axis < len(spec.shape):
+                counts.append(spec.shape[axis])
+                shape = (*spec.shape[:axis], max(spec.shape[axis], 2), *spec.shape[axis + 1 :])
+                found[blob] = TensorSpec(shape, spec.dtype)
+        return max(counts), found
 
     def _forward_net(self, training: bool) -> WrappedNet:
         """Return a net with the forward pass, whose parameters are initialized."""
         whole, alone = (Kind.TRAINING, Kind.FORWARD) if training else (Kind.VALIDATION, Kind.TEST)
-        net = self._nets.get(whole) or self._nets.get(alone) or self._build(alone, Structure(), {})
+        net = self._nets.get(whole) or self._nets.get(alone) or self._build(alone, Structure())
         if not training and lacks_values(net, self._workspace):
             self._forward_net(True)
         return net
@@ -630,6 +713,10 @@ class DataParallel:
             return
         kind = Kind.TRAINING if call.training else Kind.VALIDATION
         net, done = self._nets.get(kind), call.parts_run
+        for earlier in [each for each in self._pending if call.training and not done and each.owner is call.owner]:
+            if earlier is call:
+                break
+            self._add_gradients(earlier)  # calls run in order: their random numbers do not depend on what is read
         try:
             self._present_batches(call)
             self._feed_weights(call)
@@ -661,7 +748,7 @@ class DataParallel:
     def _run_some(self, call: _Call, net: WrappedNet, kind: Kind, end: int) -> None:
         """Run the parts of a step that have not run, up to ``end``, one by one."""
         if kind not in self._parts:
-            self._parts[kind] = create_parts(net, self._workspace, self._clocks[call.training])
+            self._parts[kind] = create_parts(net, net.helper.net.Proto(), self._workspace, self._clocks[call.training])
         for name in self._parts[kind][call.parts_run : end]:
             self._run_part(call, name)
 
@@ -680,9 +767,12 @@ class DataParallel:
     def _present_batches(self, call: _Call) -> None:
         """Make the arrays of a call the values of its blobs, after what the blobs hold has been read."""
         if self._present is not call:
+            before = self._present
+            if before is not None and before.stage is _Stage.BACKWARD and not before.lost:
+                self._add_gradients(before)
             self._read_outputs()
-            before, self._present = self._present, call
-            if before is not None and before.stage is not _Stage.DONE:
+            self._present = call
+            if before is not None and before.stage is not _Stage.DONE and not before.summed:
                 before.lost = (
                     "another call, of another thread or in test mode, has overwritten what this call computed; do not "
                     "read outputs before step(), or use one wrapper for each thread"
@@ -690,6 +780,48 @@ class DataParallel:
         batches, call.batches = call.batches, []
         for batch in batches:
             batch.present(self._workspace)
+
+    def _add_gradients(self, call: _Call) -> None:
+        """Compute what has not been computed of a call, with its gradients, and add these to the sums."""
+        if call.summed:
+            return
+        if self._sums is None:
+            assert self._targets is not None
+            self._sums = GradientSums(
+                self._build(Kind.SUMMING, self._targets), self._nets[Kind.TRAINING], self._workspace, self._clocks[True]
+            )
+        if not self._sums.begin(call.owner):
+            return  # the sums are those of another thread's step
+        self._present_batches(call)
+        self._feed_weights(call)
+        if not call.parts_run:
+            require_equal_replicas(self._nets[Kind.TRAINING].helper, self._nets[Kind.TRAINING].record, self._workspace)
+        try:
+            self._sums.add(call.count, call.parts_run, wait=self._sync, find_nan=self._find_nan)
+        except BaseException:
+            call.lost = "an operator failed in this call; call the wrapper again"
+            self._drop_sums(call.owner, self._pending)
+            raise
+        call.summed, call.parts_run = True, 3
+
+    def _drop_sums(self, owner: threading.Thread | None, calls: list[_Call]) -> None:
+        """After a failure, forget the sums of an owner's gradients, and that of the calls no step can be made."""
+        if self._sums is not None and self._sums.begin(owner):
+            self._sums.clear()
+        for call in calls:
+            if call.owner is owner:
+                call.lost = call.lost or "the gradients of another call of its step have failed; call the wrapper again"
+
+    def _run_summed(self, calls: list[_Call], divisor: float) -> None:
+        """Update the parameters by the sum of the gradients of calls, divided by ``divisor``."""
+        for call in calls:
+            self._add_gradients(call)
+        if self._sums is None or not all(call.summed for call in calls):
+            raise NetError(
+                f"{self!r}: step(): gradients of another thread's calls are being added up, for its own step(); "
+                "let one thread after another make its step, or give join_threads=True for one step of all threads"
+            )
+        self._sums.update(divisor, wait=self._sync, find_nan=self._find_nan)
 
     def _feed_weights(self, call: _Call) -> None:
         """Feed the weights of the shares in a net that reads them, if they differ from those of the last call."""
@@ -731,7 +863,7 @@ class DataParallel:
         def single(leaf: Any, path: str) -> Any:
             return self._output(call, lambda: self._fetched(leaf)) if isinstance(leaf, BlobReference) else leaf
 
-        found = [map_leaves(single, value, "") for value in outputs]
+        found = [map_leaves(single, value, "") for value in call.active(outputs)]
         return tuple(tuple(value) if isinstance(value, (tuple, list)) else (value,) for value in found)
 
     def _loss_results(self, call: _Call, net: WrappedNet) -> Any:
@@ -743,7 +875,7 @@ class DataParallel:
             return found[0] if net.single else found
         of_devices = tuple(
             tuple(self._output(call, lambda loss=loss: self._fetched(loss), losses=True) for loss in losses)  # type: ignore[misc]
-            for losses in net.losses
+            for losses in call.active(net.losses)
         )
         return tuple(losses[0] for losses in of_devices) if net.single else of_devices
 
@@ -757,14 +889,18 @@ class DataParallel:
 
     def _gathered(self, call: _Call, blobs: list[BlobReference]) -> Any:
         """Return rows of all devices in the order of the samples; the mean of numbers, weighted by the shares."""
-        values = [np.asarray(self._fetched(blob)) for blob in blobs]
-        if len(values) == 1:
+        values = [np.asarray(self._fetched(blob)) for blob in call.active(blobs)]
+        if len(blobs) == 1:
             return values[0]
         if values[0].ndim == 0:
-            return np.average(values, weights=call.weights).astype(values[0].dtype)
+            return np.average(values, weights=call.active(call.weights)).astype(values[0].dtype)
         name = self._definition.devices.short_name(str(blobs[0]))
         axis = self._axes.get(name, 0)
-        wrong = [value.shape for value, size in zip(values, call.sizes) if value.shape[axis : axis + 1] != (size,)]
+        wrong = [
+            value.shape
+            for value, size in zip(values, call.active(call.sizes))
+            if value.shape[axis : axis + 1] != (size,)
+        ]
         if call.samples and wrong:
             raise ShapeError(
                 f"{self!r}: output {name!r} of shape {wrong[0]} cannot be gathered: it must have one row for each of "

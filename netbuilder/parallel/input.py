@@ -155,7 +155,7 @@ class _AgreedPrefetch(Prefetch):
             raise StopIteration
         share = cast("Share | None", self._agreement.next(super().__next__))
         if self._micro_batch == 0:
-            self._total = self._agreement.total(0 if share is None else share.samples_of_step)
+            self._total = self._agreement.total(None if share is None or share.ended else share.samples_of_step)
         self._micro_batch = (self._micro_batch + 1) % self._record.accumulate_steps
         if share is None or not self._total:
             self.close()

@@ -59,21 +59,26 @@ class ProcessBatch(dict[str, Any]):
     gradient is that of the mean over the samples of all processes.
 
     Args:
-        arrays: name -> array with one sample per row, at least one. ``accumulate_steps`` splits them as they are; the
-            micro-batches are those of one process with all devices if they are chosen by ``own_samples``.
+        arrays: name -> array with one sample per row. If they have no rows, this process takes part with weight 0, and
+            each array has a sample of zeros. ``accumulate_steps`` splits them as they are; the micro-batches are those
+            of one process with all devices if they are chosen by ``own_samples``.
         samples_of_all: number of samples of all processes.
         empty: this process has no sample; ``arrays`` have one that takes its place, with weight 0.
 
     Raises:
         NetError: there are fewer samples of all processes than of this one.
-        ShapeError: the arrays have different numbers of samples, or none.
+        ShapeError: the arrays have different numbers of samples, or there is no array.
 
     >>> part = ProcessBatch({"data": np.zeros((3, 8)), "label": np.zeros(3, int)}, samples_of_all=7)
     >>> part.samples, part.samples_of_all
     (3, 7)
     """
 
+    ended = False  # the source of this process has no more batches, and this takes the place of one
+
     def __init__(self, arrays: Mapping[str, Any], samples_of_all: int, *, empty: bool = False) -> None:
+        if bool(arrays) and all(np.shape(rows)[:1] == (0,) for rows in arrays.values()):
+            arrays, empty = _one_sample(arrays), True
         super().__init__(arrays)
         rows = count_samples(self)
         self.samples, self.samples_of_all = 0 if empty else rows, samples_of_all
@@ -113,6 +118,7 @@ class Share(dict[str, Any]):
         samples: their number.
         samples_of_step: of all micro-batches of the step.
         samples_of_all: of the batch, for all processes.
+        ended: the source of this process has no more batches.
     """
 
     given: dict[str, Any]
@@ -121,6 +127,7 @@ class Share(dict[str, Any]):
     samples: int
     samples_of_step: int
     samples_of_all: int
+    ended: bool
 
 
 class OwnPart(dict[str, Any]):
@@ -175,6 +182,7 @@ def split_batch(
         found.append(_share(batch, arrays, slice(start, start + size), total, record, sizes))
         start += size
     for share in found:
+        share.ended = isinstance(batch, ProcessBatch) and batch.ended
         share.samples_of_step = sum(each.samples for each in found)
     if divisors is not None:
         totals = divisors.of_step(found)
@@ -194,18 +202,18 @@ def _rows_by_replica(total: int, replicas: int, steps: int) -> list[np.ndarray[A
     return [np.concatenate([share[step] for share in shares]) for step in range(steps)]
 
 
-def count_samples(arrays: Mapping[str, Any]) -> int:
+def count_samples(arrays: Mapping[str, Any], *, least: int = 1) -> int:
     """Return the number of samples of arrays with one sample per row.
 
     Raises:
-        ShapeError: the arrays have different numbers of samples, or none.
+        ShapeError: the arrays have different numbers of samples, or fewer than ``least``.
     """
     shapes = {name: np.shape(array) for name, array in arrays.items()}
     counts = {name: shape[0] if shape else 0 for name, shape in shapes.items()}
     if len(set(counts.values())) > 1:
         raise ShapeError(f"all inputs that are split must have the same number of samples, got {counts}")
-    total = next(iter(counts.values()))
-    if total < 1:
+    total = next(iter(counts.values()), 0)
+    if total < least:
         raise ShapeError(f"the batch must have at least one sample, got {counts}")
     return total
 
@@ -328,9 +336,8 @@ def feed_shares(
     if isinstance(batch, ProcessBatch):
         given = ProcessBatch(named, batch.samples_of_all, empty=not batch.samples)
     elif of_process and record.world.size > len(record):
-        empty = bool(named) and all(np.shape(value)[:1] == (0,) for value in named.values())
-        samples = sum_over_processes(model, record, 0 if empty else count_samples(named), workspace=workspace)
-        given = ProcessBatch(_one_sample(named) if empty else named, samples, empty=empty)
+        samples = sum_over_processes(model, record, count_samples(named, least=0), workspace=workspace)
+        given = ProcessBatch(named, samples)
     for share in split_batch(given, list(named), record, step_divisors(model, record)):
         ends = np.cumsum(share_sizes(max(share.samples, len(devices)), len(devices)))
         for name, array in share.items():

@@ -25,16 +25,16 @@ def process_batches(source: Iterable[Mapping[str, Any]], group: ProcessGroup, *,
 
     Args:
         source: the samples of this process: mappings from names to arrays with one sample per row. Processes may have
-            any numbers of samples.
+            any numbers of samples; one that has none in a step gives arrays of 0 rows, and takes part with weight 0.
         group: the processes.
         join: processes whose source has ended take part with weight 0 until all have ended, so that the result is that
             of one process with all samples; each must have at least one batch. Otherwise it is an error if some
             processes have a batch more than others.
 
     Raises:
-        DistributedError: as a batch is taken, on all processes: some have no batch for a step; the message names them.
-            On the others, if a source has raised an error.
-        ShapeError: as a batch is taken: its arrays have different numbers of samples, or none.
+        DistributedError: as a batch is taken, on all processes: some have no batch for a step, which the message names,
+            or none of them has a sample. On the others, if a source has raised an error.
+        ShapeError: as a batch is taken: its arrays have different numbers of samples, or there is no array.
 
     >>> batches = [{"x": np.zeros((3, 2))}, {"x": np.zeros((1, 2))}]
     >>> [(batch.samples, batch.samples_of_all) for batch in process_batches(batches, ProcessGroup())]
@@ -63,19 +63,22 @@ class ProcessBatches(Iterator[ProcessBatch]):
         last, batches = dict[str, Any](), iter(self._source)
         try:
             for batch in batches:
-                yield ProcessBatch(batch, count_samples(batch))
-                last = {name: np.array(array[:1]) for name, array in batch.items()}
+                own = ProcessBatch(batch, max(count_samples(batch, least=0), 1))
+                last = {name: np.array(array[:1]) for name, array in own.items()}
+                yield own
         finally:
             if hasattr(batches, "close"):
                 batches.close()
         while self._join and last:
-            yield ProcessBatch(last, 1, empty=True)
+            padding = ProcessBatch(last, 1, empty=True)
+            padding.ended = True
+            yield padding
 
     def _agreed(self) -> Iterator[ProcessBatch]:
         own = self.own()
         while True:
             batch = self.agreement.next(own.__next__)
-            total = self.agreement.total(0 if batch is None else batch.samples)
+            total = self.agreement.total(None if batch is None or batch.ended else batch.samples)
             if batch is None or not total:
                 return
             yield ProcessBatch(batch, total, empty=not batch.samples)
@@ -102,18 +105,28 @@ class Agreement:
             self._group.report_failure(error)  # the others wait for this process
             raise
 
-    def total(self, samples: int) -> int:
+    def total(self, samples: int | None) -> int:
         """Return the number of samples of all processes in a step; 0 if all have ended.
 
+        Args:
+            samples: of this process; None: it has ended.
+
         Raises:
-            DistributedError: on all processes: some have none, and may not.
+            DistributedError: on all processes: some have ended, and may not, or those that have not have no samples.
         """
         counts = self._group.gather(samples)
-        ended = [str(rank) for rank, count in enumerate(counts) if not count]
-        if ended and any(counts) and not (self._join and self._steps):
+        ended = [str(rank) for rank, count in enumerate(counts) if count is None]
+        if len(ended) == len(counts):
+            return 0
+        if ended and not (self._join and self._steps):
             _refuse(ended, self._steps, self._join)
         self._steps += 1
-        return sum(counts)
+        total = sum(count or 0 for count in counts)
+        if not total:
+            raise DistributedError(
+                f"step {self._steps}: the batches of all processes have 0 rows; give at least one of them a sample"
+            )
+        return total
 
 
 def _refuse(ended: list[str], steps: int, join: bool) -> None:

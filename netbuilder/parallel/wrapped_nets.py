@@ -21,6 +21,7 @@ from netbuilder.graph.net_copy import copy_operators, join_parts, prefixed
 from netbuilder.graph.observability import ALL, OUTPUTS
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
+from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.ops.core.operator import TensorSpec
@@ -38,7 +39,7 @@ from netbuilder.parallel.parallelize import Parallelize
 from netbuilder.parallel.running import require_devices
 from netbuilder.parallel.same_state import made_equal
 from netbuilder.parallel.synchronize import FinalizeAfterCheckpoint
-from netbuilder.proto import NetDef, NetError
+from netbuilder.proto import NetDef, NetError, ShapeError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 
@@ -63,6 +64,7 @@ class Kind(enum.Enum):
     """What a net is for."""
 
     TRAINING = "training"  #: forward pass, losses, backward pass and update
+    SUMMING = "summing"  #: the same in two nets: gradients are added to their sums, and the update uses these
     FORWARD = "forward"  #: the forward pass in training mode; its init net is that of TRAINING without the optimizer's
     VALIDATION = "validation"  #: forward pass and losses in test mode
     TEST = "test"  #: the forward pass in test mode
@@ -75,7 +77,12 @@ class Kind(enum.Enum):
     @property
     def has_losses(self) -> bool:
         """Whether it computes losses."""
-        return self in (Kind.TRAINING, Kind.VALIDATION)
+        return self.trains or self is Kind.VALIDATION
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has a backward pass and an update."""
+        return self in (Kind.TRAINING, Kind.SUMMING)
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,7 @@ class WrappedNet:
         outputs: for each replica what the user's function returned.
         losses: for each replica its losses, before they are scaled.
         single: the function returned one loss, not a list.
+        per_sample: each loss has a number for each sample.
     """
 
     helper: ModelHelper
@@ -144,6 +152,7 @@ class WrappedNet:
     outputs: list[Any]
     losses: list[list[BlobReference]]
     single: bool
+    per_sample: bool
 
     @property
     def name(self) -> str:
@@ -167,24 +176,33 @@ class WrappedNet:
 
 
 def build(
-    definition: Definition, kind: Kind, inputs: Structure, targets: Structure, specs: Mapping[str, TensorSpec]
+    definition: Definition,
+    kind: Kind,
+    inputs: Structure,
+    targets: Structure,
+    specs: Mapping[str, TensorSpec],
+    several: tuple[int, Mapping[str, TensorSpec]],
 ) -> WrappedNet:
     """Build a net for arguments of the given structure.
 
     Args:
         specs: shapes and types of the first replica's arguments, by blob.
+        several: a number of samples, two or more, and what ``specs`` would be with it.
 
     Raises:
-        NetError: the functions make different outputs on the devices, no loss, or overwrite an input.
-        ShapeError: a loss is not one number.
+        NetError: the functions make different outputs on the devices, no loss, or overwrite an input; some losses are
+            one number, and others have a number for each sample.
+        ShapeError: a loss is neither one number nor one for each sample.
     """
-    trains = kind is Kind.TRAINING
+    trains = kind.trains
     helper = ModelHelper(definition.name, init_params=not kind.in_test_mode, arg_scope=definition.arg_scope)
     for net, suffix in ((helper.net, ""), (helper.param_init_net, "_init")):
         net.Proto().name = definition.name + suffix  # names made from it, and random streams, are those of all kinds
     outputs: list[Any] = []
     losses: list[list[BlobReference]] = []
     single: list[bool] = []
+    means: list[list[BlobReference]] = []
+    per_sample: list[bool] = []
 
     def forward(helper: ModelHelper, scale: float) -> list[Any]:
         args, kwargs = inputs.blobs()
@@ -196,7 +214,10 @@ def build(
         found = definition.loss(helper, outputs[-1], *args, **kwargs)
         single.append(isinstance(found, BlobReference))
         losses.append(_losses(found, definition))
-        return [helper.net.Scale(loss, f"{str(loss).rpartition('/')[2]}_scaled", scale=scale) for loss in losses[-1]]
+        if not per_sample:
+            per_sample.append(_are_per_sample(definition, helper, losses[-1], *several))
+        means.append([_mean(helper, loss) for loss in losses[-1]] if per_sample[0] else losses[-1])
+        return [helper.net.Scale(loss, f"{_short(loss)}_scaled", scale=scale) for loss in means[-1]]
 
     options = definition.options if trains else definition.options.for_evaluation()
     with warnings.catch_warnings():
@@ -209,15 +230,54 @@ def build(
             optimizer_builder_fun=definition.optimizer if trains else None,
             devices=list(definition.devices.ids),
             cpu_device=definition.devices.is_cpu,
-            options=dataclasses.replace(options, weighted_shares=kind.has_losses),
+            options=dataclasses.replace(
+                options, weighted_shares=kind.has_losses, **_SUMS if kind is Kind.SUMMING else {}
+            ),
         )
-    if not trains:
+    if kind is not Kind.TRAINING:
         helper.net.Proto().name += f"_{kind.value}"
     _check_outputs(definition, record, outputs)
     _check_inputs(definition, record, helper, [*inputs.names(), *targets.names()])
     if losses:
-        require_scalar_losses(helper, losses[0], specs)
-    return WrappedNet(helper, record, outputs, losses, all(single))
+        require_scalar_losses(helper, means[0], specs)
+    return WrappedNet(helper, record, outputs, losses, all(single), any(per_sample))
+
+
+_SUMS: Mapping[str, Any] = {"accumulate_steps": 2, "combine_means": False}
+"""Options with which gradients are summed; the number of calls in a sum is not fixed."""
+
+
+def _short(blob: BlobReference) -> str:
+    return str(blob).rpartition("/")[2]
+
+
+def _mean(helper: ModelHelper, loss: BlobReference) -> BlobReference:
+    found: BlobReference = helper.net.AveragedLoss(loss, f"{_short(loss)}_mean")
+    return found
+
+
+def _are_per_sample(
+    definition: Definition,
+    helper: ModelHelper,
+    losses: list[BlobReference],
+    samples: int,
+    specs: Mapping[str, TensorSpec],
+) -> bool:
+    """Return whether losses, those of the first replica, have a number for each sample; else they are one number each.
+
+    Losses whose shapes cannot be inferred are taken for one number, and checked when their gradients are computed.
+    """
+    try:
+        found = infer_shapes([helper.param_init_net, helper.net], specs)
+    except ShapeError:  # the net is for another number of samples only, or has a fault that is reported as it runs
+        return False
+    many = [loss for loss in losses if (spec := found.spec(loss)) is not None and spec.shape == (samples,)]
+    if many and len(many) < len(losses):
+        raise NetError(
+            f"DataParallel {definition.name!r}: the loss {str(many[0])!r} has a number for each sample, and another "
+            "has not; let all losses be of one kind: helper.net.AveragedLoss(loss, ...) is the mean"
+        )
+    return bool(many)
 
 
 def _losses(found: Any, definition: Definition) -> list[BlobReference]:
@@ -301,13 +361,15 @@ def create(net: WrappedNet, kind: Kind, workspace: Workspace, clock: Any) -> Non
     )
 
 
-def create_parts(net: WrappedNet, workspace: Workspace, clock: Any) -> list[str]:
+def create_parts(net: WrappedNet, whole: NetDef, workspace: Workspace, clock: Any) -> list[str]:
     """Create three nets that do together, in order, what a net with losses does; return their names.
 
     The first computes the model's outputs, the second the losses, the third the rest. One that has nothing to do has
     the name "".
+
+    Args:
+        whole: the net that is divided: the main net of ``net``, or what it does for each call.
     """
-    whole = net.helper.net.Proto()
     end = next((index for index, op in enumerate(whole.op) if is_backward(op)), len(whole.op))
     waits = dependencies(list(whole.op[:end]))
     done: set[int] = set()
@@ -317,7 +379,7 @@ def create_parts(net: WrappedNet, workspace: Workspace, clock: Any) -> list[str]
         done |= needed
         chosen.append(sorted(needed))
     chosen.append([index for index in range(len(whole.op)) if index not in done])
-    names = [f"{net.name}_{suffix}" for suffix in ("outputs", "losses", "rest")]
+    names = [f"{whole.name}_{suffix}" for suffix in ("outputs", "losses", "rest")]
     parts = [copy_operators(whole, name, indices) for name, indices in zip(names, chosen)]
     join_parts(whole, parts)
     for part, blobs in zip(parts, (net.output_blobs(), net.loss_blobs(), net.output_blobs())):

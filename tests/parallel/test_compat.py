@@ -134,9 +134,10 @@ def test_split_and_load(samples, even, axis):
             r"7 samples along axis 0, which cannot be split evenly over 2 devices; give a multip",
         ),
         (
-            (np.zeros(1), [0, 1], 0, False),
-            "1 sample along axis 0, which cannot be split over 2 devices; give at least 2",
+            (np.zeros((0, 2)), [0, 1], 0, False),
+            "0 samples along axis 0, which cannot be split over 2 devices; give at least one",
         ),
+        ((np.zeros(1), [0, 1]), "1 sample along axis 0, which cannot be split evenly over 2 devices"),
         ((np.zeros((4, 2)), [0, 1], 2), "0 samples along axis 2"),
         ((np.float32(1), [0, 1]), "0 samples along axis 0"),
     ],
@@ -146,6 +147,14 @@ def test_arrays_that_cannot_be_split(arguments, match):
         split_and_load(*arguments)
     with pytest.raises(NetError, match="at least one device"):
         split_and_load(np.zeros(2), [])
+
+
+def test_fewer_samples_than_devices():
+    x = np.arange(4).reshape(2, 2)
+    assert [part.tolist() for part in split_and_load(x, [0, 1, 2], even_split=False)] == [[[0, 1]], [[2, 3]]]
+    args, kwargs = split_load_kwargs((x, "text"), {"y": x[:, 0]}, [0, 1, 2])
+    assert [(a[0].tolist(), a[1]) for a in args] == [([[0, 1]], "text"), ([[2, 3]], "text")]
+    assert [k["y"].tolist() for k in kwargs] == [[0], [2]]
 
 
 def test_split_load_kwargs():

@@ -672,8 +672,9 @@ IMAGE, LABEL = next(batches(1))
         (NetError, r"inputs: the function takes \(image\), got 0 positional arguments", lambda: wrapper()()),
         (NetError, "got 0 positional arguments and picture", lambda: wrapper()(picture=IMAGE)),
         (NetError, r"targets: the function takes \(label\), got 0", lambda: called().loss()),
-        (ShapeError, "a batch of 1 sample cannot be split over 2 devices", lambda: wrapper()(IMAGE[:1])),
-        (ShapeError, "the batch has no samples", lambda: wrapper()(IMAGE[:0])),
+        (ShapeError, "the batch has no samples; give at least one", lambda: wrapper()(IMAGE[:0])),
+        (TypeError, "batch_size must be a number of samples, or None, got 'all'", lambda: wrapper().step("all")),
+        (NetError, "batch_size must be a positive number of samples, got 0", lambda: wrapper().step(0)),
         (ShapeError, r"same number of samples, got {'inputs': 12, 'label': 5}", lambda: called().loss(LABEL[:5])),
         (NetError, r"inputs\[0\] is a list, and was an array in the first call", lambda: called()([IMAGE])),
         (NetError, r"inputs has 0 items, and had 1 in the first call", lambda: called()(image=IMAGE)),
@@ -729,10 +730,10 @@ def test_indices_that_pass_through_other_operators(early):
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_loss_of_several_numbers_is_refused(early):
-    """The gradient of its sum would depend on the number of devices."""
+    """The gradient of its sum would depend on the number of devices. A number for each sample is allowed."""
 
     def loss(helper, scores, target):
-        return helper.net.SquaredL2Distance([scores, target], "distance")
+        return helper.net.Sub([scores, target], "distance")
 
     net = wrapper(loss=loss)
     output = net(IMAGE)[0][0]
@@ -740,7 +741,7 @@ def test_a_loss_of_several_numbers_is_refused(early):
         output.numpy()
     for _ in range(2):
         with pytest.raises(
-            ShapeError, match=r"'cpu_0/distance' has shape \(6,\), and must be one number.*AveragedLoss"
+            ShapeError, match=r"'cpu_0/distance' has shape \(6, 4\), and must be one number.*AveragedLoss"
         ):
             net.loss(np.zeros((12, 4), np.float32))
 

@@ -100,13 +100,27 @@ def test_own_samples_are_split_as_those_of_the_whole_batch(samples, steps):
 def test_bad_batches():
     with pytest.raises(NetError, match="samples_of_all must be the number of samples of all processes, got 2"):
         ProcessBatch({"x": np.zeros(3)}, 2)
-    with pytest.raises(ShapeError, match="at least one sample"):
-        ProcessBatch({"x": np.zeros((0, 2))}, 2)
-    with pytest.raises(ShapeError, match="at least one sample"):
-        list(process_batches([{"x": np.zeros((0, 2))}], ProcessGroup()))
+    for wrong in ({}, {"x": np.float32(2)}):
+        with pytest.raises(ShapeError, match="at least one sample"):
+            ProcessBatch(wrong, 2)
+    with pytest.raises(ShapeError, match=r"same number of samples, got {'x': 0, 'y': 2}"):
+        list(process_batches([{"x": np.zeros((0, 2)), "y": np.zeros(2)}], ProcessGroup()))
 
 
-SAMPLES = {0: [[3, 2], [4]], 1: [[1, 4], [1, 2, 2]], 2: [[2, 2, 5, 1], [3, 1]]}
+def test_a_share_without_rows():
+    part = ProcessBatch({"x": np.ones((0, 2), np.float16)}, 2)
+    assert part.samples == 0 and part["x"].shape == (1, 2) and part["x"].dtype == np.float16
+    for join in (False, True):
+        found = read([[0, 3, 0], [2, 0, 1]], join=join)
+        assert [[batch.samples for batch in each] for each in found] == [[0, 3, 0], [2, 0, 1]]
+        assert [batch.samples_of_all for batch in found[0]] == [2, 3, 1]
+    found = read([[3, 0, 0], [2]], join=True)
+    assert [str(error) for error in found] == [
+        "step 2: the batches of all processes have 0 rows; give at least one of them a sample"
+    ] * 2
+
+
+SAMPLES = {0: [[3, 2], [4]], 1: [[1, 4], [1, 2, 2]], 2: [[2, 2, 5, 1], [3, 1]], 3: [[0, 3], [2, 0, 4]]}
 """Numbers of samples in the batches of each of two processes."""
 
 

@@ -25,7 +25,8 @@ QUICK = ["--model=mlp", "--cpu", "--batch=24", "--steps=2"]
 
 @pytest.mark.parametrize(
     "given",
-    [["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"], ["--devices=0,1", "--against", "devices=0,1,2"],
+    [["--devices=0,1,2", "--batch=25"], ["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"],
+     ["--devices=0,1", "--against", "devices=0,1,2"],
      ["--against", "without=all"], ["--label-smoothing=0.1", "--devices=0,1", "--optimizer=adam"]],
 )  # fmt: skip
 @pytest.mark.one_in(4)
@@ -212,7 +213,11 @@ def test_options(given, message, capsys):
     [
         (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean '--model'?"),
         (["--model=mlpx", "--devices=0,1"], "--model: unknown net 'mlpx'"),
-        ([*QUICK, "--devices=0,1", "--batch=25"], "--batch: a batch of 25 cannot be split evenly over 2 devices"),
+        ([*QUICK, "--devices=0,1", "--batch=-3"], "--batch: must be positive, got -3"),
+        (
+            [*QUICK, "--devices=0,1", "--batch=10", "--accumulate-steps=2"],
+            "shares of a comparison must have the same number of samples; got 10 for 4 shares, give a multiple of 4",
+        ),
         (
             [*QUICK, "--against", "optimiser=adam"],
             "unrecognized arguments: --optimiser=adam; did you mean '--optimizer",

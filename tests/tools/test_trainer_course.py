@@ -223,10 +223,6 @@ def test_files_that_are_wrong(tmp_path, name, text, message, capsys):
     ("arguments", "message"),
     [
         (["--accumulate-steps=0"], "--accumulate-steps: must be positive"),
-        (
-            ["--batch=12", "--devices=0,1", "--accumulate-steps=4"],
-            "split evenly over 2 devices in 4 micro-batches; give a multiple of 8, such as 8 or 16",
-        ),
         (["--label-smoothing=1"], "--label-smoothing: must be in"),
         (["--warmup-epochs=-1"], "--warmup-epochs must not be negative"),
         (["--base-batch=0"], "--base-batch: must be positive"),

@@ -1,6 +1,7 @@
 """netbuilder-train over several processes: the same as one process with all devices, whatever happens on the way."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def trained(tmp_path_factory):
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("has finished") == 2
+    shutil.copytree(path / "SIGTERM", path / "for three")
     return done, path
 
 
@@ -61,6 +63,19 @@ def test_stopped_killed_and_resumed(trained, tmp_path):
     arguments = [*OPTIONS, "--devices=0,1"]
     assert imagenet_trainer.main([*arguments, *resumable(parts)]) == 0
     assert imagenet_trainer.main([*arguments, f"--checkpoint={whole}"]) == 0
+    got, want = blobs_at_end(parts), blobs_at_end(whole)
+    assert got.keys() == want.keys()
+    assert distance([got[name] for name in want], list(want.values())) < 1e-6
+
+
+def test_begun_by_two_processes_and_resumed_by_three(trained, tmp_path):
+    """The batch of 64 is shared unevenly: the parameters are those of a run in one process, on one device."""
+    parts, whole = trained[1] / "for three", tmp_path / "whole"
+    resumed = start_processes(parts, processes=3)
+    out, _ = resumed.communicate(timeout=SECONDS)
+    assert resumed.returncode == 0, out
+    assert out.count("8 of 23 steps are done") == 1 and "batches of 64, 22 or 21 on each device" in out
+    assert imagenet_trainer.main([*OPTIONS, f"--checkpoint={whole}"]) == 0
     got, want = blobs_at_end(parts), blobs_at_end(whole)
     assert got.keys() == want.keys()
     assert distance([got[name] for name in want], list(want.values())) < 1e-6

@@ -47,6 +47,17 @@ def test_every_size_of_the_last_batch(tmp_path, last):
 
 
 @pytest.mark.one_in(2)
+@pytest.mark.parametrize("options", [["--devices=0,1,2"], ["--devices=0,1", "--accumulate-steps=3"]])
+@pytest.mark.parametrize("batch", [2, 7])
+def test_a_batch_that_the_devices_do_not_divide(tmp_path, batch, options, capfd):
+    """Of 7 samples the devices have 3, 2 and 2, of 2 samples one has none."""
+    source = arrays(tmp_path / "set.npz", 2 * batch + 1)
+    one = trained(source, "--devices=0", f"--batch={batch}")
+    assert one[2] == 3
+    assert_same(one, trained(source, f"--batch={batch}", *options))
+
+
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["minidb", "lmdb"])
 def test_from_a_database(tmp_path, kind):
     if kind == "lmdb":

@@ -14,7 +14,6 @@ from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import NET_TYPES
-from netbuilder.tools.common_options import split_problem
 from netbuilder.tools.training.models import WHOLE_RUN
 from netbuilder.tools.training.nets import NETS
 from netbuilder.tools.training.settings import Options
@@ -44,8 +43,6 @@ def problem_of(options: Options) -> str | None:
         )
     if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
         return f"--devices: must be numbers of devices, 0 or greater, without repetition; got {list(options.devices)}"
-    if problem := split_problem(options.batch, options.replicas, options.accumulate_steps):
-        return f"--batch: {problem}"
     if options.first_step_limit is not None and options.step_limit is None:
         return "--first-step-limit: needs --step-limit"
     if options.patience is None and options.least_improvement:

@@ -8,6 +8,7 @@ from typing import Any
 
 from netbuilder.distributed import ProcessGroup, Rendezvous
 from netbuilder.ops.core.precision import PRECISIONS
+from netbuilder.ops.core.replication import share_sizes
 from netbuilder.ops.updates.rate_policies import POLICIES
 from netbuilder.optimizers import OPTIMIZERS
 from netbuilder.runtime import NET_TYPES
@@ -117,7 +118,10 @@ class Options:
 
     input: InputOptions = nested(InputOptions)
 
-    batch: int = option("samples in each step, over all devices of all processes", default=64, group="optimization")
+    batch: int = option(
+        "samples in each step, over all devices of all processes; devices may get different numbers of them",
+        default=64, must=POSITIVE, group="optimization",
+    )  # fmt: skip
     accumulate_steps: int = option(
         "split each batch into K micro-batches and sum their gradients before one update",
         default=1,
@@ -300,9 +304,11 @@ class Options:
         return {**own, **self.optimizer_args}
 
     @property
-    def device_batch(self) -> int:
-        """Samples per step, or per micro-batch, on each device."""
-        return self.batch // (self.replicas * self.accumulate_steps)
+    def device_batch(self) -> str:
+        """The numbers of samples per step, or per micro-batch, that a device has."""
+        micro_batches = share_sizes(self.batch, self.accumulate_steps)
+        sizes = {size for samples in micro_batches for size in share_sizes(samples, self.replicas)}
+        return " or ".join(map(str, sorted(sizes, reverse=True)))
 
     @property
     def replicas(self) -> int:

@@ -25,6 +25,7 @@ CROSSING = frozenset(
         "Allreduce",
         "AllreduceBucket",
         "Broadcast",
+        "BroadcastBucket",
         "Concat",
         "Copy",
         "CopyCPUToGPU",

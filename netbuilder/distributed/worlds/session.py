@@ -79,8 +79,8 @@ class Session:
 
     Before a collective the ranks exchange a header of a few numbers. If they differ, all ranks raise the same error,
     and so they do if one of them has reported a failure; the session is over then. A header is of all collectives that
-    every rank has submitted already: these need no other. So there are few where the exchange takes longer than what
-    the ranks compute meanwhile, and no rank has to keep a promise.
+    every rank has submitted already: these need no other, and none of them waits for a rank that does something else.
+    Where the exchange takes longer than what the ranks compute meanwhile, there are few headers.
 
     Args:
         control: the communicator for headers; nothing else uses it.
@@ -172,7 +172,7 @@ class Session:
         return self._queue(call, None, perform)
 
     def _queue(self, call: Collective, agreed_on: Collective | None, perform: Callable[[], T]) -> Submitted[T]:
-        """Let the lane run a function, and a header be of the collective that it makes from now on."""
+        """Run a function in the lane; a header may be of the collective that it makes, None if it makes none."""
 
         def run() -> T:
             self._submitted.popleft()

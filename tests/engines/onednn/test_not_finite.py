@@ -88,7 +88,6 @@ NOT_REACHED = (
     {
         "AtomicIter": "it counts",
         "Iter": "it counts",
-        "LSTMUnitGradient": "it is NumPy, and takes the gradients of both outputs of LSTMUnit",
         "RecurrentNetwork": "it runs the kernels of its step net",
         "RecurrentNetworkGradient": "it runs the kernels of its step net",
     }

@@ -26,7 +26,6 @@ CROSSING = frozenset(
         "Allreduce",
         "AllreduceBucket",
         "Broadcast",
-        "BroadcastBucket",
         "Concat",
         "Copy",
         "CopyCPUToGPU",

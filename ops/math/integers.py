@@ -26,6 +26,7 @@ class Mod(Operator):
     """
 
     signature = "X (...): float|int, D? (...): as X -> Y (...): as X"
+    inplace = ((0, 0),)
     divisor: int = 0
     sign_follow_divisor: bool = False
 

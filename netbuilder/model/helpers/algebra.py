@@ -16,25 +16,25 @@ __all__ = ["add", "batch_mat_mul", "mat_mul", "reduce_sum", "sub", "sum", "trans
 Blob = str | BlobReference
 
 
-def sum(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
+def sum(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob | int, **kwargs: Any) -> BlobReference:
     """Add any number of blobs of equal shape."""
     result: BlobReference = model.net.Sum(blob_in, blob_out, **kwargs)
     return result
 
 
-def add(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
+def add(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob | int, **kwargs: Any) -> BlobReference:
     """Add two blobs; the second may be broadcast (``broadcast``, ``axis`` of Add)."""
     result: BlobReference = model.net.Add(blob_in, blob_out, **kwargs)
     return result
 
 
-def sub(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
+def sub(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob | int, **kwargs: Any) -> BlobReference:
     """Subtract the second blob from the first; it may be broadcast (``broadcast``, ``axis`` of Sub)."""
     result: BlobReference = model.net.Sub(blob_in, blob_out, **kwargs)
     return result
 
 
-def mat_mul(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, **kwargs: Any) -> BlobReference:
+def mat_mul(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob | int, **kwargs: Any) -> BlobReference:
     """Multiply two matrices (``trans_a``, ``trans_b`` of MatMul)."""
     result: BlobReference = model.net.MatMul(blob_in, blob_out, **kwargs)
     return result

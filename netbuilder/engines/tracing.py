@@ -173,6 +173,8 @@ class Symbol:
         if self.dtype not in (np.float32, np.float64) or not self.size or isinstance(self.expression, View):
             raise NotTraced(f"{function} of {self.size} elements of {self.dtype}")
         given = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        if not all(-self.ndim <= a < self.ndim for a in given):
+            raise NotTraced(f"{function} over axis {axis} of {self.ndim}")
         axes = tuple(sorted(a % self.ndim for a in given))
         ones = tuple(1 if a in axes else extent for a, extent in enumerate(self.shape))
         shape = ones if keepdims else tuple(extent for a, extent in enumerate(self.shape) if a not in axes)
@@ -224,7 +226,7 @@ class Symbol:
 
     def __getitem__(self, where: Any) -> Symbol:
         parts = where if isinstance(where, tuple) else (where,)
-        if len(parts) == 2 and parts[0] is Ellipsis and isinstance(parts[1], int):
+        if len(parts) == 2 and parts[0] is Ellipsis and isinstance(parts[1], int) and self.size and self.ndim:
             return Symbol(_selected(self.expression, self.shape, parts[1] % self.shape[-1], {}), self.shape[:-1])
         if any(part is not None and part is not Ellipsis and part != slice(None) for part in parts):
             raise NotTraced("a part of an array")

@@ -104,7 +104,7 @@ def _axes(program: Program, loads: Sequence[Load]) -> list[tuple[int, tuple[bool
 
 def _period(axes: Sequence[tuple[int, tuple[bool, ...], int]]) -> int:
     """Return the extent of the last axis if it is to be joined with the one before it; else 0."""
-    if len(axes) < 2 or LANES % axes[-1][0] or axes[-1][2] != axes[-2][2]:
+    if len(axes) < 2 or not axes[-1][0] or LANES % axes[-1][0] or axes[-1][2] != axes[-2][2]:
         return 0
     repeated = all(last or not before for before, last in zip(axes[-2][1], axes[-1][1]))
     return axes[-1][0] if repeated else 0

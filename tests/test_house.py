@@ -226,8 +226,9 @@ def test_libraries_are_declared():
     for module in LIBRARY:
         for name, line in () if runs_beside_a_peer(module) else module.imports:
             top = name.partition(".")[0]
-            beside = (module.path.parent / f"{top}.py").exists()  # by name where a peer runs it by path
-            if top not in sys.stdlib_module_names and top not in ("netbuilder", "caffe2") and not beside:
+            # Scripts that run in a peer's environment import their neighbours by bare names.
+            own = top in ("netbuilder", "caffe2") or (module.path.parent / f"{top}.py").exists()
+            if top not in sys.stdlib_module_names and not own:
                 distribution = DISTRIBUTIONS.get(top)
                 if distribution is None:
                     wrong.append(f"{module}:{line} imports {top}: name its distribution here and in setup.py")

@@ -34,8 +34,8 @@ WRITERS = {
     "netbuilder/runtime/profile/process_memory.py": "/proc",
     "netbuilder/engines/gpu_info.py": "/proc",
     "netbuilder/distributed/transport/launchers.py": "/proc",
-    "netbuilder/distributed/transport/process_manager.py": "/proc",
-    "ops/core/declarations.py": "files of the package",
+    "netbuilder/distributed/transport/pmi_server.py": "/proc",
+    "ops/core/registry.py": "files of the package",
     "ops/core/given_numbers.py": "/sys",
 }
 """Files with calls that open others, and why those are not files to read that somebody names."""

@@ -18,12 +18,12 @@ from netbuilder.distributed.transport.launchers import (
     BY_RANK,
     ENGINE,
     Place,
+    has_process_manager,
     is_of_outer_job,
     job_store,
     place_in,
     see_own_gpus,
 )
-from netbuilder.distributed.transport.start_over_store import has_process_manager
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.blob import blob_name
 from netbuilder.ops.collectives.stores import StoreHandler

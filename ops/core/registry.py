@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data.forking import loading
-from netbuilder.ops.core.declarations import declaring_modules
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.unsupported import instead_of
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
@@ -16,6 +18,7 @@ from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 __all__ = [
     "CPU",
     "GPU",
+    "declaring_modules",
     "find",
     "is_registered",
     "kernel",
@@ -32,6 +35,7 @@ __all__ = [
 CPU = PROTO_CPU
 GPU = PROTO_CUDA
 
+_DECLARATION = re.compile(rb"\n@register\w*\n(?:@.*\n)*class (\w+)")
 _operators: dict[str, type[Operator]] = {}
 _imported: set[str] = set()  # netbuilder's own operators that have been asked for
 _plain: dict[tuple[str, int | None], Callable[..., Any]] = {}
@@ -46,6 +50,25 @@ class PreparedKernel:
     make: Callable[..., Any]
     engine: str
     priority: int
+
+
+@functools.cache
+def declaring_modules() -> Mapping[str, str]:
+    """Return, by operator type, the name of the module whose import registers the operator and its kernels.
+
+    The files of the families say so, which are read and not imported.
+    """
+    modules = {}
+    for family in os.scandir(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
+        if not family.is_dir() or family.name == "core":
+            continue
+        for file in os.scandir(family.path):
+            name, extension = os.path.splitext(file.name)
+            if extension == ".py":
+                with open(file.path, "rb") as text:
+                    declared = _DECLARATION.findall(text.read())
+                modules.update({each.decode(): f"netbuilder.ops.{family.name}.{name}" for each in declared})
+    return modules
 
 
 def register(cls: type[Operator]) -> type[Operator]:

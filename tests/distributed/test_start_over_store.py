@@ -15,7 +15,7 @@ from netbuilder.distributed.launch.installed_mpi import installed_mpi
 from netbuilder.distributed.stores import FileStore, MemoryStore, RedisStore, TcpStore, TcpStoreServer
 from netbuilder.distributed.stores.secret import SECRET
 from netbuilder.distributed.stores.server_process import serve_in_process
-from netbuilder.distributed.transport.process_manager import HOST, Beginning, PmiServer, host_mapping
+from netbuilder.distributed.transport.pmi_server import HOST, Beginning, PmiServer, host_mapping
 from netbuilder.distributed.transport.start_over_store import begin_over_store
 from netbuilder.proto import DeviceError, DistributedError
 from parallel_models import distance

@@ -54,11 +54,14 @@ def each_loss(helper, scores, label):
     return helper.net.LabelCrossEntropy([helper.net.Softmax(scores, "softmax"), label], "losses")
 
 
+def sgd(helper):
+    return build_sgd(helper, RATE, momentum=0.9)
+
+
 LOSSES = {"a mean": mean_loss, "for each sample": each_loss}
 
 
 def wrapper(devices=(0, 1), model=hidden, loss=mean_loss, optimizer=None, **options):
-    sgd = lambda helper: build_sgd(helper, RATE, momentum=0.9)  # noqa: E731
     return DataParallel(
         model, list(devices), loss=loss, optimizer=optimizer or sgd, cpu_device=True,
         workspace=Workspace(threads=2, seed=0), **options,
@@ -299,7 +302,6 @@ class Task(Parallelizable):
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("serial", [False, True])
 def test_a_pool_and_one_step(reads, serial):
-    sgd = lambda helper: build_sgd(helper, RATE, momentum=0.9)  # noqa: E731
     model = DataParallelModel(hidden, [0, 1], optimizer=sgd, cpu_device=True, workspace=Workspace(threads=2, seed=0))
     task = Task(model, DataParallelCriterion(each_loss), reads)
     with wrapper([0], loss=each_loss) as one, Parallel(2, task, serial_init=serial) as pool:

@@ -13,6 +13,7 @@ from netbuilder.exchange.onnx import ReadModel, read_onnx
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.onnx.loading import load_model
 from netbuilder.exchange.onnx.model_inputs import Extent, input_dtype, input_extents
+from netbuilder.graph.defuse import operators_between
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.core.operator import TensorSpec
@@ -28,7 +29,6 @@ _TAKEN = ("label", "target", "softmax", "loss", "scaled_loss", "accuracy")
 
 _HEAD = "new_head"
 """The scores of a new last layer."""
-
 
 _LAST = ("FC", "FCTransposed", "MatMul")
 """Operators that can be a last layer."""
@@ -188,15 +188,12 @@ def _width(file: str, read: ReadModel, scores: str, shape: Shape) -> int:
 
 def _up_to(read: ReadModel, scores: str) -> ReadModel:
     """Return the part of a model that computes ``scores``, its only output."""
-    needed, kept = {scores}, list[OperatorDef]()
-    for op in reversed(read.net.op):
-        if needed.intersection(op.output):
-            needed.update(op.input)
-            kept.append(op)
+    ops = [read.net.op[index] for index in operators_between(read.net.op, (), [scores])]
+    needed = {scores, *(name for op in ops for name in op.input)}
     net = NetDef()
     net.CopyFrom(read.net)
     del net.op[:]
-    net.op.extend(reversed(kept))
+    net.op.extend(ops)
     parameters = {name: value for name, value in read.parameters.items() if name in needed}
     net.external_input[:] = [name for name in net.external_input if name in needed]
     net.external_output[:] = [scores]

@@ -25,8 +25,7 @@ if __name__ == "__main__":
 
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import launchers
-from netbuilder.distributed.transport.process_manager import PLACE, Beginning, PmiServer, announce
-from netbuilder.distributed.transport.start_over_store import has_process_manager
+from netbuilder.distributed.transport.pmi_server import PLACE, Beginning, PmiServer, announce
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.engines.copy_stream import copy_stream
 from netbuilder.engines.unread import wait_until_read
@@ -94,7 +93,7 @@ class Rank:
     def _serve_mpi(self) -> tuple[dict[str, str], socket.socket | None]:
         """Be the process manager of the program, unless mpiexec is; return variables for it, and its connection."""
         place = self.place
-        if os.environ.get(launchers.ENGINE) != "MPI" or has_process_manager(os.environ, place.size):
+        if os.environ.get(launchers.ENGINE) != "MPI" or launchers.has_process_manager(os.environ, place.size):
             return {}, None
         ours, theirs = socket.socketpair()
         theirs.set_inheritable(True)

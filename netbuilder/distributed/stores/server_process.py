@@ -8,12 +8,18 @@ import subprocess
 import sys
 import time
 
+if __name__ == "__main__":  # run by its path, with the module path of its parent
+    _parent, _given = os.getppid(), json.loads(sys.stdin.buffer.readline())
+    sys.path[:] = _given["path"]
+
+from netbuilder.distributed.stores.tcp_server import TcpStoreServer
+from netbuilder.proto.errors import DistributedError
+
 __all__ = ["serve_in_process"]
 
 _LOOK = 0.2  # seconds between two looks at whether the parent is there
 _LINGERING = 5.0  # seconds after its end in which the others may read why
 _TAKEN = 6.0  # seconds in which an address may still be that of a job before
-_started = list[subprocess.Popen[bytes]]()  # by this process
 
 
 def serve_in_process(host: str, port: int, secret: bytes) -> int:
@@ -25,14 +31,12 @@ def serve_in_process(host: str, port: int, secret: bytes) -> int:
     Raises:
         DistributedError: the address is taken, or not one of this host.
     """
-    from netbuilder.proto.errors import DistributedError
-
     given = {"path": sys.path, "host": host, "port": port, "secret": secret.decode("latin-1")}
     process = subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     assert process.stdin is not None and process.stdout is not None
-    _started.append(process)
+    process.returncode = 0  # nobody waits for it, as it outlives this process
     with process.stdin, process.stdout:
         process.stdin.write(json.dumps(given).encode() + b"\n")
         process.stdin.flush()
@@ -42,17 +46,12 @@ def serve_in_process(host: str, port: int, secret: bytes) -> int:
     return int(answer)
 
 
-def main() -> None:
-    """Serve what the parent writes to standard input; write the port, or the error, to standard output."""
-    parent, given = os.getppid(), json.loads(sys.stdin.buffer.readline())
-    sys.path[:] = given["path"]
-    from netbuilder.distributed.stores.tcp_server import TcpStoreServer
-    from netbuilder.proto.errors import DistributedError
-
+def _serve(parent: int, host: str, port: int, secret: bytes) -> None:
+    """Write the port, or the error, to standard output; serve until the parent has ended."""
     end, server = time.monotonic() + _TAKEN, None
     while server is None:
         try:
-            server = TcpStoreServer(given["host"], given["port"], secret=given["secret"].encode("latin-1"))
+            server = TcpStoreServer(host, port, secret=secret)
         except DistributedError as error:
             if time.monotonic() > end:
                 print(error, flush=True)
@@ -68,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _serve(_parent, _given["host"], _given["port"], _given["secret"].encode("latin-1"))

@@ -30,6 +30,7 @@ __all__ = [
     "WORLD_SIZE",
     "Place",
     "ended_ranks",
+    "has_process_manager",
     "is_of_outer_job",
     "job_store",
     "own_gpus",
@@ -200,6 +201,16 @@ def _innermost(environment: Mapping[str, str]) -> _Launcher | None:
                 if _is_of(launcher, words):
                     return launcher
     return found[0] if found else None
+
+
+def has_process_manager(environment: Mapping[str, str], size: int) -> bool:
+    """Whether a process manager of MPI, that of mpiexec or of srun, has started a process among ``size`` ones."""
+    given = ""
+    if any(name in environment for name in ("PMI_FD", "PMI_PORT")):
+        given = environment.get("PMI_SIZE", "")
+    elif "PMIX_RANK" in environment:
+        given = environment.get("OMPI_COMM_WORLD_SIZE") or environment.get("SLURM_STEP_NUM_TASKS", "")
+    return given == str(size)
 
 
 def is_of_outer_job(environment: Mapping[str, str]) -> bool:

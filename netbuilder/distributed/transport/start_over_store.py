@@ -9,14 +9,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, NoReturn
 
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import process_manager
-from netbuilder.distributed.transport.launchers import job_store
+from netbuilder.distributed.transport.launchers import has_process_manager, job_store
+from netbuilder.distributed.transport.pmi_server import PLACE, Beginning, announce
 from netbuilder.distributed.transport.start import meet
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto.errors import DeviceError, DistributedError
@@ -24,7 +25,6 @@ from netbuilder.proto.errors import DeviceError, DistributedError
 __all__ = [
     "begin_over_store",
     "ended_over_store",
-    "has_process_manager",
     "leave_manager",
     "started_over_store",
 ]
@@ -40,16 +40,6 @@ class _Begun:
 
 
 _begun: _Begun | None = None
-
-
-def has_process_manager(environment: Mapping[str, str], size: int) -> bool:
-    """Whether a process manager of MPI, that of mpiexec or of srun, has started a process among ``size`` ones."""
-    given = ""
-    if any(name in environment for name in ("PMI_FD", "PMI_PORT")):
-        given = environment.get("PMI_SIZE", "")
-    elif "PMIX_RANK" in environment:
-        given = environment.get("OMPI_COMM_WORLD_SIZE") or environment.get("SLURM_STEP_NUM_TASKS", "")
-    return given == str(size)
 
 
 def begin_over_store(store: Store, size: int, rank: int) -> None:
@@ -69,9 +59,9 @@ def begin_over_store(store: Store, size: int, rank: int) -> None:
     store = store.with_prefix("mpi")
     _require_first(store, size, rank)
     by_launcher = job_store(os.environ) is not None  # which ends all ranks when one fails
-    beginning = process_manager.Beginning(store, size, rank, time_limits().first, not by_launcher)
+    beginning = Beginning(store, size, rank, time_limits().first, not by_launcher)
     _begun = _start_manager(beginning)
-    process_manager.announce(beginning)
+    announce(beginning)
 
 
 @contextmanager
@@ -89,8 +79,8 @@ def started_over_store(store: Store, size: int, rank: int) -> Iterator[None]:
     begin_over_store(store, size, rank)
     assert _begun is not None
     meet(_begun.store, size, rank)
-    outer = {name: os.environ.get(name) for name in process_manager.PLACE}
-    os.environ.update(zip(process_manager.PLACE, (str(_begun.connection), str(rank), str(size))))
+    outer = {name: os.environ.get(name) for name in PLACE}
+    os.environ.update(zip(PLACE, (str(_begun.connection), str(rank), str(size))))
     try:
         yield
     finally:  # processes that this one starts are no ranks
@@ -125,7 +115,7 @@ def _require_first(store: Store, size: int, rank: int) -> None:
     )
 
 
-def _start_manager(beginning: process_manager.Beginning) -> _Begun:
+def _start_manager(beginning: Beginning) -> _Begun:
     """Start the process manager of this rank."""
     try:
         text = json.dumps(sys.path).encode() + b"\n" + pickle.dumps(beginning)

@@ -21,12 +21,12 @@ from netbuilder.distributed.failure.watchdog import Watchdog
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport.communicator import Communicator, OneRank
 from netbuilder.distributed.transport.lane import FORKED, Lane
-from netbuilder.distributed.transport.launchers import ATTEMPT, job_store, place_in
+from netbuilder.distributed.transport.launchers import ATTEMPT, has_process_manager, job_store, place_in
 from netbuilder.distributed.transport.mpi import mpi, mpi_runs, mpi_world
 from netbuilder.distributed.transport.mpi_abort import abort_mpi
 from netbuilder.distributed.transport.nccl_communicator import NcclCommunicator, connect_by_nccl
 from netbuilder.distributed.transport.start import meet
-from netbuilder.distributed.transport.start_over_store import has_process_manager, leave_manager, started_over_store
+from netbuilder.distributed.transport.start_over_store import leave_manager, started_over_store
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.session import Collective, Session
 from netbuilder.proto import DeviceError, DistributedError, NetError

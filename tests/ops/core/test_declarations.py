@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import netbuilder.ops
-from netbuilder.ops.core.declarations import declaring_modules
-from netbuilder.ops.core.registry import find, operator_types
+from netbuilder.ops.core.registry import declaring_modules, find, operator_types
 
 
 def printed(code: str) -> str:

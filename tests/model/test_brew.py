@@ -343,3 +343,10 @@ def test_stochastic_depth_skips_whole_samples(model, shape):
     np.testing.assert_allclose(y[kept], x.reshape(400, -1)[kept] / 0.75, rtol=1e-6)
     with pytest.raises(ArgumentError, match=r"stochastic_depth 'y': ratio must be a number in \[0, 1\), got 1.0"):
         brew.stochastic_depth(model, "x", "y", 1.0, is_test=False)
+
+
+def test_sums_whose_result_gets_a_new_name():
+    model = ModelHelper("net")
+    for helper in (brew.sum, brew.add, brew.sub, brew.mat_mul):
+        made = helper(model, ["x", "y"], 1)
+        assert str(made) == model.net.Proto().op[-1].output[0] and len(model.net.Proto().op[-1].output) == 1

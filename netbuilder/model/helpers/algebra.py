@@ -1,4 +1,4 @@
-"""Sums, differences and products of blobs; transposition."""
+"""Sums, differences and products of blobs; transposition. ``blob_out=1`` lets the net name the result."""
 
 from __future__ import annotations
 

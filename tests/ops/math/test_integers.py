@@ -7,8 +7,10 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import run_plain
+from netbuilder import Workspace
 from netbuilder.ops.math.integers import BitwiseAnd, BitwiseOr, BitwiseXor, Mod
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.arguments import make_op
 from suite import OperatorSuite, f32, i32, i64, refusal
 
 NUMBERS = st.integers(-20, 20)
@@ -93,3 +95,10 @@ class TestBitwiseOr(_Bitwise):
 class TestBitwiseXor(_Bitwise):
     operator, combine = BitwiseXor, staticmethod(python.xor)
     refusals = refused(BitwiseXor)
+
+
+def test_a_remainder_in_place_of_its_input():
+    workspace = Workspace()
+    workspace.feed("x", np.array([7, -7, 5], np.int32))
+    workspace.run_operator_once(make_op("Mod", ["x"], ["x"], divisor=3))
+    assert workspace.fetch("x").tolist() == [1, -1, 2]

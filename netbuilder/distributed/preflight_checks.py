@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import socket
@@ -20,6 +21,7 @@ from netbuilder import __version__
 from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.distributed.stores import Store
 from netbuilder.distributed.transport.launchers import ended_ranks
+from netbuilder.distributed.transport.start import QUIET
 from netbuilder.distributed.transport.start_over_store import ended_over_store
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.random_streams import RANDOM_FIRST_SAMPLE, RANDOM_REPLICA
@@ -29,6 +31,7 @@ from netbuilder.proto.errors import counted
 __all__ = ["fingerprint", "preflight", "preflight_by", "refuse"]
 
 _PREFIX = "preflight/"  # of the keys of a check
+_log = logging.getLogger("netbuilder")
 _PAUSE = 0.02  # seconds between two looks at the store
 _LOOK = 0.25  # seconds between two looks at which processes have ended
 _IDENTITY = frozenset(
@@ -236,7 +239,8 @@ class _Check:
                 f"{self._ticket} processes have come, and num_shards is {self.count} for shard {self.shard}: too many "
                 "have been started, or the store holds what an earlier run has left; give each run its own run_id"
             )
-        end = time.monotonic() + self.timeout
+        begin, said = time.monotonic(), False
+        end = begin + self.timeout
         while True:
             verdict = self.store.peek("verdict")
             if verdict is not None:
@@ -249,6 +253,9 @@ class _Check:
             self._look_for_ended(lambda shard: shard in [each["shard"] for each in self._records.values()], "come to")
             if time.monotonic() > end:
                 self._fail_missing()
+            if time.monotonic() > begin + QUIET and not said:
+                _log.warning("preflight: waits for %s; it gives up after %g s", self._missing(), self.timeout)
+                said = True
             time.sleep(_PAUSE)
 
     def _read(self) -> None:
@@ -263,17 +270,19 @@ class _Check:
         raise DistributedError(self.store.get("verdict", 10).decode())
 
     def _fail_missing(self) -> None:
-        there = {record["shard"] for record in self._records.values()}
-        missing = [str(shard) for shard in range(self.count) if shard not in there]
-        some = "shard" if len(missing) == 1 else "shards"
         text = (
-            f"preflight: {some} {', '.join(missing[:16])}{' and more' if len(missing) > 16 else ''} of {self.count} "
-            f"did not come to {self.store} within {self.timeout:g} s; {len(there)} did. Were they started, with the "
-            "same run_id and store, and have they failed before?"
+            f"preflight: {self._missing()} did not come to {self.store} within {self.timeout:g} s; "
+            f"{len(self._records)} did. Were they started, with the same run_id and store, and have they failed before?"
         )
         if self.store.add("judges") == 1:
             self.store.set("verdict", text.encode())
         raise StoreTimeoutError(self.store.get("verdict", 10).decode())
+
+    def _missing(self) -> str:
+        there = {record["shard"] for record in self._records.values()}
+        missing = [str(shard) for shard in range(self.count) if shard not in there]
+        some = "shard" if len(missing) == 1 else "shards"
+        return f"{some} {', '.join(missing[:16])}{' and more' if len(missing) > 16 else ''} of {self.count}"
 
     def _pass_together(self, end: float) -> None:
         """Return when all have found that they agree, so that none goes on where another one fails."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from netbuilder import Net
-from netbuilder.distributed import Rendezvous
+from netbuilder.distributed import Rendezvous, preflight_checks
 from netbuilder.distributed.preflight_checks import fingerprint, preflight
 from netbuilder.distributed.stores import FileStore, MemoryStore
 from netbuilder.ops.core.operator import TensorSpec
@@ -152,3 +152,9 @@ def test_two_runs_in_one_folder(tmp_path):
 def test_facts_that_json_cannot_hold():
     with pytest.raises(NetError, match="facts must be values that JSON can hold"):
         preflight(Rendezvous(2, 0, store=MemoryStore()), {"x": object()})
+
+
+def test_a_shard_that_waits_says_for_which(monkeypatch, caplog):
+    monkeypatch.setattr(preflight_checks, "QUIET", 0.05)
+    the_error(together((0, 3, {}), (2, 3, {}), timeout=0.3))
+    assert caplog.text.count("preflight: waits for shard 1 of 3; it gives up after 0.3 s") == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import socket
+import sys
 import threading
 
 import numpy as np
@@ -129,6 +130,7 @@ def test_a_rank_that_dies_while_the_others_compare_nets_or_start_mpi(tmp_path, w
     assert all(status != 0 for status, _, _ in done)
 
 
+@needs_mpi
 def test_a_rank_that_is_used_twice_is_an_error(tmp_path):
     store = FileStore(tmp_path)
     store.with_prefix("mpi").add("starts/1")
@@ -137,9 +139,17 @@ def test_a_rank_that_is_used_twice_is_an_error(tmp_path):
         begin_over_store(store, 2, 1)
 
 
+@needs_mpi
 def test_a_store_that_no_other_process_sees_is_refused():
     with pytest.raises(DeviceError, match="is in this process only, and 2 processes are to meet in it"):
         begin_over_store(MemoryStore(), 2, 0)
+
+
+def test_mpi4py_that_is_missing_is_said_before_the_wait(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(DeviceError, match=r"mpi4py is missing: pip install 'netbuilder\[mpi\]'"):
+        begin_over_store(FileStore(tmp_path), 2, 0)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_which_ranks_share_a_host():

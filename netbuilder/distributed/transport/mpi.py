@@ -21,7 +21,7 @@ from netbuilder.distributed.transport.start_watch import watched_start
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError
 
-__all__ = ["MpiCommunicator", "mpi", "mpi_runs", "mpi_world"]
+__all__ = ["MpiCommunicator", "mpi", "mpi_runs", "mpi_world", "require_mpi4py"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -44,10 +44,7 @@ def mpi() -> Any:
         DistributedError: MPI has been initialized without support for threads.
     """
     with loading:
-        try:
-            importlib.import_module("mpi4py")
-        except ImportError as error:
-            raise DeviceError(f"several processes exchange values by MPI, and mpi4py is missing: {_INSTALL}") from error
+        require_mpi4py()
         try:
             found: Any = _start_mpi_with_all_ranks()
         except (ImportError, RuntimeError) as error:
@@ -59,6 +56,14 @@ def mpi() -> Any:
             "mpi4py.MPI is imported, or let netbuilder import it"
         )
     return found
+
+
+def require_mpi4py() -> None:
+    """Raise DeviceError if mpi4py is missing; MPI is not started."""
+    try:
+        importlib.import_module("mpi4py")
+    except ImportError as error:
+        raise DeviceError(f"several processes exchange values by MPI, and mpi4py is missing: {_INSTALL}") from error
 
 
 def _start_mpi_with_all_ranks() -> Any:

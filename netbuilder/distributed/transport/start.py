@@ -10,9 +10,12 @@ from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError, StoreTimeoutError
 
-__all__ = ["meet"]
+__all__ = ["QUIET", "meet"]
 
 _PAUSE = 0.02  # seconds between two looks at the store
+QUIET = 20.0
+"""Seconds after which a rank that waits for others to come says for which."""
+
 _log = logging.getLogger("netbuilder")
 
 
@@ -43,7 +46,7 @@ def meet(store: Store, size: int, rank: int, name: str = "world", failure: str =
             raise DistributedError(f"CreateCommonWorld: rank {_listed(ended)} of {size} has ended without one")
         if limit is not None and waited > limit:
             raise StoreTimeoutError(text)
-        if limit is not None and waited > limit / 2 and not warned:
+        if limit is not None and waited > min(limit / 2, QUIET) and not warned:
             _log.warning("%s; it gives up after %g s", text, limit)
             warned = True
         time.sleep(_PAUSE)

@@ -17,6 +17,7 @@ from typing import IO, NoReturn
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import process_manager
 from netbuilder.distributed.transport.launchers import has_process_manager, job_store
+from netbuilder.distributed.transport.mpi import require_mpi4py
 from netbuilder.distributed.transport.pmi_server import PLACE, Beginning, announce
 from netbuilder.distributed.transport.start import meet
 from netbuilder.distributed.transport.time_limits import time_limits
@@ -51,11 +52,12 @@ def begin_over_store(store: Store, size: int, rank: int) -> None:
 
     Raises:
         DistributedError: another process has the same rank.
-        DeviceError: the store cannot be reached from another process.
+        DeviceError: the store cannot be reached from another process, or mpi4py is missing.
     """
     global _begun
     if _begun is not None or has_process_manager(os.environ, size):
         return
+    require_mpi4py()  # before this rank waits for the others
     store = store.with_prefix("mpi")
     _require_first(store, size, rank)
     by_launcher = job_store(os.environ) is not None  # which ends all ranks when one fails
@@ -74,7 +76,7 @@ def started_over_store(store: Store, size: int, rank: int) -> Iterator[None]:
     Raises:
         StoreTimeoutError: some have not come in time; the message names them.
         DistributedError: a rank has ended, or another process has the same rank.
-        DeviceError: the store cannot be reached from another process.
+        DeviceError: the store cannot be reached from another process, or mpi4py or MPI is missing.
     """
     begin_over_store(store, size, rank)
     assert _begun is not None

@@ -24,6 +24,7 @@ _EXPORTS = {
         "LocalSGD",
         "PartialSynchronization",
         "Plain",
+        "PowerSGD",
         "Strategy",
         "Threshold",
         "TopK",
@@ -40,6 +41,7 @@ __all__ = [
     "LocalSGD",
     "PartialSynchronization",
     "Plain",
+    "PowerSGD",
     "ProcessGroup",
     "Rendezvous",
     "Strategy",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from netbuilder.distributed.strategies import LocalSGD as LocalSGD
     from netbuilder.distributed.strategies import PartialSynchronization as PartialSynchronization
     from netbuilder.distributed.strategies import Plain as Plain
+    from netbuilder.distributed.strategies import PowerSGD as PowerSGD
     from netbuilder.distributed.strategies import Strategy as Strategy
     from netbuilder.distributed.strategies import Threshold as Threshold
     from netbuilder.distributed.strategies import TopK as TopK

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.graph.block_updates import BlockRule
+from netbuilder.ops.collectives.low_rank_allreduce import has_low_rank, low_rank_state
 from netbuilder.ops.collectives.sparse_allreduce import top_k_count
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.suggestions import did_you_mean
@@ -21,10 +22,13 @@ __all__ = [
     "LocalSGD",
     "PartialSynchronization",
     "Plain",
+    "PowerSGD",
     "Strategy",
     "Threshold",
     "TopK",
 ]
+
+Shape = tuple[int, ...]
 
 _ENTRY = 8  # bytes of a position and a value
 _LARGEST_FLOAT16 = 65504.0
@@ -69,13 +73,13 @@ class Strategy:
             )
         return given
 
-    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
         """Return the bytes that a process gives to the exchange in each step, on average; None: data decide.
 
         Args:
-            sizes: numbers of elements of the dense gradients.
+            shapes: those of the dense gradients.
         """
-        return 4.0 * sum(sizes)
+        return 4.0 * _elements(shapes)
 
     def operator(self) -> tuple[str, dict[str, Any]]:
         """Return the type and the arguments of the operator that exchanges gradients."""
@@ -85,6 +89,13 @@ class Strategy:
     def has_residuals(self) -> bool:
         """Whether there is a residual for each gradient."""
         return False
+
+    def residual_shape(self, shape: Shape) -> Shape | None:
+        """Return the shape of the residual of a gradient of some shape; None: it is the same, which need not be known.
+
+        It has what else a process keeps of the gradient, too.
+        """
+        return None
 
     def rule(self, replicas: int) -> BlockRule | None:
         """Return the rule that brings so many replicas together after each block; None: there are no blocks."""
@@ -135,8 +146,8 @@ class HalfPrecision(Strategy):
                 bound = f"at most {largest:g}, the largest {self.dtype}" if largest < math.inf else "finite"
                 raise ArgumentError(f"HalfPrecision: clip must be positive and {bound}, got {self.clip!r}")
 
-    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
-        return 2.0 * sum(sizes)
+    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+        return 2.0 * _elements(shapes)
 
     def operator(self) -> tuple[str, dict[str, Any]]:
         clip = {} if self.clip is None else {"clip": float(self.clip)}
@@ -162,9 +173,9 @@ class PartialSynchronization(Strategy):
     def __post_init__(self) -> None:
         _count(self, "chunk", self.chunk)
 
-    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
-        chunks = max(1, -(-sum(sizes) // self.chunk))
-        return 4.0 * sum(sizes) / chunks + 8  # and the number of the chunk
+    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+        chunks = max(1, -(-_elements(shapes) // self.chunk))
+        return 4.0 * _elements(shapes) / chunks + 8  # and the number of the chunk
 
 
 @dataclass(frozen=True)
@@ -190,8 +201,8 @@ class TopK(Strategy):
             raise ArgumentError(f"TopK: fraction must lie in (0, 1], got {self.fraction!r}")
         _flag(self, "residual", self.residual)
 
-    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
-        return float(_ENTRY * sum(top_k_count(size, self.fraction) for size in sizes))
+    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+        return float(_ENTRY * sum(top_k_count(math.prod(shape), self.fraction) for shape in shapes))
 
     def operator(self) -> tuple[str, dict[str, Any]]:
         return "AllreduceTopK", {"fraction": float(self.fraction), "residual": int(self.residual)}
@@ -222,7 +233,7 @@ class Threshold(Strategy):
             raise ArgumentError(f"Threshold: bound must be finite and not negative, got {self.bound!r}")
         _flag(self, "residual", self.residual)
 
-    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
         return None
 
     def operator(self) -> tuple[str, dict[str, Any]]:
@@ -231,6 +242,51 @@ class Threshold(Strategy):
     @property
     def has_residuals(self) -> bool:
         return self.residual
+
+
+@dataclass(frozen=True)
+class PowerSGD(Strategy):
+    """Of the sum of each gradient an approximation of low rank is exchanged, as two factors.
+
+    A gradient is a matrix with the rows of its first extent; those of one extent, and those whose factors would not be
+    smaller, are summed whole. The factors are summed over the processes, so that the bytes that one receives do not
+    grow with their number, other than those of ``TopK``.
+
+    Args:
+        rank: columns of the factors.
+        warm_start: the next approximation begins with the last one, which makes it better in each step; otherwise with
+            random numbers.
+        residual: add what an approximation lacks to the gradients of the next step; otherwise it is dropped.
+
+    Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
+    optimization", 2019, arXiv:1905.13727.
+    """
+
+    rank: int
+    warm_start: bool = True
+    residual: bool = True
+    name = "powersgd"
+
+    def __post_init__(self) -> None:
+        _count(self, "rank", self.rank)
+        _flag(self, "warm_start", self.warm_start)
+        _flag(self, "residual", self.residual)
+
+    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+        low = [shape for shape in shapes if has_low_rank(shape, self.rank)]
+        whole = _elements(shapes) - _elements(low)
+        return 4.0 * (whole + self.rank * sum(shape[0] + math.prod(shape[1:]) for shape in low))
+
+    def operator(self) -> tuple[str, dict[str, Any]]:
+        arguments = {"rank": self.rank, "warm_start": int(self.warm_start), "residual": int(self.residual)}
+        return "AllreduceLowRank", arguments
+
+    @property
+    def has_residuals(self) -> bool:
+        return True
+
+    def residual_shape(self, shape: Shape) -> Shape | None:
+        return low_rank_state(shape, self.rank, residual=self.residual)
 
 
 @dataclass(frozen=True)
@@ -251,8 +307,8 @@ class LocalSGD(Strategy):
     def __post_init__(self) -> None:
         _count(self, "iterations", self.iterations)
 
-    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
-        return 4.0 * sum(sizes) / self.iterations
+    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+        return 4.0 * _elements(shapes) / self.iterations
 
     def rule(self, replicas: int) -> BlockRule | None:
         return BlockRule(momentum=0.0, iterations=self.iterations)
@@ -287,8 +343,8 @@ class BlockMomentum(Strategy):
             raise ArgumentError(f"BlockMomentum: learning_rate must be positive and finite, got {self.learning_rate!r}")
         _flag(self, "nesterov", self.nesterov)
 
-    def planned_bytes(self, sizes: Sequence[int]) -> float | None:
-        return 4.0 * sum(sizes) / self.iterations
+    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+        return 4.0 * _elements(shapes) / self.iterations
 
     def rule(self, replicas: int) -> BlockRule | None:
         momentum = 1.0 - 1.0 / replicas if self.momentum is None else float(self.momentum)
@@ -301,9 +357,14 @@ class BlockMomentum(Strategy):
 
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    kind.name: kind for kind in (Plain, HalfPrecision, PartialSynchronization, TopK, Threshold, LocalSGD, BlockMomentum)
+    kind.name: kind
+    for kind in (Plain, HalfPrecision, PartialSynchronization, TopK, Threshold, PowerSGD, LocalSGD, BlockMomentum)
 }
 """The strategies by the names of their text forms."""
+
+
+def _elements(shapes: Sequence[Shape]) -> int:
+    return sum(map(math.prod, shapes))
 
 
 def _number(strategy: Strategy, name: str, value: Any) -> float:
@@ -354,7 +415,7 @@ def _from_text(text: str) -> Strategy:
     return kind(**given)
 
 
-_EXAMPLES = {"chunk": "1000000", "fraction": "0.01", "bound": "0.001", "iterations": "8"}
+_EXAMPLES = {"chunk": "1000000", "fraction": "0.01", "bound": "0.001", "rank": "4", "iterations": "8"}
 
 
 def _value(text: str) -> Any:

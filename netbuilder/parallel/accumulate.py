@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.memory_budget import clear_stored_budget
 from netbuilder.graph.net_copy import copy_operators, join_parts
@@ -195,7 +197,7 @@ def clear_sums(record: Replicas, workspace: Workspace) -> None:
     """Set the existing sums of gradients to 0, drop collected rows, and set residuals of the exchange to 0."""
     for blob in (*record.accumulated, *record.residuals):
         if workspace.has(blob) and not workspace.get(blob).is_empty:
-            workspace.feed(blob, workspace.fetch(blob) * 0)
+            workspace.feed(blob, np.zeros_like(workspace.fetch(blob)))
     for blob in record.accumulated_rows:
         if workspace.has(blob) and not workspace.get(blob).is_empty:
             workspace.feed(blob, workspace.fetch(blob)[:0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ from netbuilder.parallel.process_exchange import (
     add_residuals,
     average_chunks,
     broadcast_computed_over_processes,
-    dense_sizes,
+    dense_shapes,
     exchange_over_processes,
 )
 from netbuilder.parallel.shares import SHARE_WEIGHT
@@ -240,7 +241,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
             groups = [record.blobs(group.parameter) for group in record.gradients]
             model.net.Proto().MergeFrom(broadcast(groups, request.devices, debug_info=request.debug_info))
         _synchronize_initial_values(model, request, record)
-        add_residuals(model, record)
+        add_residuals(model, record, request.strategy)
     else:
         model.param_init_net.protects_all = True
         if model.init_params:
@@ -383,10 +384,10 @@ def _planned(model: ModelHelper, request: Request, record: Replicas) -> str:
     """Return the bytes that each process is to give in each step."""
     sparse = sum(group.is_sparse for group in record.gradients)
     rows = f", and the rows of {counted(sparse, 'sparse gradient')}" if sparse and request.block is None else ""
-    sizes = dense_sizes(model, dataclasses.replace(record, block=None))
-    if sizes is None:
+    shapes = dense_shapes(model, dataclasses.replace(record, block=None))
+    if shapes is None:
         return f"the bytes of a step depend on shapes that are not known yet{rows}"
-    planned, plain = request.strategy.planned_bytes(sizes), 4 * sum(sizes)
+    planned, plain = request.strategy.planned_bytes(shapes), 4 * sum(map(math.prod, shapes))
     given = "as many bytes as the data decide" if planned is None else f"{round(planned)} bytes"
     return f"{given} of each process in a step on average (plain: {plain}){rows}"
 

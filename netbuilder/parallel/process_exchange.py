@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from netbuilder.distributed.strategies import Plain, Strategy
 from netbuilder.graph.batch_norm_exchange import combined_statistics
@@ -16,14 +17,14 @@ from netbuilder.parallel.builders import initial_shapes
 from netbuilder.passes.net_pass import PassContext
 from netbuilder.passes.processes import ProcessLink, allreduce_over_processes_pass, broadcast_over_processes
 from netbuilder.passes.reductions import PeerAccess, gather_sparse
-from netbuilder.proto import PROTO_CPU, OperatorDef, TensorProto
+from netbuilder.proto import PROTO_CPU, NetError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import make_device_option, make_op
 
 __all__ = [
     "add_residuals",
     "average_chunks",
     "broadcast_computed_over_processes",
-    "dense_sizes",
+    "dense_shapes",
     "exchange_over_processes",
 ]
 
@@ -106,11 +107,25 @@ def broadcast_computed_over_processes(model: ModelHelper, record: Replicas, link
     model.net.Proto().MergeFrom(broadcast_over_processes(groups, link))
 
 
-def add_residuals(model: ModelHelper, record: Replicas) -> None:
-    """Let the init net fill the residuals of the exchange with zeros; each process has its own."""
+def add_residuals(model: ModelHelper, record: Replicas, strategy: Strategy) -> None:
+    """Let the init net fill the residuals of the exchange with zeros; each process has its own.
+
+    Raises:
+        NetError: the strategy needs the shape of a gradient, and the init net does not say that of its parameter.
+    """
     parameters = {residual_name(group[0]): param for group, param in _dense_gradients(model, record)}
+    shapes = initial_shapes(model.param_init_net.Proto())
     for residual in record.residuals:
-        fill = make_op("ConstantFill", [parameters[residual]], [residual], device_option=_HOST, value=0.0)
+        param = parameters[residual]
+        if param not in shapes and strategy.residual_shape(()) is not None:
+            raise NetError(
+                f"model {model.name!r}: strategy {strategy} needs the shapes of gradients, and the init net does not "
+                f"give that of parameter {param!r}; fill it by an initializer with a shape"
+            )
+        shape = strategy.residual_shape(shapes.get(param, ()))
+        like: dict[str, Any] = {} if shape is None else {"shape": shape}
+        inputs = [param] if shape is None else []
+        fill = make_op("ConstantFill", inputs, [residual], device_option=_HOST, value=0.0, **like)
         model.param_init_net.extend_ops([fill])
 
 
@@ -127,11 +142,11 @@ def _trained_outside(model: ModelHelper, record: Replicas) -> list[str]:
     return [name for name in record.outside if BlobReference(name) in model.param_to_grad]
 
 
-def dense_sizes(model: ModelHelper, record: Replicas) -> list[int] | None:
-    """Return the numbers of elements of the dense gradients; None if the shape of one is not known."""
+def dense_shapes(model: ModelHelper, record: Replicas) -> list[tuple[int, ...]] | None:
+    """Return the shapes of the dense gradients; None if one is not known."""
     shapes = initial_shapes(model.param_init_net.Proto())
     params = [param for _, param in _dense_gradients(model, record)]
-    return [math.prod(shapes[param]) for param in params] if all(param in shapes for param in params) else None
+    return [tuple(shapes[param]) for param in params] if all(param in shapes for param in params) else None
 
 
 def residual_name(gradient: str) -> str:

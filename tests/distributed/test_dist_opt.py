@@ -61,7 +61,7 @@ def test_methods_are_strategies(method, arguments, strategy, elements):
 
 
 def test_small_gradients_are_exchanged_in_buffers_of_a_size():
-    made = optimizer(buffSize=30)
+    made = optimizer(buffSize=36)
     made.backward_and_update(loss)
     assert sum(op.type == "AllreduceBucket" for op in made.model.net.Proto().op) == 2
 

@@ -14,6 +14,7 @@ from netbuilder.distributed import (
     LocalSGD,
     PartialSynchronization,
     Plain,
+    PowerSGD,
     Strategy,
     Threshold,
     TopK,
@@ -21,7 +22,7 @@ from netbuilder.distributed import (
 )
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
-from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.model import Initializer, ModelHelper, ParameterTags, brew
 from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
 from netbuilder.proto import PROTO_CPU, ArgumentError, BlobError, NetError
 from netbuilder.proto.arguments import arguments
@@ -31,7 +32,7 @@ from thread_ranks import on_ranks, use_thread_worlds
 from toy_models import mlp, scaled_loss
 
 RATE, STEPS, CLASSES, WIDTH, SAMPLES = 0.5, 7, 4, 6, 8  # samples of each replica
-EXCHANGES = {"AllreduceBucket", "AllreduceThreshold", "AllreduceTopK", "AverageChunk", "Allgather"}
+EXCHANGES = {"AllreduceBucket", "AllreduceLowRank", "AllreduceThreshold", "AllreduceTopK", "AverageChunk", "Allgather"}
 
 
 # Fields and text forms
@@ -49,6 +50,8 @@ EXCHANGES = {"AllreduceBucket", "AllreduceThreshold", "AllreduceTopK", "AverageC
         ("topk:1", TopK(1)),
         ("topk:fraction=0.5,residual=false", TopK(0.5, residual=False)),
         ("threshold:1e-3", Threshold(1e-3)),
+        ("powersgd:4", PowerSGD(4)),
+        ("powersgd:2,warm_start=false,residual=false", PowerSGD(2, warm_start=False, residual=False)),
         ("local_sgd:8", LocalSGD(8)),
         ("block_momentum:8,momentum=0.5,nesterov=true", BlockMomentum(8, 0.5, nesterov=True)),
     ],
@@ -78,6 +81,10 @@ def test_text_forms(text, want):
         (lambda: TopK(0.1, residual=1), TypeError, "residual must be True or False, got 1"),
         (lambda: Threshold(-0.1), ArgumentError, "bound must be finite and not negative, got -0.1"),
         (lambda: Threshold(np.inf), ArgumentError, "got inf"),
+        (lambda: PowerSGD(0), ArgumentError, "PowerSGD: rank must be at least 1, got 0"),
+        (lambda: PowerSGD(2.0), TypeError, "PowerSGD: rank must be an integer, got 2.0"),
+        (lambda: PowerSGD(2, warm_start=1), TypeError, "PowerSGD: warm_start must be True or False, got 1"),
+        (lambda: Strategy.of("powersgd"), ArgumentError, "powersgd needs rank, as in 'powersgd:4'"),
         (lambda: LocalSGD(0), ArgumentError, "LocalSGD: iterations must be at least 1"),
         (lambda: BlockMomentum(2, momentum=1.0), ArgumentError, r"momentum must lie in \[0, 1\), got 1.0"),
         (lambda: BlockMomentum(2, learning_rate=0), ArgumentError, "learning_rate must be positive"),
@@ -144,10 +151,10 @@ def test_the_operator_of_a_strategy(strategy, op_type, given):
     assert again.net.Proto() == model.net.Proto()
 
 
-@pytest.mark.parametrize("strategy", [TopK(0.1), Threshold(0.1)], ids=str)
+@pytest.mark.parametrize("strategy", [TopK(0.1), Threshold(0.1), PowerSGD(2)], ids=str)
 @pytest.mark.parametrize("devices", [[0], [0, 1]])
 def test_residuals_are_one_for_each_gradient_of_a_process(strategy, devices):
-    model, record = built(strategy, hosts(3, 1), devices=devices, bucket_bytes=100)
+    model, record = built(strategy, hosts(3, 1), devices=devices, bucket_bytes=144)
     residuals = [f"{gradient}_residual" for gradient in GRADIENTS]
     assert list(record.residuals) == residuals
     assert record == Replicas.load(model.net.Proto())
@@ -192,7 +199,7 @@ def test_parameters_are_averaged_after_their_update_and_copied_to_the_devices():
 
 @pytest.mark.parametrize(
     "strategy",
-    [Plain(), HalfPrecision(), TopK(0.1), Threshold(0.1), PartialSynchronization(9)],
+    [Plain(), HalfPrecision(), TopK(0.1), Threshold(0.1), PowerSGD(2), PartialSynchronization(9)],
     ids=str,
 )
 def test_one_process_adds_nothing(strategy):
@@ -235,6 +242,7 @@ def test_sparse_gradients_are_exchanged_whole(caplog):
         (HalfPrecision(), "184 bytes"),
         (TopK(0.1), "88 bytes"),
         (Threshold(0.1), "as many bytes as the data decide"),
+        (PowerSGD(1), "152 bytes"),  # 8 + 4 elements of biases; 8 + 6 and 4 + 8 of factors
         (PartialSynchronization(30), "100 bytes"),
         (LocalSGD(8), "46 bytes"),
     ],
@@ -400,6 +408,48 @@ def test_all_elements_train_as_plain_to_the_bit(monkeypatch, strategy):
 
 
 @pytest.mark.one_in(2)
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("size, devices", [(2, 1), (3, 1), (2, 2)])
+def test_training_with_low_rank(monkeypatch, size, devices, residual):
+    factor = np.random.default_rng(2).normal(size=(2, WIDTH))
+
+    def start(rank, workspace):
+        state = workspace.fetch("cpu_0/fc_w_grad_residual")
+        state[CLASSES * residual :] = factor
+        workspace.feed("cpu_0/fc_w_grad_residual", state)
+
+    results = train(monkeypatch, PowerSGD(2, residual=residual), size, devices, before=start)
+    w, b = (each.astype(np.float64) for each in results[0][0][0])
+    rest, q = np.zeros_like(w), factor  # those of all processes together
+    for number, batch in enumerate(batches(size * devices)):
+        whole, d_bias = gradients([w, b], batch)
+        whole = whole + rest
+        p, _ = np.linalg.qr(whole @ q.T)
+        q = p.T @ whole
+        rest = (whole - p @ q) * residual
+        w, b = w - RATE * p @ q, b - RATE * d_bias
+        for found, *_ in results:
+            np.testing.assert_allclose(found[number + 1][0], w, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found[number + 1][1], b, rtol=1e-4, atol=1e-5)
+            assert found[number + 1][0].tobytes() == results[0][0][number + 1][0].tobytes()
+    kept = sum(workspace.fetch("cpu_0/fc_w_grad_residual")[: CLASSES * residual] for *_, workspace in results)
+    np.testing.assert_allclose(kept, rest[: CLASSES * residual], rtol=1e-4, atol=1e-5)
+
+
+def test_low_rank_needs_shapes():
+    def forward(model, loss_scale):
+        net = model.param_init_net
+        like = net.ConstantFill([], "like", shape=[6, 4])
+        w = net.ConstantFill([like], "w", value=0.5)
+        model.AddParameter(w, ParameterTags.WEIGHT)
+        return scaled_loss(model, model.net.MatMul(["data", w], "scores"), loss_scale)
+
+    assert built(TopK(0.1), hosts(2), forward=forward)[1].residuals
+    with pytest.raises(NetError, match="strategy powersgd:2 needs the shapes of gradients.*of parameter 'cpu_0/w'"):
+        built(PowerSGD(2), hosts(2), forward=forward)
+
+
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size, devices", [(2, 1), (2, 2)])
 def test_partial_synchronization(monkeypatch, size, devices):
     """28 elements in chunks of 10: the weights come first, the last chunk has 8."""
@@ -483,6 +533,8 @@ def test_an_overflow_names_the_gradient_and_the_rank(monkeypatch):
         (HalfPrecision(), 28 * 2),
         (TopK(0.1), 8 * (3 + 1)),
         (TopK(1.0), 28 * 8),
+        (PowerSGD(2), 4 * (4 + 2 * (4 + 6))),
+        (PowerSGD(3), 28 * 4),  # its factors would have 30 elements
         (PartialSynchronization(14), 14 * 4 + 8),
         (LocalSGD(2), 28 * 4 / 2),
     ],
@@ -492,7 +544,7 @@ def test_planned_bytes_are_the_real_ones(monkeypatch, strategy, want):
     short, whole = (train(monkeypatch, strategy, 2, steps=steps) for steps in (2, 6))
     for (_, model, early), (_, _, late) in zip(short, whole):
         given = exchanged_bytes(model, workspace=late) - exchanged_bytes(model, workspace=early)
-        assert given / 4 == want == strategy.planned_bytes([4, 24])
+        assert given / 4 == want == strategy.planned_bytes([(CLASSES,), (CLASSES, WIDTH)])
 
 
 def test_bytes_of_a_threshold_are_counted(monkeypatch):
@@ -513,12 +565,13 @@ def test_bytes_before_the_init_net():
     assert exchanged_bytes(alone, workspace=Workspace()) == 0
 
 
-def test_residuals_begin_at_zero_when_training_resumes(monkeypatch):
+@pytest.mark.parametrize("strategy, kept", [(TopK(0.1), 2), (PowerSGD(2), 1)], ids=str)
+def test_residuals_begin_at_zero_when_training_resumes(monkeypatch, strategy, kept):
     """They are no part of a checkpoint: those of rank 0 would be added on every rank."""
-    results = train(monkeypatch, TopK(0.1), 2)
+    results = train(monkeypatch, strategy, 2)
     _, model, workspace = results[0]
-    residuals = Replicas.load(model.net.Proto()).residuals
-    assert len(residuals) == 2 and all(workspace.fetch(blob).any() for blob in residuals)
+    residuals = [blob for blob in Replicas.load(model.net.Proto()).residuals if workspace.fetch(blob).any()]
+    assert len(residuals) == kept
     saved = {str(blob) for blob in parallel.GetCheckpointParams(model)}
     assert "cpu_0/fc_w" in saved and not saved & set(residuals)
 
@@ -533,17 +586,18 @@ def test_residuals_begin_at_zero_when_training_resumes(monkeypatch):
         return [workspace.fetch(blob) for blob in residuals]
 
     first, second = on_ranks(2, partly)
-    assert all(each.any() for each in (*first, *second)) and not np.array_equal(first[1], second[1])
+    assert all(each.any() for each in (*first, *second)) and not np.array_equal(first[-1], second[-1])
     assert not any(each.any() for of_rank in on_ranks(2, whole) for each in of_rank)
 
 
-def test_a_strategy_with_other_options_of_the_exchange(monkeypatch):
+@pytest.mark.parametrize("strategy", [TopK(0.1), PowerSGD(2)], ids=str)
+def test_a_strategy_with_other_options_of_the_exchange(monkeypatch, strategy):
     """Micro-batches are exchanged once in a step; gradients that share memory keep their residuals."""
-    model, record = built(TopK(0.1), hosts(2), accumulate_steps=2)
-    assert [op.type for op in exchanges(model)] == ["AllreduceTopK"] and len(record.residuals) == 4
-    want = train(monkeypatch, TopK(0.1), 2)
+    model, record = built(strategy, hosts(2), accumulate_steps=2)
+    assert [op.type for op in exchanges(model)] == [strategy.operator()[0]] and len(record.residuals) == 4
+    want = train(monkeypatch, strategy, 2)
     for options in ({"optimize_gradient_memory": True}, {"dynamic_memory_management": True}, {"bucket_bytes": 0}):
-        for (found, *_), (reference, *_) in zip(train(monkeypatch, TopK(0.1), 2, **options), want):
+        for (found, *_), (reference, *_) in zip(train(monkeypatch, strategy, 2, **options), want):
             np.testing.assert_array_equal(found[-1][0], reference[-1][0])
 
 

@@ -1,6 +1,7 @@
 """Packaging: ops/, proto/ and tools/, which are next to netbuilder/ in the checkout, are installed inside it."""
 
 import ast
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -35,12 +36,7 @@ CAFFE2_TESTS = [
     "six",
     "tabulate",
 ]
-GPU = [
-    "cupy-cuda12x[ctk]>=14",
-    "nvidia-cudnn-cu12>=9.8,<10",
-    "nvidia-cudnn-frontend>=1.14,<1.19",  # later ones pull in half a gigabyte that nothing here uses
-    "nvidia-nccl-cu12",
-]
+GPU = runpy.run_path(str(ROOT / "netbuilder" / "engines" / "gpu_packages.py"))["packages"]
 
 
 def version() -> str:
@@ -88,7 +84,8 @@ setup(
         "data": DATA,
         "draw": ["pydot>=1.4.2"],
         "dev": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS,
-        "gpu": GPU,
+        "gpu": GPU(12),
+        "gpu-cuda13": GPU(13),
         "mpi": MPI,
         "onnx": ONNX,
         "plot": PLOT,

@@ -15,6 +15,7 @@ from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.world import CommonWorld, create_world, report_failure
 from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.gpu_packages import extra
 from netbuilder.proto import DeviceError, DistributedError, NetError
 
 __all__ = ["ProcessGroup"]
@@ -79,7 +80,7 @@ class ProcessGroup:
             raise DeviceError(
                 "engine NCCL exchanges values of GPUs, and this process can use none; to exchange values of CPUs, "
                 "install netbuilder[mpi] and start the processes with netbuilder-launch --engine MPI, mpiexec or srun; "
-                "for GPUs, install NVIDIA's driver and netbuilder[gpu]"
+                f"for GPUs, install NVIDIA's driver and {extra()}"
             )
         in_blob = isinstance(rendezvous.kv_handler, str) and rendezvous.store is None
         store = None if in_blob and not by_nccl else rendezvous.shared_store()

@@ -28,7 +28,8 @@ from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl_id import shared_unique_id
 from netbuilder.distributed.transport.start import meet
 from netbuilder.engines.gpu import StreamRole, gpu
-from netbuilder.engines.nccl import INSTALL, GpuGroup, nccl, nccl_available, one_group, type_of
+from netbuilder.engines.gpu_packages import NCCL, how_to_install
+from netbuilder.engines.nccl import GpuGroup, nccl, nccl_available, one_group, type_of
 from netbuilder.proto import DeviceError, DistributedError, NetError
 
 __all__ = ["GpuRanks", "NcclCommunicator", "connect_by_nccl"]
@@ -260,7 +261,7 @@ def connect_by_nccl(store: Store, size: int, rank: int, devices: Sequence[int], 
 def _why_not(rank: int, devices: Sequence[int]) -> str:
     """Return why this process cannot connect GPUs; "" if it can."""
     if not nccl_available():
-        return f"rank {rank} has no NCCL; {INSTALL}"
+        return f"rank {rank} has no NCCL; {how_to_install(NCCL)}"
     try:
         for device in devices:
             gpu(device)

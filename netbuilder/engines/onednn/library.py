@@ -154,6 +154,11 @@ def _loaded() -> Library | str:
     if path is None:
         if sys.platform != "linux" or os.uname().machine != "x86_64":
             return f"no library for {sys.platform}: set {PATH_VARIABLE} to a libdnnl of version 3"
+        if _files():
+            return (
+                f"the package {PACKAGE} is installed, but its library is not: `pip install --target` leaves out what a "
+                f"wheel has outside its packages; install into an environment, or set {PATH_VARIABLE} to a libdnnl.so.3"
+            )
         return f"the package is not installed (pip install {PACKAGE})"
     flags = _RTLD_NOW | (_RTLD_NODELETE if sys.platform == "linux" else 0)
     from netbuilder.engines.onednn.interface import ffi
@@ -234,10 +239,14 @@ def _find() -> str | None:
     named = os.environ.get(PATH_VARIABLE)
     if named:
         return named
-    try:
-        files = importlib.metadata.files(PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    paths = [Path(str(file.locate())) for file in files if file.name == "libdnnl.so.3"]
+    paths = [Path(str(file.locate())) for file in _files() if file.name == "libdnnl.so.3"]
     paths += [Path(prefix) / "lib" / "libdnnl.so.3" for prefix in (sys.prefix, sys.base_prefix)]
     return next((str(path.resolve()) for path in paths if path.exists()), None)
+
+
+def _files() -> list[importlib.metadata.PackagePath]:
+    """Return what the package says that it has installed; nothing without the package."""
+    try:
+        return importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []

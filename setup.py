@@ -36,7 +36,8 @@ CAFFE2_TESTS = [
     "six",
     "tabulate",
 ]
-GPU = runpy.run_path(str(ROOT / "netbuilder" / "engines" / "gpu_packages.py"))["packages"]
+NAMES = runpy.run_path(str(ROOT / "proto" / "extras.py"))
+GPU = NAMES["gpu_requirements"]
 
 
 def version() -> str:
@@ -57,7 +58,7 @@ def packages() -> list[str]:
 
 
 setup(
-    name="netbuilder",
+    name=NAMES["DISTRIBUTION"],
     version=version(),
     description="Neural nets as protobuf graphs: differentiated, replicated over devices, planned and run",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),

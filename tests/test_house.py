@@ -14,7 +14,7 @@ import pytest
 
 import netbuilder
 from house import ROOT, TOP_FOLDERS, files, library_modules
-from netbuilder.engines.gpu_packages import packages
+from netbuilder.proto.extras import gpu_requirements
 
 # What each unit may import directly; whatever those import is allowed, too. A unit is a package, but for two: what
 # operators are made of (ops.core) comes before the engines, families of operators after them; folders of distributed
@@ -222,7 +222,7 @@ def runs_beside_a_peer(module) -> bool:
 
 
 def test_libraries_are_declared():
-    declared = (ROOT / "setup.py").read_text(encoding="utf-8") + "".join(f'"{name}"' for name in packages(12))
+    declared = (ROOT / "setup.py").read_text(encoding="utf-8") + "".join(f'"{name}"' for name in gpu_requirements(12))
     wrong = []
     for module in LIBRARY:
         for name, line in () if runs_beside_a_peer(module) else module.imports:

@@ -12,8 +12,9 @@ from pathlib import Path
 from netbuilder.engines import nccl
 from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.engines.cudnn import library
-from netbuilder.engines.gpu_packages import NCCL, conflicts, how_to_install
+from netbuilder.engines.gpu_packages import conflicts, how_to_install
 from netbuilder.proto import PROTO_CUDA, DeviceError
+from netbuilder.proto.extras import NCCL
 
 __all__ = ["VERSIONS", "describe_gpus", "gpu_memory_in_use", "missing_for_gpus", "or_why"]
 

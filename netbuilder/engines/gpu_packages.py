@@ -11,33 +11,22 @@ import importlib
 import importlib.metadata
 import re
 
-__all__ = ["CUDNN", "FRONTEND", "MAJORS", "NCCL", "conflicts", "cuda_major", "extra", "how_to_install", "packages"]
+from netbuilder.proto import extras
+from netbuilder.proto.extras import CUDNN, NCCL, gpu_extra, gpu_requirements
+
+__all__ = ["MAJORS", "conflicts", "cuda_major", "how_to_install"]
 
 MAJORS = (12, 13)
-"""The versions of CUDA that there are extras for; the first one's is called ``gpu``."""
-
-CUDNN, NCCL = "nvidia-cudnn-cu{}", "nvidia-nccl-cu{}"
-FRONTEND = "nvidia-cudnn-frontend>=1.14,<1.19"  # later ones pull in half a gigabyte that nothing here uses
+"""The versions of CUDA that there are extras for."""
 
 _CUPY = ("cupy", "cupy-cuda11x", *(f"cupy-cuda{major}x" for major in MAJORS))
 
 
-def packages(major: int) -> list[str]:
-    """Return what the extra for a version of CUDA installs."""
-    return [f"cupy-cuda{major}x[ctk]>=14", f"{CUDNN.format(major)}>=9.8,<10", FRONTEND, NCCL.format(major)]
-
-
-def extra(major: int | None = None) -> str:
-    """Return the extra for a version of CUDA; None: for the one at hand."""
-    major = cuda_major() if major is None else major
-    return "netbuilder[gpu]" if major == MAJORS[0] else f"netbuilder[gpu-cuda{major}]"
-
-
 def how_to_install(package: str = "") -> str:
-    """Return the command that installs the extra, or one of its packages, for the CUDA at hand."""
+    """Return the command that installs the extra for the CUDA at hand, or one of its packages, such as ``CUDNN``."""
     major = cuda_major()
-    found = [name for name in packages(major) if package and name.startswith(package.format(major))]
-    return f"pip install '{found[0] if found else extra(major)}'"
+    found = [name for name in gpu_requirements(major) if package and name.startswith(package.format(major))]
+    return f"pip install '{found[0]}'" if found else extras.how_to_install(gpu_extra(major))
 
 
 @functools.cache
@@ -64,8 +53,8 @@ def conflicts() -> list[str]:
     found = []
     if len(cupy := _installed(_CUPY)) > 1:
         found.append(
-            f"{' and '.join(cupy)} are installed, and both are CuPy; pip uninstall {' '.join(cupy)}, then pip install "
-            f"'{extra(_of_cudnn() or cuda_major())}'"
+            f"{' and '.join(cupy)} are installed, and both are CuPy; pip uninstall {' '.join(cupy)}, then "
+            f"{extras.how_to_install(gpu_extra(_of_cudnn() or cuda_major()))}"
         )
     cudnn = _installed(tuple(map(CUDNN.format, MAJORS)))
     if len(cudnn) > 1:
@@ -76,7 +65,7 @@ def conflicts() -> list[str]:
     elif len(cupy) == 1 and cudnn and _of_cudnn() != cuda_major():
         found.append(
             f"{cupy[0]} is for CUDA {cuda_major()}, {cudnn[0]} for CUDA {_of_cudnn()}; pip uninstall {cupy[0]}, then "
-            f"pip install '{extra(_of_cudnn())}'"
+            f"{extras.how_to_install(gpu_extra(_of_cudnn() or MAJORS[0]))}"
         )
     return found
 

@@ -26,10 +26,11 @@ from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.engines.cuda.copies import ELEMENTS
 from netbuilder.engines.cuda.many_tensors import ManyTensors, Part
 from netbuilder.engines.gpu import StreamRole, gpu
-from netbuilder.engines.gpu_packages import NCCL, how_to_install
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.engines.programs import Load, Program
 from netbuilder.engines.traced import ANY_SHAPE
 from netbuilder.proto import DeviceError
+from netbuilder.proto.extras import NCCL
 
 __all__ = [
     "ISSUING",

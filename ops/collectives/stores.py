@@ -88,7 +88,7 @@ def file_store_handler_create(op: FileStoreHandlerCreate, ctx: RunContext) -> tu
 @register
 @dataclass(frozen=True)
 class RedisStoreHandlerCreate(_OnHost):
-    """Make a store on a Redis server, which needs the extra netbuilder[redis]; ``prefix`` begins all keys."""
+    """Make a store on a Redis server, which needs the extra ``redis``; ``prefix`` begins all keys."""
 
     signature = "-> handler: object"
     effects = "connects to a server"

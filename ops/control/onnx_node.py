@@ -15,6 +15,7 @@ from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, DeviceError, OperatorError
+from netbuilder.proto.extras import how_to_install
 
 __all__ = ["ONNXNode", "may_loop", "reference_node"]
 
@@ -65,7 +66,7 @@ def reference_node(node: bytes, reads: tuple[str, ...], opsets: tuple[str, ...])
         onnx = importlib.import_module("onnx")
         reference = importlib.import_module("onnx.reference")
     except ImportError as error:
-        raise DeviceError(f"ONNXNode needs the package onnx: pip install 'netbuilder[onnx]' ({error})") from error
+        raise DeviceError(f"ONNXNode needs the package onnx: {how_to_install('onnx')} ({error})") from error
     try:
         parsed = onnx.NodeProto.FromString(node)
         versions = [

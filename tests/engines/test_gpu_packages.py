@@ -6,6 +6,7 @@ import pytest
 
 from netbuilder.engines import arrays, gpu_packages
 from netbuilder.proto import DeviceError
+from netbuilder.proto.extras import CUDNN, NCCL
 
 
 @pytest.fixture
@@ -39,11 +40,11 @@ def installed(monkeypatch):
 )
 def test_messages_name_the_packages_for_what_is_installed(installed, names, major):
     installed(*names)
-    extra = "netbuilder[gpu]" if major == 12 else "netbuilder[gpu-cuda13]"
-    assert gpu_packages.cuda_major() == major and gpu_packages.extra() == extra
+    extra = "netbuilder-nn[gpu]" if major == 12 else "netbuilder-nn[gpu-cuda13]"
+    assert gpu_packages.cuda_major() == major
     assert gpu_packages.how_to_install() == f"pip install '{extra}'"
-    assert gpu_packages.how_to_install(gpu_packages.CUDNN) == f"pip install 'nvidia-cudnn-cu{major}>=9.8,<10'"
-    assert gpu_packages.how_to_install(gpu_packages.NCCL) == f"pip install 'nvidia-nccl-cu{major}'"
+    assert gpu_packages.how_to_install(CUDNN) == f"pip install 'nvidia-cudnn-cu{major}>=9.8,<10'"
+    assert gpu_packages.how_to_install(NCCL) == f"pip install 'nvidia-nccl-cu{major}'"
 
 
 def test_a_cupy_that_was_built_here_is_asked(installed, monkeypatch):
@@ -58,7 +59,7 @@ def test_a_cupy_that_was_built_here_is_asked(installed, monkeypatch):
         (
             ["cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-cu13"],
             "cupy-cuda12x and cupy-cuda13x are installed, and both are CuPy; pip uninstall cupy-cuda12x cupy-cuda13x, "
-            "then pip install 'netbuilder[gpu-cuda13]'",
+            "then pip install 'netbuilder-nn[gpu-cuda13]'",
         ),
         (
             ["cupy-cuda12x", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"],
@@ -68,7 +69,7 @@ def test_a_cupy_that_was_built_here_is_asked(installed, monkeypatch):
         (
             ["cupy-cuda12x", "nvidia-cudnn-cu13"],
             "cupy-cuda12x is for CUDA 12, nvidia-cudnn-cu13 for CUDA 13; pip uninstall cupy-cuda12x, then "
-            "pip install 'netbuilder[gpu-cuda13]'",
+            "pip install 'netbuilder-nn[gpu-cuda13]'",
         ),
     ],
 )

@@ -28,9 +28,10 @@ from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl_id import shared_unique_id
 from netbuilder.distributed.transport.start import meet
 from netbuilder.engines.gpu import StreamRole, gpu
-from netbuilder.engines.gpu_packages import NCCL, how_to_install
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.engines.nccl import GpuGroup, nccl, nccl_available, one_group, type_of
 from netbuilder.proto import DeviceError, DistributedError, NetError
+from netbuilder.proto.extras import NCCL
 
 __all__ = ["GpuRanks", "NcclCommunicator", "connect_by_nccl"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from netbuilder.distributed.stores import Store
-from netbuilder.engines.gpu_packages import NCCL, how_to_install
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.engines.nccl import nccl, nccl_available
 from netbuilder.proto import DeviceError, DistributedError
+from netbuilder.proto.extras import NCCL
 
 __all__ = ["shared_unique_id"]
 

@@ -6,11 +6,11 @@ import types
 import pytest
 
 from cudnn_double import CudnnDouble, cudnn_double
-from netbuilder.engines import gpu_packages
 from netbuilder.engines.cudnn import library
 from netbuilder.engines.engine import find_engine
 from netbuilder.engines.gpu import gpu
 from netbuilder.proto import DeviceError
+from netbuilder.proto.extras import gpu_requirements
 from on_gpu import gpus
 
 
@@ -54,7 +54,7 @@ def test_what_is_missing_is_named(monkeypatch, module, text):
 def test_without_a_gpu(monkeypatch):
     monkeypatch.setattr(library, "gpu_count", lambda: 0)
     assert not library.available()
-    assert "netbuilder[gpu]" in library.why_unavailable()
+    assert "netbuilder-nn[gpu]" in library.why_unavailable()
 
 
 @pytest.mark.emulated
@@ -83,4 +83,4 @@ def test_the_double_has_what_the_frontend_has():
 
 def test_the_versions_that_messages_name_are_those_that_are_installed():
     oldest = f"{library.OLDEST // 10000}.{library.OLDEST // 100 % 100}"
-    assert f"nvidia-cudnn-cu13>={oldest},<{library.OLDEST // 10000 + 1}" in gpu_packages.packages(13)
+    assert f"nvidia-cudnn-cu13>={oldest},<{library.OLDEST // 10000 + 1}" in gpu_requirements(13)

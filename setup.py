@@ -109,6 +109,7 @@ setup(
             "netbuilder-prove = netbuilder.tools.prove:main",
             "netbuilder-check = netbuilder.tools.check:main",
             "netbuilder-launch = netbuilder.tools.launch:main",
+            "netbuilder-doctor = netbuilder.tools.doctor:main",
             "netbuilder-preflight = netbuilder.tools.preflight:main",
             "netbuilder-compare = netbuilder.tools.compare:main",
         ]

@@ -30,6 +30,7 @@ __all__ = [
     "available",
     "compiled_functions",
     "compiled_here",
+    "describe",
     "failed",
     "function_at",
     "has_halves",
@@ -62,6 +63,15 @@ failed: list[str] = []
 def installed() -> bool:
     """Return whether llvmlite can be imported."""
     return importlib.util.find_spec("llvmlite") is not None
+
+
+def describe() -> str:
+    """Return the versions, and the processor that code is compiled for; this loads llvmlite."""
+    compiler = _compiler_or_none()
+    if compiler is None:
+        return f"llvmlite cannot be loaded: {failed[-1]}"
+    llvm = ".".join(map(str, compiler.llvm.llvm_version_info))
+    return f"LLVM {llvm} by llvmlite {importlib.metadata.version('llvmlite')}, for {compiler.cpu}"
 
 
 class _Compiler:

@@ -21,9 +21,12 @@ from netbuilder.engines.onednn import declarations as c
 from netbuilder.proto.os_errors import is_out_of_memory
 
 __all__ = [
+    "AVX512_BF16",
+    "AVX512_CORE",
     "OneDnnError",
     "available",
     "check",
+    "describe",
     "dnnl",
     "limit_cache",
     "set_threads",
@@ -35,6 +38,10 @@ __all__ = [
 PACKAGE = "onednn-cpu-gomp"
 PATH_VARIABLE = "NETBUILDER_DNNL"
 SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
+
+# The bits of instruction sets, which later ones include.
+AVX512_CORE, AVX512_BF16 = 0x27, 0xE7
+_INSTRUCTIONS = {"AVX-512 with bfloat16": AVX512_BF16, "AVX-512": AVX512_CORE, "AVX2": 0x7, "AVX": 0x3, "SSE4.1": 0x1}
 
 _OPENMP = "libgomp.so.1"
 _OMP_PAUSE_HARD = 2
@@ -87,6 +94,14 @@ def why_unavailable() -> str:
         return f"turned off by {SWITCH_VARIABLE}={os.environ[SWITCH_VARIABLE]}"
     loaded = _load()
     return loaded if isinstance(loaded, str) else ""
+
+
+def describe() -> str:
+    """Return the library's version, and the widest instructions that it uses here."""
+    library = dnnl()
+    isa = library.lib.dnnl_get_effective_cpu_isa()
+    widest = next((name for name, bits in _INSTRUCTIONS.items() if isa & bits == bits), "no vector instructions")
+    return f"oneDNN {'.'.join(map(str, library.version))}, {widest}, from {library.path}"
 
 
 def turned_off() -> bool:

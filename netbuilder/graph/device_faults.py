@@ -26,6 +26,7 @@ CROSSING = frozenset(
         "Allreduce",
         "AllreduceBucket",
         "Broadcast",
+        "BroadcastBucket",
         "Concat",
         "Copy",
         "CopyCPUToGPU",

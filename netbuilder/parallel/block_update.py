@@ -75,8 +75,8 @@ def block_nets(
         sums = allreduce(averaged, devices, peer_access=peer_access, hand_back=False, debug_info=debug_info)
         sums.op.extend(link.allreduce([group[0] for group in averaged]))
         copies = broadcast([*averaged, *further], devices, debug_info=debug_info)
-        all_further = [op for group in further for op in link.broadcast(group[0])]
-        all_copies = [op for group in averaged for op in link.broadcast(group[0])] + all_further
+        all_further = link.broadcast([group[0] for group in further])
+        all_copies = link.broadcast([group[0] for group in (*averaged, *further)])
     elif use_nccl:
         sums = nccl_allreduce(averaged, devices, debug_info=debug_info)
         copies = nccl_broadcast([*averaged, *further], devices, debug_info=debug_info)

@@ -100,7 +100,7 @@ def rank_of(rank, **options):
     return Rendezvous(2, rank, "NCCL", store="memory:", **options)
 
 
-AGREED = 40
+AGREED = 528
 """Bytes that ranks exchange before each collective, by the host."""
 
 BUCKETS = pytest.mark.parametrize("bucket_bytes", [0, 4 << 20])
@@ -429,7 +429,7 @@ def test_processes_with_several_gpus(monkeypatch, devices):
             copied = [f"z{i}" for i in range(len(mine))]
             ops = [
                 make_op("AllreduceBucket", ["cw", *sums], sums, devices=len(mine)),
-                make_op("Broadcast", ["cw", *copied], copied, devices=len(mine), root=1),
+                make_op("BroadcastBucket", ["cw", *copied], copied, devices=len(mine), root=1),
             ]
             return on_gpus(machine, number, mine, feeds, ops)
 
@@ -475,9 +475,9 @@ def test_arguments_about_several_gpus_are_checked():
             Workspace().run_operator_once(op)
 
     names = ["x", "y", "z"]
-    bucket = make_op("AllreduceBucket", ["cw", *names], names, devices=2)
-    refused(bucket, "the number of blobs must be a multiple of devices=2, got 3")
-    refused(make_op("Broadcast", ["cw", *names], names, devices=2), "must be a multiple of devices=2, got 3")
+    for op_type in ("AllreduceBucket", "BroadcastBucket"):
+        bucket = make_op(op_type, ["cw", *names], names, devices=2)
+        refused(bucket, "the number of blobs must be a multiple of devices=2, got 3")
     create = make_op("CreateCommonWorld", [], ["cw"], size=2, rank=0, device_ids=[1, 1])
     refused(create, r"device_ids must name each GPU once, got \[1, 1\]")
 

@@ -12,6 +12,7 @@ import netbuilder.exchange.onnx.rules_choices
 import netbuilder.exchange.onnx.rules_dense
 import netbuilder.exchange.onnx.rules_elementwise
 import netbuilder.exchange.onnx.rules_images
+import netbuilder.exchange.onnx.rules_recurrent
 import netbuilder.exchange.onnx.rules_samples
 import netbuilder.exchange.onnx.rules_shape  # noqa: F401  (they register themselves)
 from netbuilder.exchange.image_preparation import preparation_texts
@@ -172,7 +173,7 @@ class _Export:
         self._node_names: set[str] = set()
         self._values = values
         self._open: dict[str, list[Any]] = {}  # shapes of inputs and outputs; extents that depend on the batch are text
-        self.graph = Graph(opset, values)
+        self.graph = Graph(opset, values, self._inside)
         self.graph.specs.update({name: spec_of(value) for name, value in values.items()} | dict(inputs))
 
     def write(self) -> None:
@@ -186,6 +187,19 @@ class _Export:
                 if isinstance(error, ShapeError) and any(name in self._inputs for name in op_def.input):
                     remedy = "; if the type of an input is another, give shapes= a TensorSpec(shape, dtype) for it"
                 raise OperatorError(f"ONNX export, {where}: {error}{remedy}") from error
+        self.graph.prune(self._outputs)
+
+    def _inside(
+        self,
+        net: NetDef,
+        inputs: Mapping[str, TensorSpec],
+        outputs: Sequence[str],
+        constants: Mapping[str, np.ndarray[Any, Any]],
+    ) -> Graph:
+        """Return the graph of a net inside this one."""
+        made = _Export(net, constants, inputs, outputs, self.graph.opset)
+        made.write()
+        return made.graph
 
     def make_batch_dynamic(self) -> None:
         """Make the batch dynamic; exporting the net for twice the batch shows which extents depend on it.
@@ -242,6 +256,7 @@ class _Export:
         values = self._versions.outputs[index]
         for value, spec in zip(values, made):
             self.graph.specs[self._names[value]] = spec
+            self.graph.makers[self._names[value]] = (op, ins)
         read = [bool(self._versions.readers[value]) or self._names[value] in self._outputs for value in values]
         if not any(read):
             return  # none of its outputs is used

@@ -12,7 +12,7 @@ from netbuilder.exchange.onnx.reference import names_read
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.proto import NetDef, OperatorError
 
-__all__ = ["Graph", "Rule", "rule", "rules"]
+__all__ = ["FROM_CONSTANTS", "Graph", "Rule", "rule", "rules"]
 
 Rule = Callable[["Graph", Any, Sequence[str], Sequence[str]], None]
 """``rule(graph, op, inputs, outputs)`` adds the nodes for one operator; an unused output is ""."""
@@ -21,14 +21,21 @@ Writer = Callable[[NetDef, Mapping[str, TensorSpec], Sequence[str], Mapping[str,
 """``write(net, inputs, outputs, constants)`` exports a net inside another one."""
 
 _rules: dict[str, Rule] = {}
+FROM_CONSTANTS: set[str] = set()
+"""Operators whose outputs' shapes follow from the values of constants."""
 
 
-def rule(*types: str) -> Callable[[Rule], Rule]:
-    """Decorator: register the function that exports operators of these types."""
+def rule(*types: str, from_constants: bool = False) -> Callable[[Rule], Rule]:
+    """Decorator: register the function that exports operators of these types.
+
+    ``from_constants``: shapes of the outputs follow from the values of inputs that must be constants.
+    """
 
     def add(function: Rule) -> Rule:
         for name in types:
             _rules[name] = function
+        if from_constants:
+            FROM_CONSTANTS.update(types)
         return function
 
     return add
@@ -86,6 +93,10 @@ class Graph:
 
     def is_constant(self, value: str) -> bool:
         return value in self._constants
+
+    def elements(self, value: str) -> np.ndarray[Any, Any]:
+        """Return the elements of a constant."""
+        return self._constants[value]
 
     def constant(self, hint: str, array: Any, dtype: Any = None) -> str:
         """Add a constant; return its name."""

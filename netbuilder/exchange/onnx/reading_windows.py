@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.exchange.onnx.reading_choices import type_number
 from netbuilder.ops.core.conv_geometry import CAFFE_LEGACY_POOLING, SAME
 from netbuilder.proto import OperatorError
 
@@ -50,6 +51,46 @@ def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> 
         total = [max(0, (math.ceil(n / s) - 1) * s + k - n) for n, s, k in zip(extents, strides, reach)]
     less, more = [n // 2 for n in total], [n - n // 2 for n in total]
     return {"pads": [*less, *more] if auto == "SAME_UPPER" else [*more, *less]}
+
+
+@reads("RoiAlign")
+def _roi_align(r: Reader, node: Any) -> None:
+    found, hint = r.attributes(node), node.output[0]
+    if found.get("mode", "avg") != "avg":
+        raise OperatorError(f"the mode {found['mode']} is not supported")
+    x, boxes, images = node.input
+    dtype = r.dtype(boxes)
+    if dtype is None:
+        raise OperatorError(f"the type of {boxes!r} is not known")
+    column = r.add("Cast", [images], [r.between(hint)], to=type_number(dtype))
+    column = r.add("ExpandDims", [column], [r.between(hint)], dims=[1])
+    rois = r.add("Concat", [column, boxes], [r.between(hint), r.between(hint)], axis=1)
+    places = found.get("coordinate_transformation_mode", "half_pixel" if r.opset >= 16 else "output_half_pixel")
+    r.add("RoIAlign", [x, rois], node.output, pooled_h=found.get("output_height", 1),
+          pooled_w=found.get("output_width", 1), sampling_ratio=found.get("sampling_ratio", 0),
+          spatial_scale=found.get("spatial_scale", 1.0), aligned=int(places == "half_pixel"))  # fmt: skip
+
+
+@reads("MaxRoiPool")
+def _max_roi_pool(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    height, width = found["pooled_shape"]
+    r.add("RoIPool", node.input, node.output, pooled_h=height, pooled_w=width, is_test=1,
+          spatial_scale=found.get("spatial_scale", 1.0))  # fmt: skip
+
+
+@reads("LpPool", "GlobalLpPool")
+def _lp_pool(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    power = float(found.get("p", 2))
+    if node.op_type == "GlobalLpPool":
+        r.add("LpPool", node.input, node.output, global_pooling=1, p=power)
+        return
+    kernel = list(found["kernel_shape"])
+    if any(n != 1 for n in found.get("dilations", ())) or found.get("ceil_mode", 0):
+        raise OperatorError("LpPool with dilations or ceil_mode is not supported")
+    strides = list(found.get("strides", [1] * len(kernel)))
+    r.add("LpPool", node.input, node.output, kernels=kernel, strides=strides, p=power, **_pads(r, node, found, kernel))
 
 
 def _known(r: Reader, node: Any, count: int) -> list[int | None]:

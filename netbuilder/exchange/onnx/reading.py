@@ -43,6 +43,7 @@ SEQUENCES = frozenset({
 """Operators on sequences of tensors, which are followed while reading."""
 
 
+_MOST_INLINED = 1 << 13  # nodes of graphs inside nodes, each counted as often as it is read
 _CONTROL = frozenset({"If", "Loop", "Scan"})  # their values are checked node by node
 
 
@@ -121,6 +122,7 @@ class Reader:
         self._uses.update(self.outputs)
         self._in_net: set[str] = set()
         self._fresh = 0
+        self._inlined = 0
 
     def read(self) -> ReadModel:
         """Return the imported model."""
@@ -394,7 +396,13 @@ class Reader:
             graph: its own values get names that no other value has.
             arguments: the values that its inputs are.
             targets: names for its outputs, "" for one that is not used.
+
+        Raises:
+            OperatorError: a node of it cannot be read; too many have been.
         """
+        self._inlined += len(graph.node)
+        if self._inlined > _MOST_INLINED:
+            raise OperatorError(f"more than {_MOST_INLINED:,} nodes in graphs inside nodes, counting repetitions")
         prefix = self.between(next(filter(None, targets), "graph"))
         own = {name for node in graph.node for name in node.output if name} | {each.name for each in graph.initializer}
         names = dict(zip((each.name for each in graph.input), arguments)) | {name: f"{prefix}/{name}" for name in own}

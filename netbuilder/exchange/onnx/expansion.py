@@ -5,11 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["expanded", "renamed"]
+__all__ = ["Nodes", "expanded", "renamed"]
 
 _AS_THEY_ARE = frozenset({"ReduceLogSumExp", "SequenceMap"})
+
+
+class Nodes:
+    """Nodes that are read in place of one; ``nodes(kind, *inputs)`` adds one and returns its output.
+
+    Args:
+        onnx: the package.
+        node: the node that they stand for.
+    """
+
+    def __init__(self, onnx: Any, node: Any) -> None:
+        self._onnx, self._hint = onnx, next(filter(None, node.output))
+        self.made: list[Any] = []
+
+    def __call__(self, kind: str, *inputs: str, to: str = "", copied: Any = None, **attributes: Any) -> str:
+        """Add a node with the attributes of the node ``copied``, and these; ``to`` is the name of its output."""
+        output = to or f"{self._hint}/part_{len(self.made)}"
+        self.made.append(self._onnx.helper.make_node(kind, inputs, [output], **attributes))
+        if copied is not None:
+            self.made[-1].attribute.extend(copied.attribute)
+        return output
+
+    def constant(self, value: Any) -> str:
+        return self("Constant", value=self._onnx.numpy_helper.from_array(np.asarray(value)))
+
+    def cast(self, value: str, dtype: Any, to: str = "") -> str:
+        output = to or f"{self._hint}/part_{len(self.made)}"
+        number = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        self.made.append(self._onnx.helper.make_node("Cast", [value], [output], to=number))
+        return output
 
 
 def renamed(node: Any, names: Mapping[str, str]) -> Any:

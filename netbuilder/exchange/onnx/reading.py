@@ -422,6 +422,20 @@ class Reader:
             if target and names.get(name, name) != target:  # not computed here, or an output twice
                 self.same(names.get(name, name), target)
 
+    def read_nodes(self, nodes: Sequence[Any], node: Any) -> None:
+        """Read nodes in place of one, whose inputs they read and whose outputs they make."""
+        helper, infos = self.library.helper, []
+        for name in dict.fromkeys(filter(None, node.input)):
+            form = self.form_of(name)
+            if form.dtype is not None:
+                kind = helper.np_dtype_to_tensor_dtype(form.dtype)
+                infos.append(helper.make_tensor_value_info(name, kind, form.extents))
+        outputs = [name for name in node.output if name]
+        made = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        graph = helper.make_graph(nodes, node.op_type, infos, made)
+        graph = inferred_graph(self.library, helper.make_model(graph, opset_imports=list(self._model.opset_import)))
+        self.inline(graph, [each.name for each in infos], outputs)
+
     def body(self, graph: Any, arguments: Sequence[str], targets: Sequence[str], *, collected: int = 0) -> NetDef:
         """Return a net that computes a graph inside the model, with the values that it reads as external inputs.
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from netbuilder.exchange.onnx.reading import Reader, reads
 from netbuilder.exchange.onnx.reading_choices import type_number
 from netbuilder.ops.core.conv_geometry import CAFFE_LEGACY_POOLING, SAME
@@ -69,6 +71,26 @@ def _roi_align(r: Reader, node: Any) -> None:
     r.add("RoIAlign", [x, rois], node.output, pooled_h=found.get("output_height", 1),
           pooled_w=found.get("output_width", 1), sampling_ratio=found.get("sampling_ratio", 0),
           spatial_scale=found.get("spatial_scale", 1.0), aligned=int(places == "half_pixel"))  # fmt: skip
+
+
+@reads("GridSample")
+def _grid_sample(r: Reader, node: Any) -> None:
+    found, (x, grid) = r.attributes(node), node.input
+    dtype, mode = r.dtype(x), found.get("mode", "linear")
+    if dtype is not None and r.dtype(grid) != dtype:
+        grid = r.add("Cast", [grid], [r.between(node.output[0])], to=type_number(dtype))
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    r.add("GridSample", [x, grid], node.output, mode=mode, padding_mode=found.get("padding_mode", "zeros"),
+          align_corners=found.get("align_corners", 0))  # fmt: skip
+
+
+@reads("NonMaxSuppression")
+def _non_max_suppression(r: Reader, node: Any) -> None:
+    hint, defaults = node.output[0], (np.int64(0), np.float32(0), np.float32(-np.inf))
+    given = [*node.input[2:], "", "", ""][:3]
+    limits = [name or r.constant(hint, np.array(value)) for name, value in zip(given, defaults)]
+    r.add("NonMaxSuppression", [*node.input[:2], *limits], node.output,
+          center_point_box=r.attributes(node).get("center_point_box", 0))  # fmt: skip
 
 
 @reads("MaxRoiPool")

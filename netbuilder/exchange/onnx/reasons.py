@@ -32,8 +32,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "it chooses boxes, whose number depends on the image; export the net up to it",
-        "BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals DistributeFpnProposals "
-        "GenerateProposals GenerateProposalsCPP RMACRegions",
+        "NonMaxSuppression BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals "
+        "DistributeFpnProposals GenerateProposals GenerateProposalsCPP RMACRegions",
     ),
     (
         "ONNX has no counterpart, and the nodes that compute it would be many and slow",

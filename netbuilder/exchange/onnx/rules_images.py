@@ -267,6 +267,15 @@ def _roi_align(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     _on_images(g, op, x[0], y[0], write)
 
 
+@rule("GridSample")
+def _grid_sample(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if g.opset < 16 or g.opset < 20 and g.spec(x[0]).ndim > 4:
+        raise OperatorError(f"GridSample needs opset 16, in volumes 20, got {g.opset}; give opset=20")
+    names = {"linear": "bilinear", "cubic": "bicubic"} if g.opset < 20 else {}
+    g.add("GridSample", x, [y[0]], mode=names.get(op.mode, op.mode), padding_mode=op.padding_mode,
+          align_corners=int(op.align_corners))  # fmt: skip
+
+
 @rule("RoIPool", "RoIPoolF")
 def _roi_pool(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     _only_first(op, y)

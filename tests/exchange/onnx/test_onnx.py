@@ -311,6 +311,12 @@ ONE = {
     "BatchToSpace": ("BatchToSpace", [f(8, 3, 2, 2)], {"pad_l": 1, "pad_b": 1}),
     "LpPool": ("LpPool", [f(*IMAGE)], {"kernel": 3, "stride": 2, "pad": 1}),
     "LpPool of all": ("LpPool", [f(*IMAGE)], {"global_pooling": 1, "kernel": 9, "p": 3.0}),
+    **{
+        f"GridSample {mode} {padding}": (
+            "GridSample", [f(*IMAGE), f(2, 3, 4, 2)], {"mode": mode, "padding_mode": padding, "align_corners": align},
+        )
+        for mode, padding, align in (("linear", "zeros", 0), ("cubic", "border", 1), ("nearest", "reflection", 0))
+    },
     "SpatialNarrowAs": ("SpatialNarrowAs", [f(2, 3, 5, 6), f(1, 1, 4, 2)], {}),
     "NormalizePlanarYUV": ("NormalizePlanarYUV", [f(2, 3, 4, 5), f(1, 3), positive(1, 3)], {}),
     "GroupSpatialSoftmax": ("GroupSpatialSoftmax", [f(2, 6, 3, 2)], {"num_classes": 3}),
@@ -395,6 +401,7 @@ def one(op, values, outputs, name):
 
 OPSETS_NEEDED = {"BitwiseAnd": 18, "BitwiseOr": 18, "BitwiseXor": 18}
 _TWO_FED = {
+    "GridSample",
     "SumReduceLike", "ReduceFrontWeightedSum", "UnsortedSegmentSum", "UnsortedSegmentMean", "LengthsWeightedSum",
     "Scatter", "SumInt", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "LSTMUnit", "GRUUnit", "SequenceMask",
     "Sum", "SumRelu", "Max", "Min", "Mean", "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "LT", "GT", "LE", "GE",

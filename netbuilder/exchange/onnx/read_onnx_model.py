@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import netbuilder.exchange.onnx.reading_choices
+import netbuilder.exchange.onnx.reading_composed
 import netbuilder.exchange.onnx.reading_control
 import netbuilder.exchange.onnx.reading_einsum
 import netbuilder.exchange.onnx.reading_quantized

@@ -154,8 +154,6 @@ def _transposed_pads(
 @reads("MaxPool", "AveragePool")
 def _pool(r: Reader, node: Any) -> None:
     found = r.attributes(node)
-    if len(node.output) > 1 and node.output[1]:
-        raise OperatorError("the second output, indices, is not supported")
     if any(d != 1 for d in found.get("dilations", ())):
         raise OperatorError("pooling with dilations is not supported")
     kernel = list(found["kernel_shape"])
@@ -164,8 +162,25 @@ def _pool(r: Reader, node: Any) -> None:
     count = found.get("count_include_pad", 0) if node.op_type == "AveragePool" else 0
     if found.get("ceil_mode", 0) and padding.get("legacy_pad") != SAME:
         padding = _ceil_padding(r, node, kernel, strides, padding["pads"], count)
+    if len(node.output) > 1 and node.output[1]:
+        _places(r, node, {"kernels": kernel, "strides": strides, **padding})
+        return
     r.add(node.op_type, node.input, node.output[:1], kernels=kernel, strides=strides, **padding,
           count_include_pad=1 if count else None)  # fmt: skip
+
+
+def _places(r: Reader, node: Any, arguments: dict[str, Any]) -> None:
+    """Read a MaxPool with the places of the maxima, which ONNX counts through all image planes."""
+    if r.attributes(node).get("storage_order", 0):
+        raise OperatorError("storage_order is not supported")
+    hint, (samples, channels, *extents) = node.output[1], r.shape(node.input[0])
+    if len(extents) != 2:
+        raise OperatorError(f"indices are supported for images with two axes, got {len(extents)}")
+    y = node.output[0] or r.between(hint)
+    r.add("MaxPoolWithIndex", node.input, [y, r.between(hint)], **arguments)
+    places = r.add("Cast", [r.net.op[-1].output[1]], [r.between(hint)], to=type_number(np.int64))
+    planes = np.arange(samples * channels).reshape(samples, channels, 1, 1) * math.prod(extents)
+    r.add("Add", [places, r.constant(hint, planes)], [hint])
 
 
 def _ceil_padding(

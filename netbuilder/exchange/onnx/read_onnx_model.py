@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import netbuilder.exchange.onnx.reading_choices
+import netbuilder.exchange.onnx.reading_composed
+import netbuilder.exchange.onnx.reading_control
 import netbuilder.exchange.onnx.reading_einsum
+import netbuilder.exchange.onnx.reading_quantized
 import netbuilder.exchange.onnx.reading_resize
 import netbuilder.exchange.onnx.reading_rules
 import netbuilder.exchange.onnx.reading_sequences

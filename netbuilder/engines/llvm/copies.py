@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import MANY, address_of, call_of_threads
+from netbuilder.engines.llvm.argument_rows import call_of_threads, one_row
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import transposed
@@ -70,12 +70,11 @@ class _Code(Loops):
         self._kind, self._entry, self._body = kind, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
-        e, outer = self._entry, self._kind.outer
-        names = ["source", "target", "begin", "end", *(f"n{k}" for k in range(outer)), *(f"x{k}" for k in range(outer))]
-        names += [*(f"y{k}" for k in range(outer)), "count", "step", "other", "jump", "squares"]
-        for i, name in enumerate(names, 1):
-            place = e.let(f"getelementptr i64, ptr %arguments, i64 {i}")
-            e.lines.append(f"  %{name} = load {'ptr' if i < 3 else 'i64'}, ptr {place}, align 8")
+        outer = self._kind.outer
+        axes = [f"{name}{k}" for name in "nxy" for k in range(outer)]
+        self._arguments(
+            ["source", "target"], ["begin", "end", *axes, "count", "step", "other", "jump", "squares"]
+        )
         b = self._body
         with self._for("%begin", "%end", 1) as piece:
             first = ""
@@ -92,8 +91,7 @@ class _Code(Loops):
                     getattr(self, f"_{self._kind.how}")(source, target)
             else:
                 getattr(self, f"_{self._kind.how}")(source, target, *([first] if first else []))
-        lines = [*sorted(b.declared), "define void @kernel(ptr %arguments) {", "entry:", *e.lines, "  br label %body"]
-        return "\n".join([*lines, "body:", *b.lines, "  ret void", "}", ""])
+        return self._function()
 
     def _places(self, piece: str, axes: int) -> tuple[str, str]:
         b, offsets = self._body, ["0", "0"]
@@ -248,17 +246,7 @@ def copying(ctx: PlanContext, pairs: Sequence[Pair]) -> Call:
         for part in range(count):
             bounds = [pieces * k // count for k in (part, part + 1)]
             rows[part].append([address, source.ctypes.data, target.ctypes.data, *bounds, *rest])
-    return call_of_threads(ctx, [_words(each) for each in rows if each], pairs, brief=nbytes < _BRIEF)
-
-
-def _words(rows: Sequence[Sequence[int]]) -> Any:
-    """Return the arguments of a function that calls those of several rows, or the row alone."""
-    if len(rows) == 1:
-        return np.array(rows[0], np.int64)
-    width = max(map(len, rows))
-    return np.array(
-        [address_of(MANY), len(rows), width, *(word for row in rows for word in [*row, *[0] * (width - len(row))])]
-    )
+    return call_of_threads(ctx, [one_row(each) for each in rows if each], pairs, brief=nbytes < _BRIEF)
 
 
 # The operators

@@ -39,6 +39,7 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.attention import attention, attention_gradient
         from netbuilder.engines.llvm.copies import COPIES
         from netbuilder.engines.llvm.elementwise import elementwise
+        from netbuilder.engines.llvm.indexed_rows import INDEXED_ROWS
         from netbuilder.engines.llvm.recurrent_units import RECURRENT_UNITS
         from netbuilder.engines.llvm.reducing import REDUCING, reducing
         from netbuilder.engines.llvm.top_k import top_k
@@ -47,6 +48,7 @@ class LlvmEngine(Engine):
             **dict.fromkeys(REDUCING, reducing),
             **dict.fromkeys(ELEMENTWISE, elementwise),
             **COPIES,
+            **INDEXED_ROWS,
             **RECURRENT_UNITS,
             "Attention": attention,
             "AttentionGradient": attention_gradient,

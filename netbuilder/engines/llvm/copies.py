@@ -72,9 +72,7 @@ class _Code(Loops):
     def text(self) -> str:
         outer = self._kind.outer
         axes = [f"{name}{k}" for name in "nxy" for k in range(outer)]
-        self._arguments(
-            ["source", "target"], ["begin", "end", *axes, "count", "step", "other", "jump", "squares"]
-        )
+        self._arguments(["source", "target"], ["begin", "end", *axes, "count", "step", "other", "jump", "squares"])
         b = self._body
         with self._for("%begin", "%end", 1) as piece:
             first = ""

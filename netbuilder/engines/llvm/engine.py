@@ -42,6 +42,7 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.indexed_rows import INDEXED_ROWS
         from netbuilder.engines.llvm.recurrent_units import RECURRENT_UNITS
         from netbuilder.engines.llvm.reducing import REDUCING, reducing
+        from netbuilder.engines.llvm.segments import SEGMENTS
         from netbuilder.engines.llvm.top_k import top_k
 
         return {
@@ -50,6 +51,7 @@ class LlvmEngine(Engine):
             **COPIES,
             **INDEXED_ROWS,
             **RECURRENT_UNITS,
+            **SEGMENTS,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
             "TopK": top_k,

@@ -37,7 +37,10 @@ class _Code(Loops):
 
     def text(self) -> str:
         self._arguments(_WORDS[:4], _WORDS[4:])
-        self._entry.lines += [f"  %keys = alloca [{_MOST} x i32], align 64", f"  %some = alloca {vector('i32')}, align 64"]
+        self._entry.lines += [
+            f"  %keys = alloca [{_MOST} x i32], align 64",
+            f"  %some = alloca {vector('i32')}, align 64",
+        ]
         with self._for("%begin", "%end", 1) as row:
             self._row(row)
         return self._function()

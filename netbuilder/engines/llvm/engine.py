@@ -42,6 +42,7 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.indexed_rows import INDEXED_ROWS
         from netbuilder.engines.llvm.recurrent_units import RECURRENT_UNITS
         from netbuilder.engines.llvm.reducing import REDUCING, reducing
+        from netbuilder.engines.llvm.row_updates import ROW_UPDATES
         from netbuilder.engines.llvm.segments import SEGMENTS
         from netbuilder.engines.llvm.top_k import top_k
 
@@ -51,6 +52,7 @@ class LlvmEngine(Engine):
             **COPIES,
             **INDEXED_ROWS,
             **RECURRENT_UNITS,
+            **ROW_UPDATES,
             **SEGMENTS,
             "Attention": attention,
             "AttentionGradient": attention_gradient,

@@ -309,9 +309,11 @@ class _Reducing(Function, Loops):
         for i in self._read:
             mine = [load for load in self._loads if load.input == i]
             for j, whole in enumerate(form.of_elements):
-                if not whole and alone and [(load.shape, load.dtype) for load in mine] == [
-                    (form.kept_shape, form.dtypes[j])
-                ]:
+                if (
+                    not whole
+                    and alone
+                    and [(load.shape, load.dtype) for load in mine] == [(form.kept_shape, form.dtypes[j])]
+                ):
                     pairs.append((i, j))
                 fits = whole and mine[0].dtype == form.dtypes[j] and [load.shape for load in mine] == [form.in_memory]
                 if fits and self._read_in.get(i, 0) <= self._made_in.get(j, len(self._passes)):

@@ -11,6 +11,7 @@ from netbuilder.engines.llvm.segments import SEGMENTS
 from netbuilder.ops.arrange.gather import BatchGather, BatchGatherGradient, Gather
 from netbuilder.ops.arrange.scatter import ScatterAssign, ScatterWeightedSum
 from netbuilder.ops.core.registry import CPU, find, plain_kernel
+from netbuilder.ops.segments.reverse_packed import ReversePackedSegs
 from netbuilder.ops.segments.sorted_segments import SortedSegmentSumGradient
 from netbuilder.ops.segments.sparse import SparseToDense, UnsortedSegmentSum, UnsortedSegmentSumGradient
 from netbuilder.ops.updates.adagrad import SparseAdagrad
@@ -101,6 +102,14 @@ def test_rows_are_added(kind, dtype, inner, threads):
             numbers = [np.array([factor], dtype), where, rows, np.array([3], np.int32)]
             check(ScatterWeightedSum(), [table, *numbers], threads=threads)
             check(ScatterWeightedSum(), [table, *numbers, -rows, np.array(0.25, np.float64)], threads=threads)
+
+
+@pytest.mark.parametrize("kind", INDICES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.int64])
+@pytest.mark.parametrize("inner", [(), (3,), (33,), (0,)])
+def test_sequences_are_reversed(kind, dtype, inner, threads):
+    x = (10 * normal(5, 7, *inner)).astype(dtype)
+    check(ReversePackedSegs(), [x, np.array([0, 1, 2, 5, 3, 4, 9], kind)], threads=threads)
 
 
 def test_many_rows_are_added_in_the_order_of_their_indices():

@@ -41,16 +41,24 @@ class LlvmEngine(Engine):
     def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
         from netbuilder.engines.llvm.attention import attention, attention_gradient
         from netbuilder.engines.llvm.copies import COPIES
-        from netbuilder.engines.llvm.elementwise import elementwise
+        from netbuilder.engines.llvm.elementwise import elementwise, with_reductions
+        from netbuilder.engines.llvm.indexed_rows import INDEXED_ROWS
+        from netbuilder.engines.llvm.label_losses import LABEL_LOSSES
         from netbuilder.engines.llvm.recurrent_units import RECURRENT_UNITS
-        from netbuilder.engines.llvm.reducing import REDUCING, reducing
+        from netbuilder.engines.llvm.reducing import REDUCING
+        from netbuilder.engines.llvm.row_updates import ROW_UPDATES
+        from netbuilder.engines.llvm.segments import SEGMENTS
         from netbuilder.engines.llvm.top_k import top_k
 
         return {
-            **dict.fromkeys(REDUCING, reducing),
+            **dict.fromkeys(REDUCING, with_reductions),
             **dict.fromkeys(ELEMENTWISE, elementwise),
             **COPIES,
+            **INDEXED_ROWS,
+            **LABEL_LOSSES,
             **RECURRENT_UNITS,
+            **ROW_UPDATES,
+            **SEGMENTS,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
             "TopK": top_k,

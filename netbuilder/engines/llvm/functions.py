@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from netbuilder.engines.llvm import trigonometry
 from netbuilder.engines.llvm.emitter import Emitter, vector
 
 __all__ = ["FUNCTIONS", "FUNCTIONS_OF_DOUBLES"]
@@ -344,6 +345,7 @@ def power(e: Emitter, x: str, y: str) -> str:
 
 
 FUNCTIONS: Mapping[str, Callable[..., str]] = {
+    "cos": trigonometry.cos,
     "erf": erf,
     "erfc": erfc,
     "exp": exp,
@@ -353,6 +355,8 @@ FUNCTIONS: Mapping[str, Callable[..., str]] = {
     "log1p": log1p,
     "log2": _logarithm(1.0),
     "power": power,
+    "sin": trigonometry.sin,
+    "tan": trigonometry.tan,
     "tanh": tanh,
 }
 """Of float32, by the names of NumPy's functions."""

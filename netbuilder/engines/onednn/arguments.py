@@ -23,10 +23,8 @@ __all__ = [
     "ScratchAllocator",
     "SavedCopy",
     "Scratch",
-    "Sparse",
     "Workspace",
     "resolve",
-    "parts_of",
 ]
 
 
@@ -85,20 +83,6 @@ class Part:
     whole: MemoryRef
     offset: int
     nbytes: int
-
-
-@dataclass(frozen=True)
-class Sparse:
-    """A sparse matrix in CSR format: non-zero elements, their columns, and the start of each row (int32)."""
-
-    values: MemoryRef | Part
-    columns: MemoryRef | Part
-    starts: MemoryRef | Part
-
-
-def parts_of(ref: MemoryRef | Part | Sparse) -> tuple[MemoryRef | Part, ...]:
-    """Return the parts of an argument: one, or the three of a sparse matrix."""
-    return (ref.values, ref.columns, ref.starts) if isinstance(ref, Sparse) else (ref,)
 
 
 def resolve(ref: MemoryRef | Part, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:

@@ -38,7 +38,7 @@ def check(got, exact, most=MOST):
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["exp", "expm1", "log", "log10", "log1p", "log2", "tanh"])
+@pytest.mark.parametrize("name", ["cos", "exp", "expm1", "log", "log10", "log1p", "log2", "sin", "tan", "tanh"])
 def test_of_one_number(name, count):
     x = every_exponent(count)
     x = np.concatenate([x, np.linspace(-110, 95, 100 * count, dtype=np.float32)])
@@ -46,6 +46,17 @@ def test_of_one_number(name, count):
     (got,) = run_traced(lambda xp, x: [getattr(xp, name)(x)], x)
     with np.errstate(all="ignore"):
         check(got, getattr(np, name)(x.astype(np.float64)))
+
+
+@pytest.mark.parametrize("name", ["cos", "sin", "tan"])
+def test_arguments_next_to_multiples_of_a_quarter(name):
+    """The closest ones, over all exponents, cancel nearly all digits."""
+    x = (np.arange(1, 200_000) * (np.pi / 2)).astype(np.float32)
+    x = np.concatenate(
+        [x, np.nextafter(x, np.float32(0)), np.float32([16367173 * 2.0**72, 2.0**20, 1048575.94, -(2.0**20)])]
+    )
+    (got,) = run_traced(lambda xp, x: [getattr(xp, name)(x)], x)
+    check(got, getattr(np, name)(x.astype(np.float64)))
 
 
 @pytest.mark.parametrize("name", ["exp", "expm1", "log", "log10", "log1p", "log2", "tanh"])

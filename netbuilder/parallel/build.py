@@ -6,7 +6,6 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data.gc_paused import collection_paused
@@ -74,6 +73,7 @@ from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Request", "build", "keep_only"]
 

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,6 +49,7 @@ from netbuilder.parallel.wrapped_nets import (
     numeric_settings,
 )
 from netbuilder.proto import ArgumentError, NetError, ShapeError, UsageError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import suggests_arguments
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import Clock

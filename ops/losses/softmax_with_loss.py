@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.ops.core.labels import Positions, check_label_spec, chosen
 from netbuilder.ops.core.operator import BatchMean, InBatch, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SoftmaxWithLoss", "SoftmaxWithLossGradient"]
 

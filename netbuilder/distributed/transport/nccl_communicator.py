@@ -18,7 +18,6 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from netbuilder.distributed.transport.start import meet
 from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.engines.nccl import INSTALL, GpuGroup, nccl, nccl_available, one_group, type_of
 from netbuilder.proto import DeviceError, DistributedError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["GpuRanks", "NcclCommunicator", "connect_by_nccl"]
 

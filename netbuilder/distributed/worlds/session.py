@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.lane import FORKED, Lane, Submitted
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DistributedError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SIGN", "Collective", "Session"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from netbuilder.engines.llvm.emitter import Emitter, vector
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["FUNCTIONS", "FUNCTIONS_OF_DOUBLES"]
 

@@ -17,7 +17,7 @@ import importlib
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from netbuilder.engines.programs import Load, Program
 from netbuilder.engines.traced import ANY_SHAPE
 from netbuilder.proto import DeviceError
 from netbuilder.proto.extras import NCCL
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "ISSUING",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.distributed.common_worlds import EXTRA_WORKERS, ProcessRequest, process_link
@@ -18,6 +17,7 @@ from netbuilder.parallel.options import DataParallelOptions
 from netbuilder.passes.processes import ProcessLink
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto.arguments import arguments
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Request", "is_deterministic", "link_of"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.ops.core.operator import STRING, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, DeviceError, OperatorError
 from netbuilder.proto.extras import how_to_install
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ONNXNode", "may_loop", "reference_node"]
 

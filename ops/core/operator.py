@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from google.protobuf.message import DecodeError
@@ -17,6 +16,7 @@ from netbuilder.ops.core.specs import STRING, TensorSpec, spec_of
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
 from netbuilder.proto.arguments import argument_value, make_op
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from netbuilder.ops.core.contexts import GradientContext

@@ -6,12 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError
 from netbuilder.proto.extras import how_to_install
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ASK", "InstalledMpi", "installed_mpi"]
 

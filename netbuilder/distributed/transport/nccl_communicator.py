@@ -18,7 +18,6 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.engines.nccl import GpuGroup, nccl, nccl_available, one_group, type_of
 from netbuilder.proto import DeviceError, DistributedError, NetError
 from netbuilder.proto.extras import NCCL
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["GpuRanks", "NcclCommunicator", "connect_by_nccl"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from netbuilder.engines.llvm import trigonometry
 from netbuilder.engines.llvm.emitter import Emitter, vector
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["FUNCTIONS", "FUNCTIONS_OF_DOUBLES"]
 

@@ -10,7 +10,6 @@ import functools
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.library import check, dnnl
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "BlockedLayout",

@@ -11,13 +11,13 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from netbuilder.data.forking import loading
 from netbuilder.engines.brief_calls import brief_call
 from netbuilder.engines.onednn import declarations as c
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import is_out_of_memory
 
 __all__ = [

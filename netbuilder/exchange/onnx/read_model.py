@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 
 __all__ = ["ReadModel"]

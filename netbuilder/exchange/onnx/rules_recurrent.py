@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import NetDef, OperatorError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__: list[str] = []
 

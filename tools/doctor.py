@@ -213,13 +213,13 @@ def _extras() -> Iterator[Finding]:
         name = re.match(r"[\w.-]+", requirement)
         if extra and name and not (old and sys.version_info >= (int(old[1]), int(old[2]))):
             needs.setdefault(extra[1], []).append(name[0])
-    for extra, names in sorted(needs.items()):
-        if extra in _FOR_USERS:
-            lacking = [name for name in names if not _version(name)]
+    for title, names in sorted(needs.items()):
+        if title in _FOR_USERS:
+            lacking = [each for each in names if not _version(each)]
             if lacking:
-                yield Finding(f"extra {extra}", f"without {', '.join(lacking)}", "missing", how_to_install(extra))
+                yield Finding(f"extra {title}", f"without {', '.join(lacking)}", "missing", how_to_install(title))
             else:
-                yield Finding(f"extra {extra}", ", ".join(f"{name} {_version(name)}" for name in names))
+                yield Finding(f"extra {title}", ", ".join(f"{each} {_version(each)}" for each in names))
 
 
 _FOR_USERS = ("data", "onnx", "plot", "redis", "train")  # MPI and GPUs have findings of their own

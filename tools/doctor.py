@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import netbuilder
@@ -22,6 +22,7 @@ from netbuilder.engines.kept_files import LIMIT
 from netbuilder.proto import PROTO_CPU, DeviceError
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.extras import DISTRIBUTION, how_to_install
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.options import default_threads
 from netbuilder.runtime.profile.memory import bytes_text
 from netbuilder.tools.bench.machine import busy_share, describe_machine

@@ -6,11 +6,12 @@ import enum
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.input.batches import Batch
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DistributedError
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["SIGN", "Collective", "Session"]
+__all__ = ["AHEAD", "HEADER_BYTES", "SIGN", "Collective", "Session"]
 
 T = TypeVar("T")
 
@@ -39,8 +39,10 @@ SIGN = 1.0  # seconds between two heartbeats
 _NUMBERS = 1 << 56  # of texts
 _END = "the end of the program"
 _FAILURE = "the report of a failure"
-_AHEAD = 16  # collectives that one header is of, at most
 _FIRST, _EACH = struct.Struct("=2q"), struct.Struct("=4q")  # filling an array by them is faster than by NumPy
+AHEAD = 16
+"""Collectives that one header is of, at most."""
+HEADER_BYTES = _FIRST.size + AHEAD * _EACH.size
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Session:
         self._number = 0
         self._submitted: deque[Collective | None] = deque()  # and not begun; None: between two ranks
         self._same_layouts: deque[bool] = deque()  # of the next ones, on which the ranks have agreed
-        self._header = np.zeros((_FIRST.size + _AHEAD * _EACH.size) // 8, np.int64)
+        self._header = np.zeros(HEADER_BYTES // 8, np.int64)
         self._refused: BaseException | None = None  # why no further collective may be submitted
         self._ended: BaseException | None = None  # why those that were submitted are not run either
         self._lock = new_lock()
@@ -251,7 +253,7 @@ class Session:
         found = list[Collective]()
         with self._lock:
             for each in self._submitted:
-                if each is None or len(found) == _AHEAD - 1:
+                if each is None or len(found) == AHEAD - 1:
                     break
                 found.append(each)
         return found

@@ -433,7 +433,10 @@ class Reader:
         outputs = [name for name in node.output if name]
         made = [helper.make_empty_tensor_value_info(name) for name in outputs]
         graph = helper.make_graph(nodes, node.op_type, infos, made)
-        graph = inferred_graph(self.library, helper.make_model(graph, opset_imports=list(self._model.opset_import)))
+        model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        inferred = inferred_graph(self.library, model)  # its nodes may differ
+        graph.value_info.extend(inferred.value_info)
+        graph.value_info.extend(inferred.output)
         self.inline(graph, [each.name for each in infos], outputs)
 
     def body(self, graph: Any, arguments: Sequence[str], targets: Sequence[str], *, collected: int = 0) -> NetDef:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.expansion import Nodes
-from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.exchange.onnx.reading import Reader, UnknownExtentError, reads
 from netbuilder.ops.control.onnx_node import reference_node
 from netbuilder.proto import OperatorError
 
@@ -34,8 +34,17 @@ def _resize(r: Reader, node: Any) -> None:
     if nearest and whole and (places == "half_pixel" or (places == "asymmetric" and rounding == "floor")):
         r.add("ResizeNearest", node.input[:1], node.output, height_scale=scales[2], width_scale=scales[3], order="NCHW")
         return
-    across = _matrix(r, node, found, scales, 3)
-    down = _matrix(r, node, found, scales, 2)
+    before = len(r.net.op)
+    try:
+        across, down = (_matrix(r, node, found, scales, axis) for axis in (3, 2))
+    except UnknownExtentError:
+        try:
+            _as_samples(r, node, found)
+        except OperatorError:  # which says less
+            del r.net.op[before:]
+        else:
+            return
+        raise
     wide = r.add("BatchMatMul", [node.input[0], across], [r.between(node.output[0])], trans_b=1, broadcast=1)
     r.add("BatchMatMul", [down, wide], node.output, broadcast=1)
 

@@ -46,6 +46,10 @@ class ONNXNode(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
+    @property
+    def shown_as(self) -> str:
+        return f"ONNXNode {reference_node(self.node, self.reads, self.opsets).proto_.graph.node[0].op_type}"
+
     def check(self) -> None:
         if not self.node:
             raise ArgumentError("ONNXNode: the argument node, a serialized NodeProto, must be given")

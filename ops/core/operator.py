@@ -221,6 +221,11 @@ class Operator:
         return type(self).__name__
 
     @property
+    def shown_as(self) -> str:
+        """What a profile calls it: the type, and more where that says little."""
+        return self.type
+
+    @property
     def has_side_effects(self) -> bool:
         """Whether a second run on the same inputs would do more than make the same outputs again."""
         return self.stateful and not self.draws

@@ -22,7 +22,8 @@ class NonMaxSuppression(Operator):
 
     Of the boxes of a class with scores above ``score_threshold``, each removes those after it whose intersection over
     union with it is above ``iou_threshold``; at most ``max_boxes`` of each class are kept. A box is two opposite
-    corners or, with ``center_point_box``, the x and y of its center, width and height. No gradient.
+    corners or, with ``center_point_box``, the x and y of its center, width and height; boxes without an area overlap no
+    other. No gradient.
 
     Source: ONNX's operator NonMaxSuppression.
     """
@@ -52,11 +53,15 @@ def non_max_suppression(
     require(0 <= threshold <= 1, op, f"iou_threshold must be from 0 to 1, got {threshold}")
     found = [np.zeros((0, 3), np.int64)]
     for image, corners in enumerate(_corners(op, boxes)):
-        overlap = overlaps(corners, 0)
+        with_others = overlaps(corners, 0)
+
+        def overlap(i: int, others: Any, with_others: Any = with_others) -> Any:
+            return np.nan_to_num(with_others(i, others), nan=0.0)  # boxes without an area
+
         for number, row in enumerate(scores[image]) if count > 0 else ():
             order = np.flatnonzero(row > least.item())
             order = order[np.argsort(-row[order], kind="stable")]
-            with np.errstate(invalid="ignore"):  # boxes without an area
+            with np.errstate(invalid="ignore"):
                 kept = suppress(order, overlap, threshold, count)
             found.append(np.array([(image, number, box) for box in kept], np.int64).reshape(-1, 3))
     return (np.concatenate(found),)

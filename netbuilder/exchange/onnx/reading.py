@@ -98,7 +98,7 @@ class Reader:
         self.library, self._graph = onnx, model.graph
         self._model = model
         self._reference, self.training = reference, training
-        self._reference_nodes: set[str] = set()
+        self._reference_nodes: dict[str, list[str]] = {}
         self._dynamic_nodes: set[str] = set()
         self.opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
         self.net = NetDef(name=model.graph.name or "onnx")
@@ -146,9 +146,10 @@ class Reader:
         self.net.external_output.extend(self.outputs)
         extents = {each.name: input_extents(each) for each in given}
         dtypes = {each.name: input_dtype(self.library, each) for each in given}
-        kinds = tuple(sorted(self._reference_nodes)), tuple(sorted(self._dynamic_nodes))
+        kinds = {kind: tuple(self._reference_nodes[kind]) for kind in sorted(self._reference_nodes)}
+        dynamic = tuple(sorted(self._dynamic_nodes))
         trained = tuple(name for name, value in parameters.items() if name in self._own and value.ndim)
-        return ReadModel(self.net, parameters, inputs, self.outputs, extents, dtypes, *kinds, trained)
+        return ReadModel(self.net, parameters, inputs, self.outputs, extents, dtypes, kinds, dynamic, trained)
 
     # For the import functions of operators.
 
@@ -433,7 +434,10 @@ class Reader:
         outputs = [name for name in node.output if name]
         made = [helper.make_empty_tensor_value_info(name) for name in outputs]
         graph = helper.make_graph(nodes, node.op_type, infos, made)
-        graph = inferred_graph(self.library, helper.make_model(graph, opset_imports=list(self._model.opset_import)))
+        model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        inferred = inferred_graph(self.library, model)  # its nodes may differ
+        graph.value_info.extend(inferred.value_info)
+        graph.value_info.extend(inferred.output)
         self.inline(graph, [each.name for each in infos], outputs)
 
     def body(self, graph: Any, arguments: Sequence[str], targets: Sequence[str], *, collected: int = 0) -> NetDef:
@@ -558,7 +562,8 @@ class Reader:
         if all(spec is not None for spec in specs) and not holds_graphs(node):
             try_node(arguments, [self.constants.get(name, spec) for name, spec in zip(arguments["reads"], specs)])
         self.add("ONNXNode", arguments["reads"], [name for name in node.output if name], **arguments)
-        self._reference_nodes.add(node.op_type)
+        place = node.name or next(filter(None, node.output))
+        self._reference_nodes.setdefault(node.op_type, []).append(place)
 
     def _compute(self, node: Any) -> None:
         """Fold a node with constant inputs, or one that returns a known shape."""

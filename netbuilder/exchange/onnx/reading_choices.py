@@ -125,6 +125,9 @@ def _top_k(r: Reader, node: Any) -> None:
     if found.get("largest", 1):
         r.add("TopK", [x, *inputs], outputs, k=k, axis=found.get("axis", -1))
         return
+    dtype = r.dtype(x)
+    if dtype is None or dtype.kind != "f":
+        raise OperatorError(f"the smallest of elements of type {dtype} are not supported")
     opposite = r.add("Negative", [x], [r.between(hint)])
     values = r.add("TopK", [opposite, *inputs], [r.between(hint), *outputs[1:]], k=k, axis=found.get("axis", -1))
     r.add("Negative", [values], outputs[:1])

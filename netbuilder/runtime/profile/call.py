@@ -215,7 +215,7 @@ def describe_alone(
     sizes = [*map(_size, specs)], [_size(spec.plain) for _, spec in outs]
     flops = _flops_of(instruction.op, specs) if complete else 0
     return CallProfile(
-        kind=instruction.op_def.type,
+        kind=instruction.op.shown_as,
         category=_category([instruction]),
         output=next(iter(instruction.outputs), ""),
         operators=(_operator_text(instruction),),
@@ -249,7 +249,7 @@ def _kind(step: Step) -> str:
 
 
 def _kind_of(node: Node) -> str:
-    counts = Counter(part.op_def.type for part in _in_order(node))
+    counts = Counter(part.op.shown_as for part in _in_order(node))
     return "+".join(kind if count == 1 else f"{kind} x{count}" for kind, count in counts.items())
 
 
@@ -258,7 +258,7 @@ def _first(values: Sequence[Value | None]) -> str:
 
 
 def _operator_text(part: Instruction) -> str:
-    return f"{part.op_def.type} {next(iter(part.outputs), '')}".rstrip()
+    return f"{part.op.shown_as} {next(iter(part.outputs), '')}".rstrip()
 
 
 def _operand(name: str, spec: TensorSpec) -> Operand:

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from checks import run_plain
 from netbuilder.ops.detection.non_max_suppression import NonMaxSuppression
 from suite import OperatorSuite, f32, i64, refusal
 
@@ -52,3 +53,10 @@ class TestNonMaxSuppression(OperatorSuite):
         if op.center_point_box:
             return [*(box[:2] - box[2:] / 2), *(box[:2] + box[2:] / 2)]
         return [*np.minimum(box[:2], box[2:]), *np.maximum(box[:2], box[2:])]
+
+
+def test_boxes_without_an_area_overlap_no_other():
+    boxes = np.float32([[[0, 0, 0, 2], [0, 0, 0, 2], [0, 0, 2, 2]]])
+    given = [boxes, np.float32([[[3, 2, 1]]]), np.int64([9]), np.float32([0.0]), np.float32([0.0])]
+    (selected,) = run_plain(NonMaxSuppression().with_arity(5, 1), given)
+    assert selected.tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]

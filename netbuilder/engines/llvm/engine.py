@@ -44,6 +44,7 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.recurrent_units import RECURRENT_UNITS
         from netbuilder.engines.llvm.reducing import REDUCING
         from netbuilder.engines.llvm.row_updates import ROW_UPDATES
+        from netbuilder.engines.llvm.running_sums import running_sums
         from netbuilder.engines.llvm.segments import SEGMENTS
         from netbuilder.engines.llvm.top_k import top_k
 
@@ -58,6 +59,7 @@ class LlvmEngine(Engine):
             **SEGMENTS,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
+            "CumSum": running_sums,
             "TopK": top_k,
         }
 

@@ -20,7 +20,7 @@ from netbuilder.graph.source import warn_user
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.ops.updates.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy, check_policy_as_in_caffe2, completed
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, DeviceOption, GradientError, TensorProto
+from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, GradientError, TensorProto
 from netbuilder.proto.arguments import argument_value
 from netbuilder.proto.numbers import check_flags, check_numbers, check_whole_numbers
 from netbuilder.proto.suggestions import did_you_mean, similar
@@ -384,8 +384,8 @@ class Optimizer:
             sparse_dedup_aggregator: "sum" or "mean" of these rows, by Caffe2's operators, which require a vector of
                 indices; "none": rows are not aggregated and update the table one after another, as in Caffe2; None:
                 their sum, for indices of any shape, or "none" in the compatibility layer.
-            shape: of the parameter, if it is known: on a GPU the sums are then as many as the indices, so that nothing
-                waits for the number of distinct rows, and CUDA graphs can contain the update.
+            shape: of the parameter, if it is known: the sums are then as many as the indices, so that the net's plan
+                has the update, on a GPU nothing waits for the number of distinct rows, and CUDA graphs can contain it.
 
         Raises:
             ArgumentError: it has another value.
@@ -401,9 +401,7 @@ class Optimizer:
         if sparse_dedup_aggregator == "none" or net.repeated_rows(grad) == "none":
             return grad
         results = [f"{grad.values}_rows", f"{grad.values}_sums"]
-        device = CurrentDeviceScope()
-        on_gpu = device is not None and device.device_type == PROTO_CUDA
-        options = {"num_rows": int(shape[0])} if on_gpu and shape else {}
+        options = {"num_rows": int(shape[0])} if shape else {}
         rows, sums = net.SumRepeatedRows([grad.indices, grad.values], results, **options)
         return GradientSlice(indices=rows, values=sums)
 

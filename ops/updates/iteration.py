@@ -63,7 +63,7 @@ def _prepare_counter(counter: TensorSpec, position: int, report: Callable[[], No
 
         return call
 
-    return Prepared([None] * position + [spec], [spec], bind, inplace=((position, 0),), name="numpy")
+    return Prepared([None] * position + [spec], [spec], bind, inplace=((position, 0),), name="number on the host")
 
 
 @prepare(Iter, device=CPU)

@@ -147,4 +147,4 @@ def prepare_learning_rate(op: LearningRate, ctx: PlanContext, iteration: TensorS
         return call
 
     spec = iteration.plain if op.policy != "fixed" else None
-    return Prepared([spec], list(op.infer(iteration)), bind, name="numpy")
+    return Prepared([spec], list(op.infer(iteration)), bind, name="number on the host")

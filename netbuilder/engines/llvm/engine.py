@@ -46,7 +46,9 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.label_losses import LABEL_LOSSES
         from netbuilder.engines.llvm.recurrent_units import RECURRENT_UNITS
         from netbuilder.engines.llvm.reducing import REDUCING
+        from netbuilder.engines.llvm.repeated_rows import sum_repeated_rows
         from netbuilder.engines.llvm.row_updates import ROW_UPDATES
+        from netbuilder.engines.llvm.running_sums import running_sums
         from netbuilder.engines.llvm.segments import SEGMENTS
         from netbuilder.engines.llvm.top_k import top_k
 
@@ -61,6 +63,8 @@ class LlvmEngine(Engine):
             **SEGMENTS,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
+            "CumSum": running_sums,
+            "SumRepeatedRows": sum_repeated_rows,
             "TopK": top_k,
         }
 

@@ -135,15 +135,18 @@ def _with_zero(e: Emitter, x: str, y: str) -> str:
 
 
 def sin(e: Emitter, x: str) -> str:
+    """Return the sines of x, in radians."""
     return _with_zero(e, x, _turned(e, *_reduced(e, x)))
 
 
 def cos(e: Emitter, x: str) -> str:
+    """Return the cosines of x, in radians."""
     k, r = _reduced(e, x)
     return _turned(e, e.binary("add", k, e.constant(1, "i32"), "i32"), r)
 
 
 def tan(e: Emitter, x: str) -> str:
+    """Return the tangents of x, in radians."""
     k, r = _reduced(e, x)
     sine, cosine = _of_quarter(e, r)
     odd = _has_bit(e, k, 1)

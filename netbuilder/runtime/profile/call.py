@@ -17,6 +17,7 @@ from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.launched_graphs import Captured
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.plan.binding import needs_temporary
+from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Node, Step, StepKind, Value
 from netbuilder.runtime.profile.timing import Span
 
@@ -101,6 +102,14 @@ class CallProfile:
     def name(self) -> str:
         """The kind and the first output."""
         return f"{self.kind} {self.output}".rstrip()
+
+    @property
+    def by_numpy(self) -> bool:
+        """Whether it runs by NumPy on the host: by a plain kernel, or by functions of NumPy that are bound to buffers.
+
+        The reference implementation of an ONNX node is a plain kernel, too.
+        """
+        return self.device.startswith("CPU") and self.kernel.startswith((PLAIN, "numpy"))
 
 
 _DYNAMIC = "its output shapes depend on data, so it cannot be part of a plan"
@@ -221,7 +230,7 @@ def describe_alone(
         operators=(_operator_text(instruction),),
         inputs=tuple(_operand(*pair) for pair in dict(ins).items()),
         outputs=tuple(_operand(*pair) for pair in outs),
-        kernel="plain, outside plans",
+        kernel=f"{PLAIN}, outside plans",
         device=device_text(instruction.device),
         lane=0,
         flops=flops,

@@ -12,7 +12,7 @@ from netbuilder.runtime.profile.roofline import Limits
 __all__ = ["again_text", "profile_table", "text_table"]
 
 _HEAD = ("time ms", "share", "GFLOP/s", "GB/s", "limit ms", "of limit")
-_PLACES = 5  # outputs that are listed of each kind
+_PLACES = 3  # that are listed
 _VISIBLE = 0.5e-6  # seconds: less is shown as 0.000 ms
 
 
@@ -24,7 +24,7 @@ def profile_table(profile: Profile, top: int = 20, *, width: int | None = None) 
         top: how many calls, copies and waits to list, the longest first.
         width: cut off lines after so many characters; None: do not.
     """
-    tables = (_calls, _plain, _copies, _waits, _not_captured)
+    tables = (_calls, _by_numpy, _copies, _waits, _not_captured)
     parts = [_summary(profile), _kinds(profile), *(table(profile, top) for table in tables)]
     text = "\n\n".join(part for part in parts if part)
     return text if width is None else "\n".join(line[:width] for line in text.splitlines())
@@ -115,21 +115,20 @@ def _calls(profile: Profile, top: int) -> str:
     return text_table(title, (*_HEAD, "call", "first input, first output", "kernel"), rows)
 
 
-def _plain(profile: Profile, top: int) -> str:
-    """Return what no library and no machine code computes, by kind, with its outputs; what takes longest first."""
-    kinds: dict[str, list[CallProfile]] = {}
-    for call in profile.calls:
-        if call.kernel.startswith("plain") and call.category != "copy":
-            kinds.setdefault(call.kind, []).append(call)
-    times = {kind: sum(call.seconds for call in calls) for kind, calls in kinds.items()}
+def _by_numpy(profile: Profile, top: int) -> str:
+    """Return what runs by NumPy, with the places of the first calls."""
+    found = profile.by_numpy()
     rows = []
-    for kind in sorted(kinds, key=lambda kind: -times[kind])[:top]:
-        places = [call.output for call in kinds[kind]]
-        listed = ", ".join(places[:_PLACES]) + (", ..." if len(places) > _PLACES else "")
-        rows.append((_ms(times[kind]), str(len(places)), kind, listed))
-    seconds = sum(times.values())
-    title = f"run by plain kernels: {_ms(seconds)} ms, {profile.share_of(seconds):.1%}"
-    return text_table(title, ("time ms", "calls", "kind", "outputs"), rows) if rows else ""
+    for each in found[:top]:
+        more = f", and {len(each.places) - _PLACES} more" if len(each.places) > _PLACES else ""
+        places = ", ".join(each.places[:_PLACES]) + more
+        rows.append((_ms(each.seconds), f"{each.calls:g}", each.kind, each.kernel, places))
+    if not rows:
+        return ""
+    seconds = sum(each.seconds for each in found)
+    calls = sum(each.calls for each in found)
+    title = f"by NumPy: {calls:g} calls, {_ms(seconds)} ms, {profile.share_of(seconds):.1%}"
+    return text_table(title, ("time ms", "calls", "kind", "kernel", "places"), rows)
 
 
 def _copies(profile: Profile, top: int) -> str:

@@ -28,7 +28,6 @@ from prepared import Value, bind
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
 KERNELS = {**INDEXED_ROWS, **SEGMENTS, **ROW_UPDATES}
-INDICES = [np.int32, np.int64]
 rng = np.random.default_rng(0)
 
 
@@ -59,15 +58,24 @@ def check(op, arrays, rtol=1e-5, atol=1e-5, threads=1):
         np.testing.assert_allclose(result, expected, rtol=rtol, atol=atol)
 
 
-@pytest.fixture(params=[1, 3])
-def threads(request, monkeypatch):
-    """How many threads share work of any size."""
+@pytest.fixture(params=[(1, np.int32), (3, np.int64)], ids=str)
+def threads_and_kind(request, monkeypatch):
+    """How many threads share work of any size, and the type of indices and lengths."""
     for module in (indexed_rows, segments, row_updates):
         monkeypatch.setattr(module, "OF_A_THREAD", 0)
     return request.param
 
 
-@pytest.mark.parametrize("kind", INDICES)
+@pytest.fixture
+def threads(threads_and_kind):
+    return threads_and_kind[0]
+
+
+@pytest.fixture
+def kind(threads_and_kind):
+    return threads_and_kind[1]
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int8, np.int64, np.bool_])
 @pytest.mark.parametrize("inner", [(), (3,), (33,), (0,)])
 def test_rows_are_gathered_and_assigned(kind, dtype, inner, threads):
@@ -85,7 +93,6 @@ def test_rows_are_gathered_and_assigned(kind, dtype, inner, threads):
     check(ScatterAssign(axis=1), [np.stack([table, table]), where[0], np.stack([table, table])[:, :3]], threads=threads)
 
 
-@pytest.mark.parametrize("kind", INDICES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8])
 @pytest.mark.parametrize("inner", [(), (3,), (2, 20), (0,)])
 def test_rows_are_added(kind, dtype, inner, threads):
@@ -104,7 +111,6 @@ def test_rows_are_added(kind, dtype, inner, threads):
             check(ScatterWeightedSum(), [table, *numbers, -rows, np.array(0.25, np.float64)], threads=threads)
 
 
-@pytest.mark.parametrize("kind", INDICES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.int64])
 @pytest.mark.parametrize("inner", [(), (3,), (33,), (0,)])
 def test_sequences_are_reversed(kind, dtype, inner, threads):
@@ -138,7 +144,6 @@ def of_segments(how, kind, dtype, inner):
     return [found[name] for name in find(how).inputs]
 
 
-@pytest.mark.parametrize("kind", INDICES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("inner", [(), (5, 17), (0,)])
 @pytest.mark.parametrize("how", SEGMENTS)
@@ -192,7 +197,6 @@ def of_update(form, kind, dtype, inner, where):
     return [p, *moments[:form], indices, g, rate]
 
 
-@pytest.mark.parametrize("kind", INDICES)
 @pytest.mark.parametrize(("dtype", "rtol"), [(np.float32, 1e-5), (np.float64, 1e-12), (np.float16, 5e-3)])
 @pytest.mark.parametrize("inner", [(3,), (2, 17)])
 @pytest.mark.parametrize("op", UPDATES, ids=str)
@@ -218,7 +222,6 @@ def test_the_formula_of_a_mean_over_the_row_with_a_number_of_the_step_has_the_pl
     assert bind(ROW_UPDATES[op.type], op, [Value.of(each) for each in arrays], context=alone().run) is None
 
 
-@pytest.mark.parametrize("kind", INDICES)
 @pytest.mark.parametrize("index", [7, -1, "lowest", "highest"])
 def test_indices_out_of_range_are_the_plain_kernels_errors_and_nothing_is_written(kind, index, threads):
     limits = np.iinfo(kind)
@@ -250,7 +253,6 @@ def test_indices_out_of_range_are_the_plain_kernels_errors_and_nothing_is_writte
             np.testing.assert_array_equal(value.plain(), old)
 
 
-@pytest.mark.parametrize("kind", INDICES)
 @pytest.mark.parametrize("lengths", [[1, 2], [1, 4], [-1, 5], [2**31 - 1, -(2**31) + 5]])
 def test_lengths_that_do_not_fit_are_the_plain_kernels_errors(kind, lengths, threads):
     lengths, where = np.array(lengths, kind), np.array([0, 1, 2, 1], kind)

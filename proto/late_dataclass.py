@@ -36,6 +36,14 @@ _PARAMETERS = {
 }
 
 
+_ALONE: dict[str, dict[str, bool]] = {  # the options that make one method, and as few others as can be
+    "__init__": {"frozen": True, "eq": False, "repr": False},
+    "__repr__": {"init": False, "eq": False},
+    "__eq__": {"init": False, "repr": False},
+    "__hash__": {"init": False, "repr": False, "unsafe_hash": True},
+}
+
+
 class _Late:
     """A method of a dataclass that is compiled when it is first looked up, and then replaced."""
 
@@ -45,13 +53,8 @@ class _Late:
         self._cls, self._name = cls, name
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        cls, name = self._cls, self._name
-        if name == "__init__":  # of a frozen class: it assigns without ``__setattr__``
-            made = _twin(cls, frozen=True, eq=False, repr=False)
-        else:
-            made = _twin(cls, init=False, unsafe_hash=True)
-        method = vars(made)[name]
-        setattr(cls, name, method)
+        method = vars(_twin(self._cls, **_ALONE[self._name]))[self._name]
+        setattr(self._cls, self._name, method)
         return method.__get__(instance, owner)
 
 

@@ -139,7 +139,8 @@ class Predictor:
         further = stored(self._net)[1] if observable == OUTPUTS else names
         observable = [*self.outputs, *further] if kind == OUTPUTS else kind
         constants = made.difference(self.inputs)
-        if fold and not isinstance(observable, str) and not training_batch_norms(self._net):
+        normalizes = any(op.type == "SpatialBN" for op in self._net.op)
+        if fold and normalizes and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device, filled)
         read = constants.intersection(blob for op in self._net.op for blob in op.input)
         create = partial(_create, net=self._net, inputs=self.inputs, observable=observable, constants=read)

@@ -112,8 +112,9 @@ def _tensors(model: Any) -> Iterator[Any]:
             nodes += graph.node
             continue
         for attribute in nodes.pop().attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+            own = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+            for sparse in (*own, *attribute.sparse_tensors):
                 yield from (sparse.values, sparse.indices)
             waiting += [attribute.g] if attribute.HasField("g") else []
             waiting += attribute.graphs

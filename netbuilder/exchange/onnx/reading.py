@@ -110,6 +110,7 @@ class Reader:
         self._most, self._elements_left = most_folded, most_folded
         self._work_left = max(MOST_WORK, most_folded)
         self._folded: dict[str, int] = {}
+        self._checked: set[str] = set()
         self._computed: dict[bytes, Any] = {}
         self.outputs = tuple(output.name for output in model.graph.output)
         self._kept = set(self.outputs)  # values that must be blobs of their own
@@ -482,12 +483,16 @@ class Reader:
     def _check_types(self, node: Any) -> None:
         """Raise OperatorError for a node with values that are not tensors, or have elements that no blob can hold."""
         for name in (*names_read(node), *node.output):
+            if name in self._checked:
+                continue
             info = self._infos.get(name)
             if info is not None and info.type.WhichOneof("value") not in (None, "tensor_type"):
                 raise OperatorError(f"{name!r} is a {info.type.WhichOneof('value')}; only tensors are supported")
             dtype = self.dtype(name) if name else None
             if dtype is not None and not supported_dtype(STRING if dtype.kind in "OUS" else dtype):
                 raise OperatorError(f"{name!r} holds elements of type {dtype}, which no blob can hold")
+            if dtype is not None:
+                self._checked.add(name)
 
     def _check_inferred(self, node: Any, ops: Sequence[OperatorDef]) -> bool:
         """Compare the shapes and types that operators infer for a node with those of ONNX, as far as both are known.

@@ -51,9 +51,11 @@ def fuse_updates(graph: PlanGraph) -> None:
     those of large gradients with the kernel that computes the gradient, in parts.
     """
     options, nodes, last, hidden = graph.options, graph.nodes, graph.last, graph.hidden
+    groups = _groups(nodes, graph.engines)
+    if not groups:
+        return
     early = options.enabled("early_updates") and not (graph.in_subgraph or options.exchange_lane)
     choose = partial(choose_kernel, options=options) if options.enabled("updates_in_parts") else None
-    groups = _groups(nodes, graph.engines)
     readers = graph.readers()
     moved: set[Node] = set()
     with_gradients: list[tuple[Chain, Node]] = []

@@ -31,7 +31,7 @@ else:
 
 
 _PARAMETERS = {
-    eq: dataclasses.dataclass(type("", (), {"__doc__": "none"}), frozen=True, eq=eq).__dataclass_params__
+    eq: vars(dataclasses.dataclass(type("", (), {"__doc__": "none"}), frozen=True, eq=eq))["__dataclass_params__"]
     for eq in (False, True)
 }
 
@@ -72,9 +72,10 @@ def _with_late_methods(cls: Any, eq: bool, kw_only: bool) -> Any:
     fields: dict[str, Any] = {}
     for base in cls.__mro__[:0:-1]:
         fields |= getattr(base, "__dataclass_fields__", {})
-    cls.__dataclass_fields__ = fields | own.__dataclass_fields__  # type: ignore[attr-defined]
+    cls.__dataclass_fields__ = fields | own.__dataclass_fields__
     cls.__dataclass_params__ = _PARAMETERS[eq]
-    cls.__match_args__ = tuple(field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only)
+    matched = tuple(field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only)
+    setattr(cls, "__match_args__", matched)  # noqa: B010
     if hasattr(own, "__replace__"):  # of Python 3.13
         cls.__replace__ = own.__replace__
     _add_methods(cls, eq)

@@ -65,7 +65,7 @@ def _as_samples(r: Reader, node: Any, found: dict[str, Any]) -> None:
     zero, one, two, half = (n.constant(np.float32(value)) for value in (0, 1, 2, 0.5))
     positions, sizes = [], []
     for axis in (2, 3):
-        index = n.constant(np.int64([axis]))
+        index = n.integers([axis])
         old = n.cast(n("Gather", extents, index), np.float32)
         if node.input[2]:
             scale = n("Gather", node.input[2], index)
@@ -73,7 +73,7 @@ def _as_samples(r: Reader, node: Any, found: dict[str, Any]) -> None:
         else:
             size = n("Gather", node.input[3], index)
             scale = n("Div", n.cast(size, np.float32), old)
-        ends = [n.constant(np.int64(0)), n("Squeeze", size), n.constant(np.int64(1))]
+        ends = [n.integers(0), n("Squeeze", size), n.integers(1)]
         at = n.cast(n("Range", *ends), np.float32)
         new = n.cast(size, np.float32)
         centers = n("Sub", n("Div", n("Add", at, half), scale), half)
@@ -86,9 +86,9 @@ def _as_samples(r: Reader, node: Any, found: dict[str, Any]) -> None:
             centers = n("Where", n("Greater", new, one), centers, zero)
         positions.append(n("Sub", n("Div", n("Add", n("Mul", centers, two), one), old), one))
         sizes.append(size)
-    last = n.constant(np.int64([1]))
-    plane = n("Concat", n("Gather", extents, n.constant(np.int64([0]))), *sizes, last, axis=0)
-    shapes = (n.constant(np.int64(shape)) for shape in ([1, 1, -1, 1], [1, -1, 1, 1]))
+    last = n.integers([1])
+    plane = n("Concat", n("Gather", extents, n.integers([0])), *sizes, last, axis=0)
+    shapes = (n.integers(shape) for shape in ([1, 1, -1, 1], [1, -1, 1, 1]))
     across, down = (n("Expand", n("Reshape", at, shape), plane) for at, shape in zip(positions[::-1], shapes))
     grid = n("Concat", across, down, axis=3)
     n("GridSample", x, grid, mode=mode, padding_mode="border", to=node.output[0])

@@ -52,7 +52,7 @@ def _resize(r: Reader, node: Any) -> None:
 def _as_samples(r: Reader, node: Any, found: dict[str, Any]) -> None:
     """Read a Resize of images to computed extents as samples at a grid of positions."""
     mode, places = found.get("mode", "nearest"), found.get("coordinate_transformation_mode", "half_pixel")
-    if mode not in ("linear", "cubic") or places not in _POSITIONS:
+    if mode not in ("linear", "cubic") or places not in _POSITIONS or r.opset < 11:
         raise OperatorError(f"a computed extent with mode {mode} and {places} is not supported")
     if node.input[2] and places in ("align_corners", "pytorch_half_pixel"):
         raise OperatorError(f"computed scales with {places} are not supported; sizes are")

@@ -781,5 +781,11 @@ def test_a_type_that_does_not_follow_from_the_net_is_said():
     model = onnx_model(net, {}, shapes={"c": (3,), "x": (3,)})
     assert model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.BOOL
     both = NetDef(name="both", op=[op, make_op("Relu", ["c"], ["z"])], external_output=["y", "z"])
-    with pytest.raises(OperatorError, match=r"ONNX export, net 'both', operator 0: Where .*; .* TensorSpec"):
+    remedy = r"if 'c' is of bool, give shapes= a TensorSpec\(\(3,\), np.dtype\('bool'\)\)"
+    said = rf"ONNX export, net 'both', operator 0: Where .*; {remedy}"
+    with pytest.raises(OperatorError, match=said):
         onnx_model(both, {}, shapes={"c": (3,), "x": (3,)})
+    wrong = NetDef(name="wrong", op=[make_op("Add", ["x", "z"], ["y"])], external_output=["y"])
+    with pytest.raises(OperatorError, match="operator 0: Add") as error:
+        onnx_model(wrong, {}, shapes={"x": (3,), "z": (4,)})
+    assert "TensorSpec" not in str(error.value)  # no type mends it

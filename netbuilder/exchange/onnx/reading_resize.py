@@ -24,14 +24,13 @@ def _resize(r: Reader, node: Any) -> None:
         _as_samples(r, node, found)
         return
     scales = _scales(r, node, found)
+    if len(scales) == 5 and _repeats(r, node, found, scales):
+        r.add("ResizeNearest3D", node.input[:1], node.output, temporal_scale=scales[2], height_scale=scales[3],
+              width_scale=scales[4], order="NCHW")  # fmt: skip
+        return
     if len(scales) != 4 or scales[:2] != [1.0, 1.0]:
         raise OperatorError(f"only height and width of images (N, C, H, W) can be resized, got scales {scales}")
-    old = node.op_type == "Upsample" or r.opset < 11
-    places = found.get("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
-    nearest = found.get("mode", "nearest") == "nearest"
-    whole = all(float(n).is_integer() for n in scales)
-    rounding = found.get("nearest_mode", "floor" if old else "round_prefer_floor")
-    if nearest and whole and (places == "half_pixel" or (places == "asymmetric" and rounding == "floor")):
+    if _repeats(r, node, found, scales):
         r.add("ResizeNearest", node.input[:1], node.output, height_scale=scales[2], width_scale=scales[3], order="NCHW")
         return
     before = len(r.net.op)
@@ -49,10 +48,20 @@ def _resize(r: Reader, node: Any) -> None:
     r.add("BatchMatMul", [down, wide], node.output, broadcast=1)
 
 
+def _repeats(r: Reader, node: Any, found: dict[str, Any], scales: list[float]) -> bool:
+    """Whether a Resize repeats each pixel."""
+    old = node.op_type == "Upsample" or r.opset < 11
+    places = found.get("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
+    rounding = found.get("nearest_mode", "floor" if old else "round_prefer_floor")
+    if found.get("mode", "nearest") != "nearest" or not all(float(n).is_integer() for n in scales):
+        return False
+    return scales[:2] == [1.0, 1.0] and (places == "half_pixel" or places == "asymmetric" and rounding == "floor")
+
+
 def _as_samples(r: Reader, node: Any, found: dict[str, Any]) -> None:
     """Read a Resize of images to computed extents as samples at a grid of positions."""
     mode, places = found.get("mode", "nearest"), found.get("coordinate_transformation_mode", "half_pixel")
-    if mode not in ("linear", "cubic") or places not in _POSITIONS:
+    if mode not in ("linear", "cubic") or places not in _POSITIONS or r.opset < 11:
         raise OperatorError(f"a computed extent with mode {mode} and {places} is not supported")
     if node.input[2] and places in ("align_corners", "pytorch_half_pixel"):
         raise OperatorError(f"computed scales with {places} are not supported; sizes are")

@@ -29,6 +29,10 @@ __all__ = ["BRIEF", "INDEXED_ROWS", "OF_A_THREAD", "CheckedIndices", "checked_ca
 BRIEF, OF_A_THREAD = 1 << 14, 1 << 18  # bytes that are moved; see ``argument_rows``
 
 
+_AHEAD, _MOST_AHEAD = 8, 512
+"""How many rows ahead, and how many bytes of each, are brought to the cache."""
+
+
 class CheckedIndices(Loops):
     """Base: the function ends at once, with ``status`` 1, if an integer is out of range."""
 
@@ -47,6 +51,20 @@ class CheckedIndices(Loops):
         total = self._of_lanes(lambda x, y: b.binary("or", x, y, "i64"), self._get(wrong, vector("i64")), "i64")
         first = b.let(f"extractelement {vector('i64')} {total}, i64 0")
         self._end_if(b.let(f"icmp slt i64 {first}, 0"))
+
+    def _prefetch(self, pointer: str, nbytes: str) -> None:
+        """Write that so many bytes, of a row that is needed soon, are brought to the cache, up to ``_MOST_AHEAD``."""
+        b = self._body
+        b.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        with self._for("0", self._least(nbytes, _MOST_AHEAD), 64) as at:
+            place = b.let(f"getelementptr i8, ptr {pointer}, i64 {at}")
+            b.add(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+
+    def _ahead(self, indices: str, dtype: np.dtype[Any], position: str, end: str) -> str:
+        """Return the index of a row that is needed soon."""
+        b = self._body
+        later = self._least(b.let(f"add i64 {position}, {_AHEAD}"), b.let(f"sub i64 {end}, 1"))
+        return self._integer(indices, dtype, later)
 
     def _end_if(self, wrong: str) -> None:
         """Write that the function ends, with ``status`` 1, where a condition is true."""
@@ -144,8 +162,11 @@ class _Code(CheckedIndices):
             if kind.factor:
                 self._multiply(table, indices)
             with self._for("%begin", "%end", 1) as i:
+                if not kind.single:
+                    later = self._row(table, self._ahead(indices, np.dtype(kind.indices), i, "%end"))
+                    self._prefetch(later, b.let(f"mul i64 %width, {self._dtype.itemsize}"))
                 index = self._index(indices, i)
-                row = self._moved(rows, self._dtype, b.let(f"mul i64 {i}, %width"))
+                row = self._moved(rows, self._dtype, i if kind.single else b.let(f"mul i64 {i}, %width"))
                 self._of_row(index, row, self._row(table, index), weight)
         return self._function()
 
@@ -181,7 +202,8 @@ class _Code(CheckedIndices):
         return b.let(f"and i1 {above}, {below}")
 
     def _row(self, table: str, index: str) -> str:
-        return self._moved(table, self._dtype, self._body.let(f"mul i64 {index}, %width"))
+        place = index if self._kind.single else self._body.let(f"mul i64 {index}, %width")
+        return self._moved(table, self._dtype, place)
 
     def _fill_zeros(self, table: str) -> None:
         b = self._body

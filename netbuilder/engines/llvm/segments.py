@@ -147,6 +147,9 @@ class _Code(CheckedIndices):
             places = [b.let(f"add i64 {column}, {LANES * k}") for k in range(count)]
             sums = [self._variable(whole, nothing) for _ in places]
             with self._for(start, after, 1) as position:
+                if self._kind.indices:
+                    later = self._ahead("%indices", np.dtype(kind.indices), position, "%total")
+                    self._prefetch(self._place("%x", self._dtype, later, column), str(count * LANES * 4))
                 row = self._row(position)
                 weight = ""
                 if kind.weights:

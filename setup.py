@@ -1,6 +1,7 @@
 """Packaging: ops/, proto/ and tools/, which are next to netbuilder/ in the checkout, are installed inside it."""
 
 import ast
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -35,12 +36,8 @@ CAFFE2_TESTS = [
     "six",
     "tabulate",
 ]
-GPU = [
-    "cupy-cuda12x[ctk]>=14",
-    "nvidia-cudnn-cu12>=9.8,<10",
-    "nvidia-cudnn-frontend>=1.14,<1.19",  # later ones pull in half a gigabyte that nothing here uses
-    "nvidia-nccl-cu12",
-]
+NAMES = runpy.run_path(str(ROOT / "proto" / "extras.py"))
+GPU = NAMES["gpu_requirements"]
 
 
 def version() -> str:
@@ -61,7 +58,7 @@ def packages() -> list[str]:
 
 
 setup(
-    name="netbuilder",
+    name=NAMES["DISTRIBUTION"],
     version=version(),
     description="Neural nets as protobuf graphs: differentiated, replicated over devices, planned and run",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
@@ -88,7 +85,8 @@ setup(
         "data": DATA,
         "draw": ["pydot>=1.4.2"],
         "dev": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS,
-        "gpu": GPU,
+        "gpu": GPU(12),
+        "gpu-cuda13": GPU(13),
         "mpi": MPI,
         "onnx": ONNX,
         "plot": PLOT,
@@ -111,6 +109,7 @@ setup(
             "netbuilder-prove = netbuilder.tools.prove:main",
             "netbuilder-check = netbuilder.tools.check:main",
             "netbuilder-launch = netbuilder.tools.launch:main",
+            "netbuilder-doctor = netbuilder.tools.doctor:main",
             "netbuilder-preflight = netbuilder.tools.preflight:main",
             "netbuilder-compare = netbuilder.tools.compare:main",
         ]

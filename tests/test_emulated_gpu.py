@@ -326,6 +326,40 @@ def test_functions_of_the_host_run_in_their_turn():
     assert seen == ["first", "second"]
 
 
+def test_what_returns_at_once_does_so_while_another_thread_calls_a_function_of_the_host(late, tmp_path):
+    """CuPy asks streams and events, records events and ends streams with Python's lock, which the function needs."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import threading, cupy\n"
+        "begun, asked, after = threading.Event(), threading.Event(), threading.Event()\n"
+        "def function(_):\n"
+        "    begun.set()\n"
+        "    asked.wait()\n"
+        "one, other, ended = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))\n"
+        "one.launch_host_func(function, None)\n"
+        "done = one.record()\n"
+        "thread = threading.Thread(target=one.synchronize)\n"
+        "thread.start()\n"
+        "begun.wait()\n"
+        "for each in (other, ended):\n"
+        "    each.wait_event(done)\n"
+        "ended.launch_host_func(lambda _: after.set(), None)\n"
+        "del each, ended\n"
+        "events = [other.record() for _ in range(5000)]\n"
+        "for _ in range(5):\n"
+        "    assert not one.done and not done.done and not other.done and not events[-1].done\n"
+        "assert not after.is_set()\n"
+        "asked.set()\n"
+        "thread.join()\n"
+        "while not events[-1].done: pass\n"
+        "cupy.cuda.Device().synchronize()\n"
+        "assert after.is_set()\n"
+    )
+    command = [sys.executable, "-m", "emulated_gpu", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_times():
     before, after = cupy.cuda.Event(), cupy.cuda.Event()
     before.record()

@@ -155,7 +155,7 @@ def test_extras_that_pages_and_messages_name():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(module.path for module in library_modules())]
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        assert set(re.findall(r"netbuilder\[([\w-]+)\]", text)) <= known, page
+        assert set(re.findall(r"netbuilder-nn\[([\w-]+)\]", text)) <= known, page
         assert not re.search(r"pip install [^'\s]*\[", text), page
 
 

@@ -10,7 +10,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.model import brew
@@ -18,6 +17,7 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import find, operator_types
 from netbuilder.ops.core.signatures import Blob, is_gradient, parsed
 from netbuilder.ops.core.unsupported import GROUPS
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.options import OptionsParser, argument
 from netbuilder.tools.reporting import reporting

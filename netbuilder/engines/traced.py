@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, plain_kernel
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "ANY_SHAPE",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from netbuilder.graph.block_updates import BlockNets, BlockRule
 from netbuilder.graph.devices import Devices
@@ -15,6 +14,7 @@ from netbuilder.passes.processes import ProcessLink
 from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast, nccl_allreduce, nccl_broadcast
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BlockRequest", "block_nets", "global_from_first"]
 
@@ -75,8 +75,8 @@ def block_nets(
         sums = allreduce(averaged, devices, peer_access=peer_access, hand_back=False, debug_info=debug_info)
         sums.op.extend(link.allreduce([group[0] for group in averaged]))
         copies = broadcast([*averaged, *further], devices, debug_info=debug_info)
-        all_further = [op for group in further for op in link.broadcast(group[0])]
-        all_copies = [op for group in averaged for op in link.broadcast(group[0])] + all_further
+        all_further = link.broadcast([group[0] for group in further])
+        all_copies = link.broadcast([group[0] for group in (*averaged, *further)])
     elif use_nccl:
         sums = nccl_allreduce(averaged, devices, debug_info=debug_info)
         copies = nccl_broadcast([*averaged, *further], devices, debug_info=debug_info)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from netbuilder.graph.devices import Devices, check_groups
@@ -17,6 +17,7 @@ from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast, by_readiness
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "DEFAULT_BUCKET_BYTES",
@@ -33,7 +34,7 @@ DEFAULT_BUCKET_BYTES = 4 * 2**20
 _HOST = make_device_option(PROTO_CPU, 0)
 _ON_HOST = "_on_host"
 _MOST_BLOBS = 500  # of one operator
-_BY_NCCL = frozenset({"Allgather", "AllreduceBucket", "Broadcast"})
+_BY_NCCL = frozenset({"Allgather", "AllreduceBucket", "BroadcastBucket"})
 
 
 Group = Sequence[str]
@@ -77,12 +78,15 @@ class ProcessLink:
     def allreduce_over_gpus(self, groups: Sequence[Group]) -> list[OperatorDef]:
         """Return the operators that replace the blobs of each group, one per GPU, by their sum over all processes."""
         arguments: dict[str, Any] = {"deterministic": 1} if self.deterministic else {}
+        return self._over_gpus("AllreduceBucket", "allreduce", groups, **arguments)
+
+    def _over_gpus(self, op_type: str, what: str, groups: Sequence[Group], **arguments: Any) -> list[OperatorDef]:
         most, count = _MOST_BLOBS // len(self.devices), len(self.devices)
         arguments |= {"devices": count} if count > 1 else {}
         ops = []
         for start in range(0, len(groups), most):
             part = [blob for group in groups[start : start + most] for blob in group]
-            ops += self._staged("AllreduceBucket", "allreduce", part, part, **arguments)
+            ops += self._staged(op_type, what, part, part, **arguments)
         return ops
 
     def exchange(
@@ -96,6 +100,12 @@ class ProcessLink:
         """
         if op_type == "AllreduceBucket" and self.deterministic:
             arguments["deterministic"] = 1
+        return self._in_buckets(op_type, "allreduce", blobs, residuals, **arguments)
+
+    def _in_buckets(
+        self, op_type: str, what: str, blobs: Sequence[str], residuals: Sequence[str] = (), **arguments: Any
+    ) -> list[OperatorDef]:
+        """Return operators of a type that take as many of the blobs as one can."""
         if self.by_nccl and not residuals:
             on_gpus = [blob for blob in blobs if self._place(blob).device_type == PROTO_CUDA]
             groups = [group for group in (on_gpus, [blob for blob in blobs if blob not in on_gpus]) if group]
@@ -105,20 +115,20 @@ class ProcessLink:
         for group in groups:
             for start in range(0, len(group), _MOST_BLOBS):
                 part, kept = group[start : start + _MOST_BLOBS], residuals[start : start + _MOST_BLOBS]
-                ops += self._staged(op_type, "allreduce", part, part, kept, **arguments)
+                ops += self._staged(op_type, what, part, part, kept, **arguments)
         return ops
 
     def average_chunk(self, counter: str, blobs: Sequence[str], chunk: int) -> list[OperatorDef]:
         """Return the operators that replace the next chunk of the blobs by its mean over the processes."""
         return self._staged("AverageChunk", "averages", [counter, *blobs], [counter, *blobs], chunk=chunk)
 
-    def broadcast(self, blob: str) -> list[OperatorDef]:
-        """Return the operators that replace a blob by that of rank 0."""
-        return self._staged("Broadcast", "broadcast", [blob], [blob], root=0)
+    def broadcast(self, blobs: Sequence[str]) -> list[OperatorDef]:
+        """Return the operators that replace each blob by that of rank 0."""
+        return self._in_buckets("BroadcastBucket", "broadcast", blobs, root=0)
 
-    def broadcast_over_gpus(self, group: Group) -> list[OperatorDef]:
-        """Return the operators that replace the blobs of a group, one per GPU, by the first one of rank 0."""
-        return self._staged("Broadcast", "broadcast", group, group, root=0, devices=len(group))
+    def broadcast_over_gpus(self, groups: Sequence[Group]) -> list[OperatorDef]:
+        """Return the operators that replace the blobs of each group, one per GPU, by the first one of rank 0."""
+        return self._over_gpus("BroadcastBucket", "broadcast", groups, root=0)
 
     def allgather(self, source: str, target: str) -> list[OperatorDef]:
         """Return the operators that concatenate the rows of all processes, in the order of the ranks."""
@@ -263,14 +273,13 @@ def broadcast_over_processes(groups: Sequence[Group], link: ProcessLink) -> NetD
         groups: for each quantity its blobs: one per device, or a single blob that all devices have in common.
         link: how processes are reached.
     """
+    several = [group for group in groups if len(group) > 1]
+    over_gpus = several if link.over_gpus else []
     net = NetDef()
-    for group in groups:
-        if link.over_gpus and len(group) > 1:
-            net.op.extend(link.broadcast_over_gpus(group))
-            continue
-        net.op.extend(link.broadcast(group[0]))
-        if len(group) > 1:
-            net.MergeFrom(broadcast([group], link.devices, debug_info=link.debug_info))
+    net.op.extend(link.broadcast_over_gpus(over_gpus))
+    net.op.extend(link.broadcast([group[0] for group in groups if group not in over_gpus]))
+    if not over_gpus:
+        net.MergeFrom(broadcast(several, link.devices, debug_info=link.debug_info))
     return net
 
 

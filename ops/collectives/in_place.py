@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.distributed.transport.nccl_communicator import GpuRanks, NcclCom
 from netbuilder.distributed.worlds.session import Collective
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.buffer_rows import new_row, part_of_row
 from netbuilder.engines.gpu import copy_into, gpu, gpu_of, here, to_host
 from netbuilder.engines.layouts import convert
 from netbuilder.engines.nccl import NcclCall
@@ -23,6 +23,7 @@ from netbuilder.ops.core.extensions import SplitKernel, Together
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
 from netbuilder.proto import PROTO_CUDA, ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MAX_BLOBS", "GpuExchange", "InPlace", "Work", "in_place_kernels", "prepare_on_gpu", "same_shape_and_type"]
 
@@ -195,13 +196,14 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
         stored = f"{layouts}{op.in_rows(flat) or ''}"
         call = common.call(op.type, names[0], terms, stored, nbytes=nbytes, located=ctx.run.located)
         direct = op.over_ranks(common, flat, names)
+        in_plain_order = cache(lambda: _PlainCopies(op, ctx, common, specs, outs))
         copies = [(out, given) for out, given in zip(outs, ins[1:]) if out is not given]
 
         def work(communicator: Communicator, same_layouts: bool) -> None:
             if same_layouts:
                 direct(communicator)
             else:
-                _in_plain_order(op, ctx, common, specs, outs)
+                in_plain_order().exchange(communicator)
 
         def begin() -> Any:
             for out, given in copies:
@@ -329,20 +331,34 @@ def _in_plain_order_on_host(
                 convert(there.xp.asarray(host), spec.plain, spec, ctx, out=buffer, location=place)
 
 
-def _in_plain_order(
-    op: InPlace, ctx: PlanContext, world: CommonWorld, specs: Sequence[TensorSpec], buffers: Sequence[Any]
-) -> None:
-    """Exchange copies in plain order: the ranks store the values in different layouts, or not all of them in rows."""
-    plain = [
-        buffer.copy() if spec.layout is None else convert(buffer, spec, spec.plain, ctx)
-        for buffer, spec in zip(buffers, specs)
-    ]
-    op.over_ranks(world, [copy.reshape(-1) for copy in plain], list(ctx.op_def.output))(world.communicator)
-    for buffer, spec, copy in zip(buffers, specs, plain):
-        if spec.layout is None:
-            np.copyto(buffer, copy)
-        else:
-            convert(copy, spec.plain, spec, ctx, out=buffer)
+class _PlainCopies:
+    """Copies in plain order, for ranks that store the values in different layouts, or not all of them in rows."""
+
+    def __init__(
+        self, op: InPlace, ctx: PlanContext, world: CommonWorld, specs: Sequence[TensorSpec], buffers: Sequence[Any]
+    ) -> None:
+        plain, in_rows = [spec.plain for spec in specs], dict[int, Array]()
+        for same in op.together(plain):
+            in_rows |= zip(same, new_row([plain[i].nbytes for i in same])[1])
+        copies = [
+            part_of_row(in_rows[i], spec) if i in in_rows else np.empty(spec.shape, spec.dtype)
+            for i, spec in enumerate(plain)
+        ]
+        self._ctx, self._values = ctx, list(zip(buffers, specs, copies))
+        self._work = op.over_ranks(world, [copy.reshape(-1) for copy in copies], list(ctx.op_def.output))
+
+    def exchange(self, communicator: Communicator) -> None:
+        for buffer, spec, copy in self._values:
+            if spec.layout is None:
+                np.copyto(copy, buffer)
+            else:
+                convert(buffer, spec, spec.plain, self._ctx, out=copy)
+        self._work(communicator)
+        for buffer, spec, copy in self._values:
+            if spec.layout is None:
+                np.copyto(buffer, copy)
+            else:
+                convert(copy, spec.plain, spec, self._ctx, out=buffer)
 
 
 def _run(op: InPlace, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,13 +20,14 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import STRING, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Allgather", "Allreduce", "Broadcast", "Reduce", "ReduceScatter"]
 
 Array = Any
 
 
-def _check_root(op: Any, world: CommonWorld) -> None:
+def check_root(op: Any, world: CommonWorld) -> None:
     if not 0 <= op.root < world.size:
         raise ArgumentError(
             f"{op.type}: root must lie in [0, {world.size}), the ranks of the common world, got {op.root}"
@@ -126,7 +126,7 @@ class Reduce(InPlace):
         return f"root={self.root}, deterministic={self.deterministic}"
 
     def gpu_exchange(self, common: CommonWorld, call: Collective, blobs: Sequence[Array]) -> GpuExchange | None:
-        _check_root(self, common)
+        check_root(self, common)
         return super().gpu_exchange(common, call, blobs)
 
     def gpu_calls(self, ranks: GpuRanks, rank: int, blobs: Sequence[Array]) -> list[NcclCall] | None:
@@ -135,7 +135,7 @@ class Reduce(InPlace):
         return None if kind is None else [NcclCall("reduce", [x], [received], kind, x.size, ranks.first[self.root])]
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
-        _check_root(self, world)
+        check_root(self, world)
         return lambda communicator: communicator.reduce(blobs[0], self.root, deterministic=self.deterministic)
 
 
@@ -145,24 +145,14 @@ class Reduce(InPlace):
 class Broadcast(InPlace):
     """Every output is the first input of the process with rank ``root``.
 
-    The blobs have the same shape and type on all processes. Strings may be of other lengths. With ``devices``, as many
-    blobs are on as many devices of this process.
+    The blobs have the same shape and type on all processes. Strings may be of other lengths.
     """
 
     signature = "common_world: object, X+ (*S): any -> Y+ (*S): as X"
     sums = False
     one_layout = True
     root: int = 0
-    devices: int = 1
     status_blob: str = ""
-
-    def copies(self) -> int:
-        return self.devices
-
-    def check(self) -> None:
-        super().check()
-        if self.devices not in (1, self.n_out):
-            raise ArgumentError(f"Broadcast: devices must be the number of blobs, {self.n_out}, got {self.devices}")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         same_shape_and_type(self, inputs[1:])
@@ -172,21 +162,21 @@ class Broadcast(InPlace):
         return f"root={self.root}"
 
     def gpu_exchange(self, common: CommonWorld, call: Collective, blobs: Sequence[Array]) -> GpuExchange | None:
-        _check_root(self, common)
+        check_root(self, common)
         made = super().gpu_exchange(common, call, blobs)
-        return made if made is None or self.devices > 1 else _of_first(made, blobs, add=False)
+        return None if made is None else _of_first(made, blobs, add=False)
 
     def gpu_calls(self, ranks: GpuRanks, rank: int, blobs: Sequence[Array]) -> list[NcclCall] | None:
-        kind, group = type_of("uint8"), blobs[: self.devices]
-        return [NcclCall("broadcast", group, group, kind or "", group[0].nbytes, ranks.first[self.root])]
+        kind, first = type_of("uint8"), blobs[:1]
+        return [NcclCall("broadcast", first, first, kind or "", first[0].nbytes, ranks.first[self.root])]
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
-        _check_root(self, world)
+        check_root(self, world)
         first = blobs[0]
 
         def work(communicator: Communicator) -> None:
             if first.dtype == STRING:
-                _broadcast_strings(communicator, first, self.root)
+                broadcast_strings(communicator, first, self.root)
             else:
                 communicator.broadcast(first, self.root)
             for blob in blobs[1:]:
@@ -195,7 +185,7 @@ class Broadcast(InPlace):
         return work
 
 
-def _broadcast_strings(communicator: Communicator, strings: Array, root: int) -> None:
+def broadcast_strings(communicator: Communicator, strings: Array, root: int) -> None:
     lengths = np.array([len(each) for each in strings], np.int64)
     communicator.broadcast(lengths, root)
     joined = np.empty(int(lengths.sum()), np.uint8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +15,7 @@ from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ConstantFill", "DiagonalFill", "Fill", "RangeFill"]
 
@@ -49,6 +49,9 @@ class Fill(Operator):
         object.__setattr__(self, "dynamic", self.input_as_shape and n_in > 0)
         return super().with_arity(n_in, n_out)
 
+    def static_for(self, like: TensorSpec | None = None, *values: TensorSpec) -> bool:
+        return not self.dynamic or like is None or like.known is not None
+
     def check(self) -> None:
         if self.n_in and self.shape:
             raise ArgumentError(f"{self.type}: give the argument shape or an input, not both; got {self.shape}")
@@ -64,6 +67,8 @@ class Fill(Operator):
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         if like is None:
             shape = self.shape
+        elif self.input_as_shape and like.known is not None:
+            shape = like.known + self.extra_shape
         elif self.input_as_shape:
             raise ShapeError(f"{self.type}: with input_as_shape the shape is known only when the net runs")
         else:

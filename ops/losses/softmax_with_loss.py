@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -12,6 +11,7 @@ from netbuilder.ops.core.labels import check_label_spec, chosen
 from netbuilder.ops.core.operator import BatchMean, InBatch, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SoftmaxWithLoss", "SoftmaxWithLossGradient"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from netbuilder.ops.core.registry import CPU, kernel, prepare
 from netbuilder.ops.core.segment_groups import as_rows
 from netbuilder.ops.updates.update_rules import in_place
 from netbuilder.proto import ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "PIECE",

@@ -286,14 +286,13 @@ def test_blobs_are_summed_over_hosts():
     assert [op.input[0] for op in sums] == ["net_0_cw", "net_1_cw", "net_0_cw"]
     assert [list(op.control_input) for op in sums] == [[], [], ["cpu_0/a"]]
     data_parallel_model._BroadcastComputedParams([0, 1], model, HOSTS)
-    assert [op[0] for op in exchanged(model.net)[9:]] == ["Broadcast", "Copy"] * 2
+    assert [op[0] for op in exchanged(model.net)[9:]] == ["BroadcastBucket", "Copy", "Copy"]
     data_parallel_model._SyncAllParams([0, 1], model, model.param_init_net, model.param_init_net, HOSTS, {"z", "y"}, 3)
     made = exchanged(model.param_init_net)
     assert [op[2] for op in made[:4]] == [[f"net_{i}_cw"] for i in range(4)], "each is made once"
     assert made[4:] == [
-        ("Broadcast", ["net_0_cw", "cpu_0/y"], ["cpu_0/y"]),
+        ("BroadcastBucket", ["net_0_cw", "cpu_0/y", "cpu_0/z"], ["cpu_0/y", "cpu_0/z"]),
         ("Copy", ["cpu_0/y"], ["cpu_1/y"]),
-        ("Broadcast", ["net_1_cw", "cpu_0/z"], ["cpu_0/z"]),
         ("Copy", ["cpu_0/z"], ["cpu_1/z"]),
     ]
 

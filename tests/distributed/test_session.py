@@ -41,6 +41,112 @@ def test_different_layouts_are_no_error():
     assert run_all(3, run)[1] == [(False, True)] * 3
 
 
+class Behind:
+    """Submits collectives behind one that lasts until all ranks have submitted theirs."""
+
+    def __init__(self, ranks):
+        self._held = threading.Barrier(2 * ranks)  # threads of programs and of lanes
+
+    def submit(self, session, *calls, then=lambda: []):
+        """Return what is submitted; a text sends to another rank."""
+        session.submit(Collective("Allreduce", "first"), lambda same: [self._held.wait(10) for _ in range(2)])
+        self._held.wait(10)  # all lanes are in it
+        items = [
+            session.submit_between_two(Collective("SendTensor", call), lambda: "sent")
+            if isinstance(call, str)
+            else session.submit(call, lambda same: same)
+            for call in calls
+        ]
+        then()
+        self._held.wait(10)
+        return items
+
+
+def error_of(item):
+    with pytest.raises(DistributedError) as error:
+        item.result()
+    return str(error.value)
+
+
+def headers(sessions):
+    counts = {session.control.calls.count("allreduce") for session in sessions}
+    assert len(counts) == 1
+    return counts.pop()
+
+
+@pytest.mark.parametrize("count, want", [(1, 2), (16, 2), (17, 3), (40, 4)])
+def test_one_header_is_of_all_that_every_rank_has_submitted(count, want):
+    behind = Behind(3)
+
+    def run(session, rank):
+        calls = [Collective("Allreduce", f"g{n}", "", "blocked" if rank and n % 3 else "") for n in range(count)]
+        return [item.result() for item in behind.submit(session, *calls)]
+
+    sessions, results = run_all(3, run)
+    assert results == [[n % 3 == 0 for n in range(count)]] * 3
+    assert headers(sessions) == want
+
+
+def test_a_header_is_of_nothing_that_a_rank_has_not_submitted():
+    """So a rank that goes on to something else is an error, although the others have submitted more."""
+    behind = Behind(2)
+
+    def run(session, rank):
+        first, *more = (Collective("Allreduce", f"g{n}") for n in range(4))
+        items = behind.submit(session, first, *(() if rank else more))
+        assert items[0].result()
+        if rank:
+            items += [session.submit(call, lambda same: same) for call in (*more[:2], Collective("Barrier"))]
+        assert [item.result() for item in items[:-1]] == [True] * 3
+        return error_of(items[-1])
+
+    sessions, results = run_all(2, run)
+    assert results == ["the ranks do not exchange the same: rank 0: Allreduce of 'g3'; rank 1: Barrier"] * 2
+    assert 4 <= headers(sessions) <= 5
+
+
+@pytest.mark.parametrize("place", [0, 1, 5, 16])
+def test_ranks_that_disagree_later_have_finished_what_came_before(place):
+    behind = Behind(3)
+
+    def run(session, rank):
+        calls = [Collective("Allreduce", f"g{n}") for n in range(20)]
+        if rank == 2:
+            calls[place] = Collective("Barrier")
+        items = behind.submit(session, *calls)
+        assert [item.result() for item in items[:place]] == [True] * place
+        return {error_of(item) for item in items[place:]}
+
+    want = f"the ranks do not exchange the same: ranks 0, 1: Allreduce of 'g{place}'; rank 2: Barrier"
+    assert run_all(3, run)[1] == [{want}] * 3
+
+
+@pytest.mark.parametrize("place", [0, 1, 5, 16])
+def test_a_rank_that_fails_has_finished_what_it_submitted(place):
+    behind = Behind(3)
+
+    def run(session, rank):
+        calls = [Collective("Allreduce", f"g{n}") for n in range(place if rank == 2 else 20)]
+        then = (lambda: session.report_failure(ValueError("no"))) if rank == 2 else (lambda: None)
+        items = behind.submit(session, *calls, then=then)
+        assert [item.result() for item in items[:place]] == [True] * place
+        return {error_of(item) for item in items[place:]}
+
+    want = f"rank 2 of 3 has failed (ValueError: no), while ranks 0, 1 wait in Allreduce of 'g{place}'"
+    assert run_all(3, run)[1] == [{want}, {want}, set()]
+
+
+def test_a_header_is_of_nothing_behind_a_message_between_two_ranks():
+    behind = Behind(2)
+
+    def run(session, rank):
+        calls = [Collective("Allreduce", f"g{n}") for n in range(4)]
+        return [item.result() for item in behind.submit(session, *calls[:2], "x", *calls[2:], "y")]
+
+    sessions, results = run_all(2, run)
+    assert results == [[True, True, "sent", True, True, "sent"]] * 2 and headers(sessions) == 3
+
+
 @pytest.mark.parametrize(
     ("other", "text"),
     [

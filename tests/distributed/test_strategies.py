@@ -155,7 +155,7 @@ def test_residuals_are_one_for_each_gradient_of_a_process(strategy, devices):
     want = [[*GRADIENTS[i : i + 2], *residuals[i : i + 2]] for i in (0, 2)]
     assert found == [(blobs, blobs) for blobs in want]
     assert set(residuals) <= set(model.net.Proto().external_input)
-    sent = {blob for op in model.param_init_net.Proto().op if op.type == "Broadcast" for blob in op.output}
+    sent = {blob for op in model.param_init_net.Proto().op if op.type == "BroadcastBucket" for blob in op.output}
     filled = [op.output[0] for op in model.param_init_net.Proto().op if op.output[0] in residuals]
     assert filled == residuals and not sent & set(residuals)
 

@@ -120,7 +120,7 @@ def test_nccl_sums_over_all_gpus():
     assert arguments(summed)["devices"] == 2
     scales = [op for op in ops if op.type == "Scale"]
     assert {(arguments(op)["scale"], op.device_option.device_id) for op in scales} == {(0.25, 0)}
-    assert ops.index(summed) < ops.index(scales[0]) < min(i for i, op in enumerate(ops) if op.type == "Broadcast")
+    assert ops.index(summed) < ops.index(scales[0]) < min(i for i, op in enumerate(ops) if op.type == "BroadcastBucket")
 
 
 def test_a_model_without_an_update_is_refused():

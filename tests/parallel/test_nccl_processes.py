@@ -14,7 +14,7 @@ from netbuilder.distributed.stores import MemoryStore
 from netbuilder.distributed.transport.communicator import OneRank
 from netbuilder.distributed.transport.lane import Lane
 from netbuilder.distributed.transport.nccl_communicator import connect_by_nccl
-from netbuilder.distributed.worlds.session import Session
+from netbuilder.distributed.worlds.session import HEADER_BYTES, Session
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines import nccl
 from netbuilder.engines.cuda.gpu_layout import image_spec
@@ -100,9 +100,6 @@ def rank_of(rank, **options):
     return Rendezvous(2, rank, "NCCL", store="memory:", **options)
 
 
-AGREED = 40
-"""Bytes that ranks exchange before each collective, by the host."""
-
 BUCKETS = pytest.mark.parametrize("bucket_bytes", [0, 4 << 20])
 
 
@@ -113,8 +110,8 @@ def test_two_processes_train_as_one_with_two_gpus(two_ranks, bucket_bytes):
     models = [built([0], rank_of(rank), bucket_bytes=bucket_bytes) for rank in range(2)]
     found = on_ranks(2, lambda rank: trained(*models[rank], part=rank)[0], timeout=60)
     assert not any(isinstance(each, Exception) for each in found), found
-    read = [each.nbytes for each in two_ranks.transfers if each.target == HOST and each.nbytes > AGREED]
-    assert sorted(read) == sorted(2 * [each.nbytes for each in found[0] if each.nbytes > AGREED]), "at the end"
+    read = [each.nbytes for each in two_ranks.transfers if each.target == HOST and each.nbytes > HEADER_BYTES]
+    assert sorted(read) == sorted(2 * [each.nbytes for each in found[0] if each.nbytes > HEADER_BYTES]), "at the end"
     groups = [{call.what for call in group} for group in nccl.nccl().groups]
     assert {"broadcast"} in groups and {"allReduce"} in groups
     assert nccl.nccl().created == [(0, 0)], "all common worlds have one communicator"
@@ -335,7 +332,7 @@ def on_gpus(machine, rank, devices, feeds, ops):
     with READING:
         found = machine.transfers[begin:]
     moved = [each.nbytes for each in found if HOST in each[:2] and {HOST, *each[:2]} <= {HOST, *devices}]
-    assert 0 < max(moved) <= AGREED, "a value went by the host"
+    assert 0 < max(moved) <= HEADER_BYTES, "a value went by the host"
     names = dict.fromkeys([*feeds, *(name for op in ops for name in op.output)])
     return {name: workspace.fetch(name) for name in names}
 
@@ -429,7 +426,7 @@ def test_processes_with_several_gpus(monkeypatch, devices):
             copied = [f"z{i}" for i in range(len(mine))]
             ops = [
                 make_op("AllreduceBucket", ["cw", *sums], sums, devices=len(mine)),
-                make_op("Broadcast", ["cw", *copied], copied, devices=len(mine), root=1),
+                make_op("BroadcastBucket", ["cw", *copied], copied, devices=len(mine), root=1),
             ]
             return on_gpus(machine, number, mine, feeds, ops)
 
@@ -475,9 +472,9 @@ def test_arguments_about_several_gpus_are_checked():
             Workspace().run_operator_once(op)
 
     names = ["x", "y", "z"]
-    bucket = make_op("AllreduceBucket", ["cw", *names], names, devices=2)
-    refused(bucket, "the number of blobs must be a multiple of devices=2, got 3")
-    refused(make_op("Broadcast", ["cw", *names], names, devices=2), "must be a multiple of devices=2, got 3")
+    for op_type in ("AllreduceBucket", "BroadcastBucket"):
+        bucket = make_op(op_type, ["cw", *names], names, devices=2)
+        refused(bucket, "the number of blobs must be a multiple of devices=2, got 3")
     create = make_op("CreateCommonWorld", [], ["cw"], size=2, rank=0, device_ids=[1, 1])
     refused(create, r"device_ids must name each GPU once, got \[1, 1\]")
 

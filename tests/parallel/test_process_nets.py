@@ -16,7 +16,7 @@ from netbuilder.proto.arguments import arguments, make_op
 from parallel_models import OPTIMIZERS, no_input
 from toy_models import mlp, scaled_loss
 
-COLLECTIVES = {"AllreduceBucket", "Allgather", "Broadcast"}
+COLLECTIVES = {"AllreduceBucket", "Allgather", "BroadcastBucket"}
 GRADIENTS = ["fc2_b_grad", "fc2_w_grad", "fc1_b_grad", "fc1_w_grad"]  # the order in which they are ready
 
 
@@ -134,9 +134,9 @@ def test_buckets_are_filled_in_the_order_of_readiness(limit, want):
 def test_common_worlds_are_used_in_turn_each_after_its_last_user(most):
     model, record = built(hosts(2), bucket_bytes=0, max_concurrent_distributed_ops=most)
     worlds = record.world.common
-    used = collectives(model.param_init_net)
-    assert len(worlds) == min(most, len(used)) and len(used) > len(collectives(model.net)) == len(GRADIENTS)
-    for ops in (used, collectives(model.net)):
+    initial, used = collectives(model.param_init_net), collectives(model.net)
+    assert len(worlds) == min(most, len(used)) and len(used) == len(GRADIENTS) and len(initial) == 1
+    for ops in (initial, used):
         assert [op.input[0] for op in ops] == [worlds[i % len(worlds)] for i in range(len(ops))]
         for i, op in enumerate(ops):
             before = [ops[i - len(worlds)].output[0]] if i >= len(worlds) else []
@@ -145,9 +145,16 @@ def test_common_worlds_are_used_in_turn_each_after_its_last_user(most):
 
 @pytest.mark.parametrize("asked, threads, want", [(16, 1, 9), (4, 1, 4), (100, 4, 15)])
 def test_there_are_fewer_common_worlds_than_workers(asked, threads, want):
-    model, record = built(hosts(2), max_concurrent_distributed_ops=asked, num_threads_per_device=threads)
+    def deep(model, loss_scale):
+        x = "data"
+        for layer in range(8):
+            x = brew.fc(model, x, f"fc{layer}", 6, 6)
+        return scaled_loss(model, x, loss_scale)
+
+    options = {"max_concurrent_distributed_ops": asked, "num_threads_per_device": threads, "bucket_bytes": 0}
+    model, record = built(hosts(2), forward=deep, **options)
     assert model.net.Proto().num_workers == 2 * threads + 8
-    assert len(record.world.common) == min(want, len(collectives(model.param_init_net)))
+    assert len(record.world.common) == min(want, len(collectives(model.net))) and len(collectives(model.net)) == 16
 
 
 def test_the_init_net_makes_each_common_world_once_and_first():
@@ -176,14 +183,15 @@ def test_a_store_in_a_blob_is_the_input_of_the_common_world():
 def test_all_that_the_init_net_fills_comes_from_the_first_replica_of_rank_0():
     model, record = built(hosts(2, 1))
     ops = list(model.param_init_net.Proto().op)
-    sent = [op.output[0] for op in ops if op.type == "Broadcast"]
-    assert all(arguments(op)["root"] == 0 for op in ops if op.type == "Broadcast")
+    (sent,) = [index for index, op in enumerate(ops) if op.type == "BroadcastBucket"]
+    assert arguments(ops[sent])["root"] == 0
     names = [f"fc{i}_{kind}{state}" for state in ("", "_momentum") for i in (1, 2) for kind in "wb"]
-    assert sent == [*("cpu_0/" + name for name in names), "optimizer_iteration", "ONE_0_0", "ONE_0_1"]
+    want = [*("cpu_0/" + name for name in names), "optimizer_iteration", "ONE_0_0", "ONE_0_1"]
+    assert list(ops[sent].output) == want
     copied = [(op.input[0], op.output[0]) for op in ops if op.type == "Copy"]
     assert copied == [("cpu_0/" + name, "cpu_1/" + name) for name in names]
     fills = [index for index, op in enumerate(ops) if op.type.endswith("Fill")]
-    assert max(fills) < min(index for index, op in enumerate(ops) if op.type == "Broadcast")
+    assert max(fills) < sent
 
 
 @pytest.mark.parametrize("forward, options", [(mlp, {}), (normalized, {"combine_spatial_bn": True})])
@@ -220,7 +228,8 @@ def test_normalization_adds_the_sums_of_all_processes():
     assert list(backward.input[1:]) == ["cpu_0/bn_s_grad_combined", "cpu_0/bn_b_grad_combined"]
     parts = {arguments(op)["num_batches"] for op in model.net.Proto().op if op.type.startswith("SpatialBN")}
     assert parts == {4}
-    assert [op.type for op in rest] == ["AllreduceBucket", "Broadcast", "Broadcast"], "gradients, running statistics"
+    assert [op.type for op in rest] == ["AllreduceBucket", "BroadcastBucket"], "gradients, running statistics"
+    assert list(rest[1].output) == ["cpu_0/bn_rm", "cpu_0/bn_riv"]
 
 
 def test_statistics_may_differ_on_request():
@@ -265,7 +274,7 @@ def test_tables_outside_are_updated_with_the_rows_of_all_processes():
     pair = model.param_to_grad["table"]
     gathered = {op.output[0] for op in model.net.Proto().op if op.type == "Allgather"}
     assert gathered == {str(pair.indices), str(pair.values)}
-    sent = [op.output[0] for op in model.param_init_net.Proto().op if op.type == "Broadcast"]
+    (sent,) = [op.output for op in model.param_init_net.Proto().op if op.type == "BroadcastBucket"]
     assert "table" in sent
 
 
@@ -304,7 +313,7 @@ def test_gradients_of_what_is_outside_are_summed_over_the_processes_once():
 def test_computed_parameters_outside_come_from_rank_0_in_each_step(broadcasts):
     model, record = with_layer_outside(broadcast_computed_params=broadcasts)
     assert "factor" in record.outside
-    sent = [list(op.output) for op in model.net.Proto().op if op.type == "Broadcast"]
+    sent = [list(op.output) for op in model.net.Proto().op if op.type == "BroadcastBucket"]
     assert sent == ([["factor"]] if broadcasts else [])
 
 
@@ -331,7 +340,7 @@ def test_values_on_gpus_go_through_the_host():
         )
         assert (back.type, list(back.input), list(back.output)) == ("CopyCPUToGPU", [blob + "_on_host"], [blob])
         assert to_host.device_option.device_type == back.device_option.device_type == PROTO_CUDA
-    sent = [op.input[1] for op in model.param_init_net.Proto().op if op.type == "Broadcast"]
+    (sent,) = [op.input for op in model.param_init_net.Proto().op if op.type == "BroadcastBucket"]
     assert "gpu_0/fc1_w_on_host" in sent and "optimizer_iteration" in sent, "the counter is on the CPU"
 
 
@@ -344,17 +353,18 @@ def test_blocks_average_over_all_processes():
     parameters = [f"cpu_0/fc{i}_{kind}" for i in (1, 2) for kind in "wb"]
     average, further = collectives(model.block_nets.update)
     assert (average.type, list(average.input[1:])) == ("AllreduceBucket", parameters)
-    assert (further.type, list(further.output)) == ("Broadcast", ["cpu_0/fc1_w_momentum"])
+    assert (further.type, list(further.output)) == ("BroadcastBucket", ["cpu_0/fc1_w_momentum"])
     scales = [arguments(op)["scale"] for op in model.block_nets.update.Proto().op if op.type == "Scale"]
     assert scales.count(pytest.approx(1 / 6)) == len(parameters)
-    sent = [op.output[0] for op in collectives(model.block_nets.warm_up)]
-    assert sent == [*parameters, "cpu_0/fc1_w_momentum"]
+    (sent,) = collectives(model.block_nets.warm_up)
+    assert list(sent.output) == [*parameters, "cpu_0/fc1_w_momentum"]
 
 
 def test_many_blobs_are_several_operators():
     names = [f"blob{i}" for i in range(1200)]
     link = ProcessLink(["cw"], 2, Devices(PROTO_CPU, (0,)))
-    assert [len(op.output) for op in link.allreduce(names)] == [500, 500, 200]
+    for ops in (link.allreduce(names), link.broadcast(names)):
+        assert [len(op.output) for op in ops] == [500, 500, 200]
 
 
 def test_worlds_can_be_assigned_again():

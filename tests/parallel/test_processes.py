@@ -7,10 +7,26 @@ import pytest
 
 import process_training
 from mpi_runs import needs_mpi, run_over_mpi
+from netbuilder import parallel
 from netbuilder.distributed import Rendezvous
+from netbuilder.model import brew
+from netbuilder.runtime import Workspace
 from parallel_models import distance
-from process_training import CASES, CASES_OF_FOUR, DEVICES, SHARED, build_case, results, train_built, train_case
-from thread_ranks import on_ranks, use_thread_worlds
+from process_training import (
+    CASES,
+    CASES_OF_FOUR,
+    DEVICES,
+    IMAGES,
+    SHARED,
+    Case,
+    build_case,
+    results,
+    train_built,
+    train_case,
+    train_steps,
+)
+from thread_ranks import ThreadCommunicator, on_ranks, use_thread_worlds
+from toy_models import scaled_loss
 
 SECONDS = 120  # for all cases of a start
 
@@ -88,3 +104,36 @@ def test_processes_that_exchange_values_of_gpus_through_the_host(name, monkeypat
     for (_, record), workspace in zip(built, workspaces):
         got = results(record, workspace)
         assert distance([got[each] for each in want], list(want.values())) < 1e-6
+
+
+def often_normalized(model, loss_scale):
+    x = "data"
+    for layer in range(20):
+        x = brew.spatial_bn(model, x, f"bn{layer}", 3, is_test=False)
+    return scaled_loss(model, brew.fc(model, x, "fc", 3 * 64, 4), loss_scale)
+
+
+def test_calls_of_a_step_do_not_grow_with_running_statistics(monkeypatch):
+    """A barrier, a bucket of gradients, the statistics of 20 layers, and agreements on one of them each, or on both."""
+    calls, exchange = {}, ThreadCommunicator._exchange
+
+    def counted(communicator, what, value):
+        calls[communicator.rank] = calls.get(communicator.rank, 0) + 1
+        return exchange(communicator, what, value)
+
+    monkeypatch.setattr(ThreadCommunicator, "_exchange", counted)
+    use_thread_worlds(monkeypatch, 2)
+    case = Case(often_normalized, IMAGES)
+    built = [build_case(case, 1, Rendezvous(2, rank)) for rank in range(2)]
+
+    def rank(number):
+        workspace = Workspace(threads=1, seed=0)
+        parallel.RunInitNet(built[number][0], workspace=workspace)
+        before = calls[number]
+        train_steps(case, *built[number], workspace, True)
+        return results(built[number][1], workspace), calls[number] - before
+
+    want = train_case(case, 2)[-1]
+    for got, count in on_ranks(2, rank, timeout=60):
+        assert distance([got[each] for each in want], list(want.values())) < 1e-6
+        assert 4 * len(case.sizes) <= count <= 5 * len(case.sizes)

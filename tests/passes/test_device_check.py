@@ -59,9 +59,9 @@ def test_a_name_that_only_looks_like_a_replica_belongs_to_none():
 
 
 MAY_CROSS = """
-    Allgather Allreduce AllreduceBucket Broadcast Concat Copy CopyCPUToGPU CopyFromCPUInput CopyGPUToCPU
-    CopyOnDeviceLike EnsureCPUOutput NCCLAllGather NCCLAllreduce NCCLBroadcast NCCLReduce NCCLReduceScatter Reduce
-    ReduceScatter
+    Allgather Allreduce AllreduceBucket Broadcast BroadcastBucket Concat Copy CopyCPUToGPU CopyFromCPUInput
+    CopyGPUToCPU CopyOnDeviceLike EnsureCPUOutput NCCLAllGather NCCLAllreduce NCCLBroadcast NCCLReduce
+    NCCLReduceScatter Reduce ReduceScatter
 """.split()
 
 

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from netbuilder.distributed import Rendezvous
+from netbuilder.distributed.worlds.session import HEADER_BYTES
 from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.simulate import Exchange, simulate
@@ -14,7 +15,6 @@ from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.tools import benchmark
 from netbuilder.tools.bench import exchange, processes, works
 from netbuilder.tools.bench.exchange import (
-    HEADER_BYTES,
     Exchanges,
     Load,
     exchange_lines,

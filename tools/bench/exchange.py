@@ -6,13 +6,14 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.distributed.worlds.session import HEADER_BYTES
 from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.simulate import Exchange, make_buckets, simulate
 from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.parallel.simulation.sweep import SIZES, fit_link
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import measure_limits
 from netbuilder.tools.bench.machine import busy_share, core_count
@@ -22,10 +23,7 @@ from netbuilder.tools.bench.processes import ddp_worker, exchange_worker, our_wo
 from netbuilder.tools.bench.report import Line
 from netbuilder.tools.bench.work import Task, Work
 
-__all__ = ["HEADER_BYTES", "Exchanges", "Load", "exchange_lines", "gradient_sizes", "judged", "predicted_lines"]
-
-HEADER_BYTES = 40
-"""Bytes of the allreduce by which processes agree before each collective."""
+__all__ = ["Exchanges", "Load", "exchange_lines", "gradient_sizes", "judged", "predicted_lines"]
 
 _OF_RAW, _OF_ONE, _OF_DDP = 0.9, 0.95, 1.2  # least ratios to mpi4py, to one process, to PyTorch
 _APART = 0.15  # largest difference of a prediction, as a fraction of what is measured

@@ -20,18 +20,20 @@ from netbuilder.distributed.transport.mpi_abort import abort_over
 from netbuilder.distributed.transport.start_watch import watched_start
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError
+from netbuilder.proto.extras import how_to_install
 
 __all__ = ["MpiCommunicator", "mpi", "mpi_runs", "mpi_world", "require_mpi4py"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_INSTALL = "pip install 'netbuilder[mpi]', or mpi4py with the MPI of this machine"
+_INSTALL = f"{how_to_install('mpi')}, or mpi4py with the MPI of this machine"
 
 _YIELD_SECONDS = 0.02  # all ranks are there and move data
 _YIELD_SECONDS_PATIENT = 2e-4  # other ranks may still be computing
 _POSTED = (1 << 15) - 1  # tag of messages that are posted; the least upper bound that MPI may set
-_CACHED = 4 << 20  # bytes of an allreduce; larger ones leave the caches before they are sent on
-_CACHED_HERE = 512 << 10  # the same where all ranks are on this host: a message takes little time, and the caches count
+_AT_ONCE = 16 << 20
+"""Bytes that one allreduce of MPI is of: where the ranks are on one host, much larger ones take twice as long for each
+byte, since their copies leave the caches, and with smaller ones the ranks wait for each other more often."""
 _PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_PATIENT = 5e-5, 5e-5, 1e-3
 
 
@@ -106,7 +108,6 @@ class MpiCommunicator(Communicator):
     def __init__(self, comm: Any) -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())
         self._comm = comm
-        self._most = _CACHED  # bytes of an allreduce
         self._in_place = mpi().IN_PLACE
         self._posted: list[Any] = []
 
@@ -116,15 +117,11 @@ class MpiCommunicator(Communicator):
         return self._with(comm)
 
     def split(self, color: int, key: int) -> Communicator:
-        made = self._with(self._comm.Split(color, key))
-        here = made._comm.Split_type(mpi().COMM_TYPE_SHARED)
-        made._most = _CACHED_HERE if here.Get_size() == made.size else _CACHED
-        here.Free()
-        return made
+        return self._with(self._comm.Split(color, key))
 
     def _with(self, comm: Any) -> MpiCommunicator:
         made = MpiCommunicator(comm)
-        made.check, made._most = self.check, self._most
+        made.check = self.check
         return made
 
     def close(self) -> None:
@@ -160,7 +157,7 @@ class MpiCommunicator(Communicator):
 
     def _allreduce(self, array: Array, maximum: bool, patient: bool) -> None:
         op = mpi().MAX if maximum else mpi().SUM
-        count = -(-array.nbytes // self._most)
+        count = -(-array.nbytes // _AT_ONCE)
         step = -(-array.size // count)
         for start in range(0, array.size, step):
             part = array if count == 1 else array[start : start + step]

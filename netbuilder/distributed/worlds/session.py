@@ -9,9 +9,10 @@ import os
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 import numpy as np
@@ -25,8 +26,9 @@ from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.lane import FORKED, Lane, Submitted
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DistributedError
+from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["SIGN", "Collective", "Session"]
+__all__ = ["AHEAD", "HEADER_BYTES", "SIGN", "Collective", "Session"]
 
 T = TypeVar("T")
 
@@ -37,7 +39,10 @@ SIGN = 1.0  # seconds between two heartbeats
 _NUMBERS = 1 << 56  # of texts
 _END = "the end of the program"
 _FAILURE = "the report of a failure"
-_HEADER = struct.Struct("=5q")  # filling an array by it takes a fraction of the time that NumPy takes
+_FIRST, _EACH = struct.Struct("=2q"), struct.Struct("=4q")  # filling an array by them is faster than by NumPy
+AHEAD = 16
+"""Collectives that one header is of, at most."""
+HEADER_BYTES = _FIRST.size + AHEAD * _EACH.size
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,10 @@ class Collective:
 class Session:
     """The ranks of a run and their order of collectives, over all common worlds.
 
-    Before each collective the ranks exchange a header of a few numbers. If they differ, all ranks raise the same error,
-    and so they do if one of them has reported a failure; the session is over then.
+    Before a collective the ranks exchange a header of a few numbers. If they differ, all ranks raise the same error,
+    and so they do if one of them has reported a failure; the session is over then. A header is of all collectives that
+    every rank has submitted already: these need no other, and none of them waits for a rank that does something else.
+    Where the exchange takes longer than what the ranks compute meanwhile, there are few headers.
 
     Args:
         control: the communicator for headers; nothing else uses it.
@@ -93,7 +100,9 @@ class Session:
         self._since = time.monotonic()  # when _call has begun, or _last has ended
         self._seen: set[tuple[str, str, str]] = set()  # collectives that have been made
         self._number = 0
-        self._header = np.zeros(5, np.int64)
+        self._submitted: deque[Collective | None] = deque()  # and not begun; None: between two ranks
+        self._same_layouts: deque[bool] = deque()  # of the next ones, on which the ranks have agreed
+        self._header = np.zeros(HEADER_BYTES // 8, np.int64)
         self._refused: BaseException | None = None  # why no further collective may be submitted
         self._ended: BaseException | None = None  # why those that were submitted are not run either
         self._lock = new_lock()
@@ -152,12 +161,10 @@ class Session:
         Raises:
             DistributedError: the session is over; or, by ``result()``, the ranks do not agree, or one has failed.
         """
-        self.require(call)
-        return self.lane.submit(lambda: self._perform(call, body))
+        return self._queue(call, call, lambda: self._perform(call, body))
 
     def submit_between_two(self, call: Collective, body: Callable[[], T]) -> Submitted[T]:
         """Run ``body``, which sends to one rank or receives from one, in the lane; the other ranks take no part."""
-        self.require(call)
 
         def perform() -> T:
             if self._ended is not None:
@@ -165,7 +172,19 @@ class Session:
             with self._in(call), self._watchdog.waiting(call, self.limit_of(call)):
                 return body()
 
-        return self.lane.submit(perform)
+        return self._queue(call, None, perform)
+
+    def _queue(self, call: Collective, agreed_on: Collective | None, perform: Callable[[], T]) -> Submitted[T]:
+        """Run a function in the lane; a header may be of the collective that it makes, None if it makes none."""
+
+        def run() -> T:
+            self._submitted.popleft()
+            return perform()
+
+        with self._lock:  # both are in the same order, and nothing comes after the report of a failure
+            self.require(call)
+            self._submitted.append(agreed_on)
+            return self.lane.submit(run)
 
     def require(self, call: Collective) -> None:
         """Raise DistributedError if the session is over."""
@@ -196,25 +215,54 @@ class Session:
         return error if self._call is None else _located(self._call, error)
 
     def _agree(self, call: Collective) -> bool:
-        self._number += 1
-        most, least, most_of_layouts, least_of_layouts, failed = self._exchange_header(call, self._number)
-        if most == -least and not failed:
-            return most_of_layouts == -least_of_layouts
-        raise self._disagreement(str(call))
+        """Return whether all ranks store the values in the same layouts, after they have agreed on the collective.
 
-    def _exchange_header(self, call: Collective, number: int, *, failed: bool = False) -> tuple[int, ...]:
-        """Return the maxima over the ranks, which tell whether all make the same collective and have the same layouts.
+        Raises:
+            DistributedError: they do not agree, or one has failed.
+        """
+        self._number += 1
+        if not self._same_layouts and not self._exchange_header(call):
+            raise self._disagreement(str(call))
+        return self._same_layouts.popleft()
+
+    def _exchange_header(self, call: Collective, *, failed: bool = False) -> bool:
+        """Exchange the header of a collective, and of those that have been submitted after it.
+
+        Return whether all ranks make this one; ``_same_layouts`` has those on which they agree, beginning with it.
 
         Args:
-            call: the collective.
-            number: how many a rank has begun, with this one.
+            call: the collective, whose number is ``_number``.
             failed: the rank reports a failure instead.
         """
+        header, calls = self._header, [call, *self._next()]
+        _FIRST.pack_into(header.data, 0, failed, -len(calls))
+        for place, each in enumerate(calls):
+            _EACH.pack_into(header.data, _FIRST.size + place * _EACH.size, *self._fields(each, place))
+        self.control.allreduce(header, maximum=True, patient=True)
+        any_failed, fewest = _FIRST.unpack_from(header.data)
+        for place in range(0 if any_failed else -fewest):
+            fields = _EACH.unpack_from(header.data, _FIRST.size + place * _EACH.size)
+            most, least, most_of_layouts, least_of_layouts = fields
+            if most != -least:
+                break  # the next header finds it, unless it is in the first place
+            self._same_layouts.append(most_of_layouts == -least_of_layouts)
+        return bool(self._same_layouts)
+
+    def _next(self) -> list[Collective]:
+        """Return the collectives that this rank makes next, whatever others do."""
+        found = list[Collective]()
+        with self._lock:
+            for each in self._submitted:
+                if each is None or len(found) == AHEAD - 1:
+                    break
+                found.append(each)
+        return found
+
+    def _fields(self, call: Collective, place: int) -> tuple[int, int, int, int]:
+        """Return four numbers whose maxima over the ranks tell whether all make the collective, in the same layouts."""
         first, second = call.numbers
-        first = (first + number) % _NUMBERS
-        _HEADER.pack_into(self._header.data, 0, first, -first, second, -second, failed)
-        self.control.allreduce(self._header, maximum=True, patient=True)
-        return _HEADER.unpack_from(self._header.data)
+        first = (first + self._number + place) % _NUMBERS
+        return first, -first, second, -second
 
     def limit_of(self, call: Collective) -> float | None:
         """Return how long a collective waits, in seconds: longer the first time, unless it has a limit of its own."""
@@ -273,10 +321,6 @@ class Session:
 
         Nothing happens if the session is over: then they know already.
         """
-        with self._lock:
-            if self.size == 1 or self.over is not None:
-                return
-            self._refused = error
         text = f"!{type(error).__name__}: {error}"
 
         def tell() -> None:
@@ -284,10 +328,14 @@ class Session:
                 self._number += 1
                 call = Collective(_FAILURE)
                 with self._in(call), self._watchdog.waiting(call, math.inf, self._silence(call)):
-                    self._exchange_header(call, self._number, failed=True)
+                    self._exchange_header(call, failed=True)
                 self._ended = self._disagreement(text)
 
-        self.lane.submit(tell)
+        with self._lock:
+            if self.size == 1 or self.over is not None:
+                return
+            self._refused = error
+            self.lane.submit(tell)
 
     def close(self) -> None:
         """Tell the other ranks that this one exchanges nothing more; wait until they have heard it."""

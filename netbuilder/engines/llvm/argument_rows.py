@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from netbuilder.engines.llvm.code import Code, generate
 from netbuilder.engines.llvm.emitter import LANES
 from netbuilder.engines.programs import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "made", "one_row"]
 

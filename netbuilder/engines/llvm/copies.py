@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import transposed
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["COPIES", "copying"]
 

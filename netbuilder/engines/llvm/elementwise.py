@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.joined_updates import JoinedUpdates
@@ -25,6 +24,7 @@ from netbuilder.engines.traced import (
 from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["elementwise", "is_chainable", "join_elementwise", "with_reductions"]
 

@@ -35,6 +35,9 @@ class LlvmEngine(Engine):
     def why_unavailable(self) -> str:
         return "it needs llvmlite; pip install llvmlite"
 
+    def describe(self) -> str:
+        return machine.describe()
+
     def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
         from netbuilder.engines.llvm.attention import attention, attention_gradient
         from netbuilder.engines.llvm.copies import COPIES

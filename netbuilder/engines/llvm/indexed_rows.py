@@ -9,7 +9,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from netbuilder.engines.llvm.loops import Loops
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BRIEF", "INDEXED_ROWS", "OF_A_THREAD", "CheckedIndices", "checked_call", "shares"]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.programs import Constant, Load, NotTraced, Step, Sum, View
 from netbuilder.engines.tracing import Symbol, reshaped_extents
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Form", "ReducedCode", "reduced_code", "reductions_of"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, registe
 from netbuilder.engines.llvm.indexed_rows import BRIEF, OF_A_THREAD, CheckedIndices, checked_call, shares
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SEGMENTS"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.references import In, Out, Scratch, ScratchAllocator
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Constant",

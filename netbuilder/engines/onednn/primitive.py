@@ -6,7 +6,6 @@ import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netbuilder.data.forking import loading
@@ -17,6 +16,7 @@ from netbuilder.engines.onednn.library import OneDnnError, check, dnnl, limit_ca
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import KeptForGradient, SavedFlops
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "CACHE_BYTES",

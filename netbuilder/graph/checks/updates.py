@@ -13,6 +13,8 @@ from netbuilder.proto.arguments import made_at
 
 __all__ = ["check_updates"]
 
+_BROADCASTS = frozenset({"Broadcast", "BroadcastBucket"})
+
 _ONLY_READS_ROWS = frozenset({"EnsureClipped"})
 """Operators that change a parameter after its update and read the indices and shape of its gradient, not its value."""
 
@@ -173,14 +175,14 @@ class _GradientFlow:
     def _exchange(self, step: _Step, op: OperatorDef) -> None:
         """Note an operator that exchanges values with other processes: output i is made from input i.
 
-        Only Allreduce adds all of its inputs. Broadcast has the values of one process, whichever gradients they have.
+        Only Allreduce adds all of its inputs. Broadcasts have the values of one process, whichever gradients they have.
         """
         found = [self.sources.get(blob, _NONE) for blob in op.input[1:]]
         if op.type == "Allreduce":
             found = [_NONE.union(*found)] * len(found)
         for blob, sources in zip(op.output, found):
             self.writers[blob] = step
-            self.sources[blob] = sources if op.type == "Broadcast" else sources | {_OTHERS}
+            self.sources[blob] = sources if op.type in _BROADCASTS else sources | {_OTHERS}
 
     def _add(self, step: _Step, op: OperatorDef) -> None:
         reads = list(reads_of(op))

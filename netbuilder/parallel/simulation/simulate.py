@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from netbuilder.distributed.worlds.session import AHEAD
 from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["WIDTHS", "Bucket", "Exchange", "Prediction", "make_buckets", "simulate", "slowest_of"]
 
@@ -29,7 +31,8 @@ class Exchange:
         bucket_bytes: gradients are exchanged together until they have so many bytes; 0: each by itself.
         overlap: whether the exchange goes on while the device computes; else it computes nothing meanwhile.
         precision: of the values that are sent: "float32", "float16" or "bfloat16".
-        header_bytes: of an allreduce before each bucket, by which the processes find out whether they agree; 0: none.
+        header_bytes: of an allreduce by which the processes find out whether they agree on the buckets that are ready,
+            16 at most, before the first of these; 0: none.
         jitter: standard deviation of a device's step time, as a fraction of it. Each step takes as long as on the
             slowest device.
 
@@ -176,10 +179,12 @@ def simulate(times: StepTimes, cluster: Cluster, exchange: Exchange | None = Non
     compute = sum(each.seconds for each in work) / _rates(cluster, True, False)
     buckets = make_buckets(times.gradients, exchange.bucket_bytes) if cluster.size > 1 else []
     seconds = [_bucket_seconds(bucket, times, cluster, exchange) for bucket in buckets]
-    ended, buckets = _Lanes(work, buckets, seconds, cluster, overlap=exchange.overlap).run()
+    header = allreduce_seconds(cluster, exchange.header_bytes) if exchange.header_bytes else 0.0
+    lanes = _Lanes(work, buckets, seconds, cluster, overlap=exchange.overlap, header=header)
+    ended, buckets = lanes.run()
     return Prediction(
-        cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute, ended, sum(seconds),
-        tuple(buckets),
+        cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute, ended,
+        sum(seconds) + lanes.headers * header, tuple(buckets),
     )  # fmt: skip
 
 
@@ -195,8 +200,6 @@ def _crowded(work: TimedWork, times: StepTimes, cluster: Cluster) -> float:
 def _bucket_seconds(bucket: Bucket, times: StepTimes, cluster: Cluster, exchange: Exchange) -> float:
     width = WIDTHS[exchange.precision]
     seconds = allreduce_seconds(cluster, width * bucket.nbytes)
-    if exchange.header_bytes:
-        seconds += allreduce_seconds(cluster, exchange.header_bytes)
     if times.copy_bandwidth and width < 1:
         seconds += 2 * (1 + width) * bucket.nbytes / times.copy_bandwidth  # there and back; read, and written
     return seconds
@@ -211,7 +214,11 @@ def _rates(cluster: Cluster, computes: bool, exchanges: bool) -> float:
 
 
 class _Lanes:
-    """The two lanes of a device during one step."""
+    """The two lanes of a device during one step.
+
+    Attributes:
+        headers: how many the exchange has sent.
+    """
 
     def __init__(
         self,
@@ -221,9 +228,11 @@ class _Lanes:
         cluster: Cluster,
         *,
         overlap: bool,
+        header: float,
     ) -> None:
         self._work, self._buckets, self._seconds = work, list(buckets), seconds
-        self._cluster, self._overlap = cluster, overlap
+        self._cluster, self._overlap, self._header = cluster, overlap, header
+        self.headers = self._agreed = 0
         self._bucket_of = {name: number for number, bucket in enumerate(buckets) for name in bucket.gradients}
         self._missing = [len(bucket.gradients) for bucket in buckets]
         self._now = 0.0
@@ -243,13 +252,22 @@ class _Lanes:
     def _begin(self) -> None:
         """Begin what can begin now."""
         if not self._exchanges and self._next_bucket < len(self._buckets) and not self._missing[self._next_bucket]:
-            self._exchanges, self._left_bucket = True, self._seconds[self._next_bucket]
+            self._exchanges, self._left_bucket = True, self._seconds[self._next_bucket] + self._agree()
             self._mark(self._next_bucket, began=self._now)
         if self._computes or self._next_call == len(self._work) or (self._exchanges and not self._overlap):
             return
         call = self._work[self._next_call]
         if all(self._bucket_of.get(name, -1) < self._next_bucket for name in call.needs):
             self._computes, self._left_call = True, call.seconds
+
+    def _agree(self) -> float:
+        """Return the seconds of the header before the next bucket: of one that is of all buckets which are ready."""
+        if self._next_bucket < self._agreed:
+            return 0.0
+        waiting = self._missing[self._next_bucket : self._next_bucket + AHEAD]
+        self._agreed = self._next_bucket + len([*itertools.takewhile(lambda missing: not missing, waiting)])
+        self.headers += 1
+        return self._header
 
     def _advance(self) -> None:
         """Go on to the next end of a call or a bucket."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.layouts import HOST, Location
@@ -14,6 +13,7 @@ from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.launched_graphs import Captured
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.plan.binding import needs_temporary
@@ -224,7 +224,7 @@ def describe_alone(
     sizes = [*map(_size, specs)], [_size(spec.plain) for _, spec in outs]
     flops = _flops_of(instruction.op, specs) if complete else 0
     return CallProfile(
-        kind=instruction.op_def.type,
+        kind=instruction.op.shown_as,
         category=_category([instruction]),
         output=next(iter(instruction.outputs), ""),
         operators=(_operator_text(instruction),),
@@ -258,7 +258,7 @@ def _kind(step: Step) -> str:
 
 
 def _kind_of(node: Node) -> str:
-    counts = Counter(part.op_def.type for part in _in_order(node))
+    counts = Counter(part.op.shown_as for part in _in_order(node))
     return "+".join(kind if count == 1 else f"{kind} x{count}" for kind, count in counts.items())
 
 
@@ -267,7 +267,7 @@ def _first(values: Sequence[Value | None]) -> str:
 
 
 def _operator_text(part: Instruction) -> str:
-    return f"{part.op_def.type} {next(iter(part.outputs), '')}".rstrip()
+    return f"{part.op.shown_as} {next(iter(part.outputs), '')}".rstrip()
 
 
 def _operand(name: str, spec: TensorSpec) -> Operand:

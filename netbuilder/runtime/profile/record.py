@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.instructions import Role
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.profile.call import CallProfile, share_again
 from netbuilder.runtime.profile.memory import Memory
 from netbuilder.runtime.profile.roofline import Limits

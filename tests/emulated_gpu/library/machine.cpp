@@ -154,7 +154,10 @@ bool is_legacy(const Stream& stream) { return machine().legacy[stream.device].ge
 
 // ---- queues
 
-void drain(Stream& stream, size_t count);
+// Whether to wait where another thread is at work. CUDA returns at once from some functions, and so CuPy calls these with
+// Python's lock: the other thread may be in a function of the host that needs it.
+enum class Patience { waits, returns };
+bool drain(Stream& stream, size_t count, Patience patience = Patience::waits);
 void free_released();
 
 // Without the lock: a function of the host takes Python's, which another thread may hold while it waits for this one.
@@ -176,22 +179,29 @@ void host_knows(const Stream& stream, size_t count, const Known& known) {
     machine().host = with(merged(machine().host, known), stream.number, count);
 }
 
-// Do the first `count` items of all that the stream was ever given.
-void drain(Stream& stream, size_t count) {
+// Do the first `count` items of all that the stream was ever given; return whether they are done.
+bool drain(Stream& stream, size_t count, Patience patience) {
     while (stream.done < count) {
         if (stream.busy) {
+            if (patience == Patience::returns) return false;
             machine().lock.call_without([] { std::this_thread::yield(); });
             continue;
         }
         Item item = std::move(stream.queue.front());
         stream.queue.pop_front();
         stream.busy = true;
-        for (const Marker& marker : item.after) drain(*marker.stream, marker.count);
-        do_item(item, item.work);
+        bool ready = true;
+        for (const Marker& marker : item.after) ready = ready && drain(*marker.stream, marker.count, patience);
+        if (ready) do_item(item, item.work);
         stream.busy = false;
+        if (!ready) {
+            stream.queue.push_front(std::move(item));
+            return false;
+        }
         ++stream.done;
         if (item.host_knows) host_knows(stream, item.work.index, item.work.after);
     }
+    return true;
 }
 
 void drain_all() {
@@ -243,7 +253,7 @@ int fail(Capture& capture, int status) {
 
 // A loop that only asks whether something is done has to end.
 int not_ready(Stream& stream) {
-    if (++machine().queries > 2) drain(stream, stream.done + 1);
+    if (++machine().queries > 2) drain(stream, stream.done + 1, Patience::returns);
     return NOT_READY;
 }
 
@@ -266,7 +276,7 @@ int give(Stream& stream, Item item) {
     item.work.device = stream.device;
     item.work.after = stream.known;
     stream.queue.push_back(std::move(item));
-    if (machine().eager || stream.queue.size() > LONGEST_QUEUE) drain(stream, stream.given);
+    if (machine().eager || stream.queue.size() > LONGEST_QUEUE) drain(stream, stream.given, Patience::returns);
     return OK;
 }
 
@@ -333,11 +343,13 @@ int destroy_stream(void* handle) {
     Guard guard(machine().lock);
     auto stream = find(handle);
     if (!stream || is_legacy(*stream)) return INVALID_HANDLE;
+    bool finished = true;
     if (stream->capture) fail(*stream->capture, OK);
-    else drain(*stream, stream->given);
+    else finished = drain(*stream, stream->given, Patience::returns);
     Known& ended = machine().ended[stream->device];
     ended = with(merged(ended, stream->known), stream->number, stream->given);
     machine().streams.erase(handle);
+    if (!finished) machine().streams[machine().handle()] = stream;  // with a handle that nobody has, until it is done
     return OK;
 }
 int stream_device(void* handle) {

@@ -77,12 +77,12 @@ def test_of_one_float64(name):
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "most"), [("erf", MOST), ("erfc", 5.0)])
-def test_error_functions(name, most, count):
+@pytest.mark.parametrize("name", ["erf", "erfc"])
+def test_error_functions(name, count):
     x = np.concatenate([every_exponent(count), np.linspace(-11, 11, 100 * count, dtype=np.float32)])
     (got,) = run_traced(lambda xp, x: [getattr(xp, name)(x)], x)
     with np.errstate(all="ignore"):
-        check(got, numpy_function(name)(x.astype(np.float64)), most)
+        check(got, numpy_function(name)(x.astype(np.float64)))
 
 
 @pytest.mark.parametrize("exponent", [-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 5, 6, 7, -4, 1.5])

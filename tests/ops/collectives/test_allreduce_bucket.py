@@ -172,10 +172,14 @@ def conv_gradient_net():
 
 @pytest.mark.parametrize("engines", [(None, None), ((), ()), (None, ())], ids=["blocked", "plain", "one of each"])
 def test_gradients_in_blocked_layouts_and_ranks_that_differ_in_them(engines):
-    """A gradient of a convolution stays in oneDNN's layout; a rank without oneDNN exchanges plain order with it."""
+    """A gradient of a convolution stays in oneDNN's layout; a rank without oneDNN exchanges plain order with it.
+
+    The bias is next to it, so that one call exchanges both.
+    """
     rng = np.random.default_rng(0)
-    w, lr = rng.normal(size=(32, 16, 3, 3)).astype(np.float32), np.float32([0.1])
-    data = [[rng.normal(size=(2, c, 9, 9)).astype(np.float32) for c in (16, 32)] for _ in range(2)]
+    w, lr = rng.normal(size=(64, 64, 3, 3)).astype(np.float32), np.float32([0.1])
+    assert w.nbytes > IN_PLACE_BYTES
+    data = [[rng.normal(size=(2, 64, 9, 9)).astype(np.float32) for _ in range(2)] for _ in range(2)]
     worlds = thread_worlds(2)
 
     def work(rank):
@@ -189,6 +193,7 @@ def test_gradients_in_blocked_layouts_and_ranks_that_differ_in_them(engines):
             workspace.run_net("n")
         steps = net.plan_ahead()[0].steps
         bucket = next(step for step in steps if step.node.first.op_def.type == "AllreduceBucket")
+        assert worlds[rank].communicator.calls == 3 * ["allreduce"]
         return workspace.fetch("w"), workspace.fetch("db"), bucket.prepared.inputs[1].layout is not None
 
     whole = Workspace(threads=1, engines=())

@@ -212,7 +212,7 @@ def test_other_counts_on_each_rank():
         assert "counts must be the same on all ranks, got [[12, 0], [11, 1]]" in str(error)
 
 
-@pytest.mark.parametrize("op_type", ["Broadcast", "Reduce"])
+@pytest.mark.parametrize("op_type", ["Broadcast", "BroadcastBucket", "Reduce"])
 def test_the_root_is_a_rank(op_type):
     for error in run_on_ranks(op_type, [{"x": numbers(0)}] * 2, ["x"], root=2):
         assert isinstance(error, ArgumentError)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netbuilder.distributed.worlds.session import HEADER_BYTES
 from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.published import PUBLISHED
@@ -118,6 +119,16 @@ def test_headers_and_algorithms():
     expected = sum(allreduce_seconds(cluster, size) + allreduce_seconds(cluster, 16) for size in sizes)
     assert found.exchange == pytest.approx(expected)
     assert (found.size, found.samples) == (6, 60)
+
+
+def test_a_header_is_of_all_buckets_that_are_ready():
+    ready = [(f"g{number}", MB) for number in range(20)]
+    times = StepTimes((TimedWork("first", 1.0, ready=ready[:1]), TimedWork("others", 1.0, ready=ready[1:])))
+    cluster = Cluster(2, 1, Link(1.0, float(MB)))
+    headers = [allreduce_seconds(cluster, HEADER_BYTES), allreduce_seconds(cluster, MB)]
+    found = simulate(times, cluster, Exchange(bucket_bytes=0, header_bytes=HEADER_BYTES))
+    assert found.exchange == pytest.approx(3 * headers[0] + 20 * headers[1])  # of 1, of 16, of 3
+    assert found.step == pytest.approx(1 + found.exchange)
 
 
 def test_the_slowest_of_many():

@@ -514,3 +514,21 @@ def test_a_gpu_is_measured(monkeypatch):
     found = measure_gpu_limits(0)
     least_rate, least_bandwidth = (0, 0) if emulated_gpu.active() else (1e11, 1e10)
     assert found.matrix_rate > least_rate and found.copy_bandwidth > least_bandwidth and found.threads == 0
+
+
+def test_what_runs_by_plain_kernels_is_listed_with_its_places():
+    found = profiled(
+        make_op("NonZero", ["x"], ["places"]), make_op("NonZero", ["y"], ["others"]), make_op("Relu", ["x"], ["y"]),
+        feeds={"x": floats(4), "y": floats(4)},
+    )  # fmt: skip
+    text = profile_table(found)
+    section = text.split("by NumPy: ")[1].split("\n\n")[0]
+    assert "NonZero" in section and "places, others" in section and "Relu" not in section
+
+
+def test_a_node_that_onnx_runs_is_named():
+    onnx = pytest.importorskip("onnx")
+    node = onnx.helper.make_node("Det", ["x"], ["y"])
+    arguments = {"node": node.SerializeToString(), "reads": ["x"], "opsets": [":17"]}
+    found = profiled(make_op("ONNXNode", ["x"], ["y"], **arguments), feeds={"x": np.eye(3, dtype=np.float32)})
+    assert "ONNXNode Det" in profile_table(found).split("by NumPy: ")[1]

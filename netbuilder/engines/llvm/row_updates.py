@@ -26,6 +26,7 @@ from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.traced import kernel_title, operator_key
 from netbuilder.engines.tracing import Symbol, Tracer
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.indexing import no_row
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -49,7 +50,7 @@ class _Code(CheckedIndices):
         self._indices, self._entry, self._body = indices, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
-        b, none = self._body, np.iinfo(self._indices).min
+        b, none = self._body, no_row(self._indices)
         b.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
         self._arguments(_POINTERS, _INTEGERS)
         wrong = self._variable("i64", "0")

@@ -43,7 +43,7 @@ class CheckedIndices(Loops):
         least = b.splat(lowest, "i64")
         most = b.splat(b.let(f"sub i64 {extent}, 1"), "i64")
         wrong = self._variable(vector("i64"), b.constant(0, "i64"))
-        for at, mask in self._columns(count):
+        for at, mask in self._across(count):
             value = converted(b, self._vector(self._moved(pointer, dtype, at), dtype, mask), dtype, wide)
             below, above = b.binary("sub", value, least, "i64"), b.binary("sub", most, value, "i64")
             found = b.binary("or", below, above, "i64")  # negative if one of them is
@@ -217,7 +217,7 @@ class _Code(CheckedIndices):
         if self._kind.single:
             self._store(self._load(source), target)
             return
-        for at, mask in self._columns("%width"):
+        for at, mask in self._across("%width"):
             value = self._vector(self._moved(source, self._dtype, at), self._dtype, mask)
             self._write(value, self._dtype, self._moved(target, self._dtype, at), mask)
 
@@ -236,7 +236,7 @@ class _Code(CheckedIndices):
                 value = b.let(f"{times} {kind} {value}, {b.let(f'extractelement {vector(kind)} {weight}, i64 0')}")
             self._store(b.let(f"{plus} {kind} {self._load(target)}, {value}"), target)
             return
-        for at, mask in self._columns("%width"):
+        for at, mask in self._across("%width"):
             value = self._vector(self._moved(row, self._dtype, at), self._dtype, mask)
             value = b.binary(times, value, weight, kind) if weight else value
             place = self._moved(target, self._dtype, at)
@@ -252,7 +252,7 @@ class _Code(CheckedIndices):
             index = self._index(indices, i)
             with self._if(self._is_own(index)):
                 row = self._row(table, index)
-                for at, mask in self._columns("%width"):
+                for at, mask in self._across("%width"):
                     place = self._moved(row, self._dtype, at)
                     found = b.binary("fmul", self._vector(place, self._dtype, mask), factor, kind)
                     self._write(found, self._dtype, place, mask)
@@ -477,7 +477,7 @@ class _ReversingCode(Loops):
             source = self._least(b.let(f"select i1 {ended}, i64 {step}, i64 {turned}"), most)
             rows = [b.let(f"add i64 {b.let(f'mul i64 {at}, %samples')}, {sample}") for at in (source, step)]
             starts = [b.let(f"mul i64 {row}, %width") for row in rows]
-            for at, mask in self._columns("%width"):
+            for at, mask in self._across("%width"):
                 places = [b.let(f"add i64 {start}, {at}") for start in starts]
                 value = self._vector(self._moved("%x", self._dtype, places[0]), self._dtype, mask)
                 self._write(value, self._dtype, self._moved("%y", self._dtype, places[1]), mask)

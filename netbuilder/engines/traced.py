@@ -62,13 +62,13 @@ ELEMENTWISE = frozenset(
 
 WITH_SUMS = frozenset(
     """
-    AveragedLoss BatchMoments C10LayerNorm_DontUseThisOpYet CosineSimilarityGradient CrossEntropy DotProduct
-    DotProductWithPadding ElementwiseLinearGradient GFtrl InstanceNorm InstanceNormGradient L1Distance Lars
-    LayerNorm LayerNormGradient LearningRateAdaption LpNorm Moments Normalize NormalizeGradient NormalizeL1
-    PReluGradient Perplexity RMSNorm RMSNormGradient ReduceBackMean ReduceBackSum ReduceFrontMean ReduceFrontSum
-    ReduceFrontWeightedSum ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceTailSum SigmoidCrossEntropyLoss
-    SigmoidCrossEntropyWithLogits SmoothL1Loss SquaredL2Distance Storm SumElements SumReduceLike SumSqrElements
-    TileGradient UpsampleNearestGradient WeightedSigmoidCrossEntropyWithLogits Wngrad
+    BatchMoments C10LayerNorm_DontUseThisOpYet CosineSimilarityGradient DotProduct DotProductWithPadding
+    ElementwiseLinearGradient GFtrl InstanceNorm InstanceNormGradient L1Distance Lars LayerNorm LayerNormGradient
+    LearningRateAdaption LpNorm Moments Normalize NormalizeGradient NormalizeL1 PReluGradient Perplexity RMSNorm
+    RMSNormGradient ReduceBackMean ReduceBackSum ReduceFrontMean ReduceFrontSum ReduceFrontWeightedSum ReduceL1
+    ReduceL2 ReduceMean ReduceSum ReduceTailSum SigmoidCrossEntropyLoss SigmoidCrossEntropyWithLogits SmoothL1Loss
+    SquaredL2Distance Storm SumElements SumReduceLike SumSqrElements TileGradient UpsampleNearestGradient
+    WeightedSigmoidCrossEntropyWithLogits Wngrad
     """.split()
 )
 """Operators whose plain kernels have sums over axes, and are traced."""

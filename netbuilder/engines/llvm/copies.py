@@ -355,10 +355,6 @@ def _integers(values: Sequence[int], out: Any) -> Any:
     return None if out is None else np.array(values, out.dtype)
 
 
-def _measure(op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Pair]:
-    return [(op.measure(inputs[0].shape), outputs[0])]
-
-
 def _constant(op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Pair]:
     like = np.empty(0, outputs[0].dtype) if inputs else None  # its type says how exact the value is
     element = np.asarray(op.element_like(like), outputs[0].dtype)

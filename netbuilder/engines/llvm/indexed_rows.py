@@ -30,6 +30,10 @@ __all__ = ["BRIEF", "INDEXED_ROWS", "OF_A_THREAD", "CheckedIndices", "checked_ca
 BRIEF, OF_A_THREAD = 1 << 14, 1 << 18  # bytes that are moved; see ``argument_rows``
 
 
+_AHEAD, _MOST_AHEAD = 8, 512
+"""How many rows ahead, and how many bytes of each, are brought to the cache."""
+
+
 class CheckedIndices(Loops):
     """Base: the function ends at once, with ``status`` 1, if an integer is out of range."""
 
@@ -39,7 +43,7 @@ class CheckedIndices(Loops):
         least = b.splat(lowest, "i64")
         most = b.splat(b.let(f"sub i64 {extent}, 1"), "i64")
         wrong = self._variable(vector("i64"), b.constant(0, "i64"))
-        for at, mask in self._columns(count):
+        for at, mask in self._across(count):
             value = converted(b, self._vector(self._moved(pointer, dtype, at), dtype, mask), dtype, wide)
             below, above = b.binary("sub", value, least, "i64"), b.binary("sub", most, value, "i64")
             found = b.binary("or", below, above, "i64")  # negative if one of them is
@@ -48,6 +52,20 @@ class CheckedIndices(Loops):
         total = self._of_lanes(lambda x, y: b.binary("or", x, y, "i64"), self._get(wrong, vector("i64")), "i64")
         first = b.let(f"extractelement {vector('i64')} {total}, i64 0")
         self._end_if(b.let(f"icmp slt i64 {first}, 0"))
+
+    def _prefetch(self, pointer: str, nbytes: str) -> None:
+        """Write that so many bytes, of a row that is needed soon, are brought to the cache, up to ``_MOST_AHEAD``."""
+        b = self._body
+        b.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        with self._for("0", self._least(nbytes, _MOST_AHEAD), 64) as at:
+            place = b.let(f"getelementptr i8, ptr {pointer}, i64 {at}")
+            b.add(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+
+    def _ahead(self, indices: str, dtype: np.dtype[Any], position: str, end: str) -> str:
+        """Return the index of a row that is needed soon."""
+        b = self._body
+        later = self._least(b.let(f"add i64 {position}, {_AHEAD}"), b.let(f"sub i64 {end}, 1"))
+        return self._integer(indices, dtype, later)
 
     def _end_if(self, wrong: str) -> None:
         """Write that the function ends, with ``status`` 1, where a condition is true."""
@@ -145,8 +163,11 @@ class _Code(CheckedIndices):
             if kind.factor:
                 self._multiply(table, indices)
             with self._for("%begin", "%end", 1) as i:
+                if not kind.single:
+                    later = self._row(table, self._ahead(indices, np.dtype(kind.indices), i, "%end"))
+                    self._prefetch(later, b.let(f"mul i64 %width, {self._dtype.itemsize}"))
                 index = self._index(indices, i)
-                row = self._moved(rows, self._dtype, b.let(f"mul i64 {i}, %width"))
+                row = self._moved(rows, self._dtype, i if kind.single else b.let(f"mul i64 {i}, %width"))
                 self._of_row(index, row, self._row(table, index), weight)
         return self._function()
 
@@ -182,7 +203,8 @@ class _Code(CheckedIndices):
         return b.let(f"and i1 {above}, {below}")
 
     def _row(self, table: str, index: str) -> str:
-        return self._moved(table, self._dtype, self._body.let(f"mul i64 {index}, %width"))
+        place = index if self._kind.single else self._body.let(f"mul i64 {index}, %width")
+        return self._moved(table, self._dtype, place)
 
     def _fill_zeros(self, table: str) -> None:
         b = self._body
@@ -195,7 +217,7 @@ class _Code(CheckedIndices):
         if self._kind.single:
             self._store(self._load(source), target)
             return
-        for at, mask in self._columns("%width"):
+        for at, mask in self._across("%width"):
             value = self._vector(self._moved(source, self._dtype, at), self._dtype, mask)
             self._write(value, self._dtype, self._moved(target, self._dtype, at), mask)
 
@@ -214,7 +236,7 @@ class _Code(CheckedIndices):
                 value = b.let(f"{times} {kind} {value}, {b.let(f'extractelement {vector(kind)} {weight}, i64 0')}")
             self._store(b.let(f"{plus} {kind} {self._load(target)}, {value}"), target)
             return
-        for at, mask in self._columns("%width"):
+        for at, mask in self._across("%width"):
             value = self._vector(self._moved(row, self._dtype, at), self._dtype, mask)
             value = b.binary(times, value, weight, kind) if weight else value
             place = self._moved(target, self._dtype, at)
@@ -230,7 +252,7 @@ class _Code(CheckedIndices):
             index = self._index(indices, i)
             with self._if(self._is_own(index)):
                 row = self._row(table, index)
-                for at, mask in self._columns("%width"):
+                for at, mask in self._across("%width"):
                     place = self._moved(row, self._dtype, at)
                     found = b.binary("fmul", self._vector(place, self._dtype, mask), factor, kind)
                     self._write(found, self._dtype, place, mask)
@@ -455,7 +477,7 @@ class _ReversingCode(Loops):
             source = self._least(b.let(f"select i1 {ended}, i64 {step}, i64 {turned}"), most)
             rows = [b.let(f"add i64 {b.let(f'mul i64 {at}, %samples')}, {sample}") for at in (source, step)]
             starts = [b.let(f"mul i64 {row}, %width") for row in rows]
-            for at, mask in self._columns("%width"):
+            for at, mask in self._across("%width"):
                 places = [b.let(f"add i64 {start}, {at}") for start in starts]
                 value = self._vector(self._moved("%x", self._dtype, places[0]), self._dtype, mask)
                 self._write(value, self._dtype, self._moved("%y", self._dtype, places[1]), mask)

@@ -89,7 +89,7 @@ class _Code(CheckedIndices):
         """Return the sum of numbers, in float64, which is rounded at the end."""
         b, wide = self._body, vector("double")
         total = self._variable(wide, b.constant(0, "double"))
-        for at, mask in self._columns(self._count):
+        for at, mask in self._across(self._count):
             value = self._weight(at, mask) if of_labels else self._vector(self._moved(pointer, _F, at), _F, mask)
             value = b.select(mask, value, b.constant(0)) if mask else value
             value = b.convert("fpext", value, "float", "double")
@@ -146,12 +146,12 @@ class _Code(CheckedIndices):
         row = b.let(f"mul i64 {sample}, %classes")
         most, total = (self._variable(whole, b.constant(x)) for x in (-math.inf, 0))
         chosen = "" if kind.label == "float32" else b.let(f"load float, ptr {self._chosen(sample)}, align 4")
-        for c, mask in self._columns("%classes"):
+        for c, mask in self._across("%classes"):
             x = self._vector(self._moved("%x", _F, b.let(f"add i64 {row}, {c}")), _F, mask)
             x = b.select(mask, x, b.constant(-math.inf)) if mask else x
             self._set(most, whole, self._larger(x, self._get(most, whole)))
         largest = self._of_lanes(self._larger, self._get(most, whole))
-        for c, mask in self._columns("%classes"):
+        for c, mask in self._across("%classes"):
             at = b.let(f"add i64 {row}, {c}")
             x = self._vector(self._moved("%x", _F, at), _F, mask)
             e = FUNCTIONS["exp"](b, b.binary("fsub", x, largest))
@@ -160,7 +160,7 @@ class _Code(CheckedIndices):
             self._set(total, whole, b.binary("fadd", self._get(total, whole), e))
         sums = self._of_lanes(lambda x, y: b.binary("fadd", x, y), self._get(total, whole))
         self._set(total, whole, b.constant(0))
-        for c, mask in self._columns("%classes"):
+        for c, mask in self._across("%classes"):
             at = b.let(f"add i64 {row}, {c}")
             p = b.binary("fdiv", self._vector(self._moved("%y", _F, at), _F, mask), sums)
             self._write(p, _F, self._moved("%y", _F, at), mask)
@@ -250,7 +250,7 @@ class _Code(CheckedIndices):
         if kind.weight:
             weight = b.let(f"load float, ptr {self._moved('%weight', _F, sample)}, align 4")
         label = "" if kind.label == "float32" else b.splat(self._integer("%label", self._label_type, sample), "i64")
-        for c, mask in self._columns("%classes"):
+        for c, mask in self._across("%classes"):
             at = b.let(f"add i64 {first}, {c}")
             p = self._vector(self._moved("%x", _F, at), _F, mask)
             if label:

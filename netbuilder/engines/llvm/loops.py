@@ -80,7 +80,7 @@ class Loops:
         b.add(f"br label %after{n}")
         b.add(f"after{n}:")
 
-    def _columns(self, count: str) -> Iterator[tuple[str, str]]:
+    def _across(self, count: str) -> Iterator[tuple[str, str]]:
         """Write a loop over whole vectors of ``count`` elements, and then one for the rest.
 
         Each body is written while the iterator stands at it; it is given the first element and the mask.

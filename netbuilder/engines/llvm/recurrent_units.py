@@ -62,7 +62,7 @@ class _Code(Loops):
         with self._for("%begin", "%end", 1) as sample:
             ended = self._has_ended(sample)
             first = b.let(f"mul i64 {sample}, %width")
-            for at, mask in self._columns("%width"):
+            for at, mask in self._across("%width"):
                 self._mask = mask
                 self._of_lanes_at(first, at, ended)
         return self._function()

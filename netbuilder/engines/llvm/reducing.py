@@ -23,8 +23,8 @@ from netbuilder.proto.late_dataclass import dataclass
 __all__ = ["REDUCING", "reducing"]
 
 REDUCING = WITH_SUMS | frozenset(
-    "ExpandGradient GroupNorm GroupNormGradient LogSoftmax LogSoftmaxGradient ReduceBackMax ReduceFrontMax ReduceMax "
-    "ReduceMin Softmax SoftmaxGradient".split()
+    "AveragedLoss CrossEntropy ExpandGradient GroupNorm GroupNormGradient LogSoftmax LogSoftmaxGradient ReduceBackMax "
+    "ReduceFrontMax ReduceMax ReduceMin Softmax SoftmaxGradient".split()
 )
 """Operators whose plain kernels have reductions over axes, and are traced."""
 

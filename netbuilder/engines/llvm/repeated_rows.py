@@ -17,8 +17,8 @@ from netbuilder.engines.llvm.argument_rows import call_of_threads
 from netbuilder.engines.llvm.emitter import Emitter, memory_type
 from netbuilder.engines.llvm.indexed_rows import BRIEF, CheckedIndices, checked_call
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.indexing import no_row
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.updates.row_updates import no_row
 
 __all__ = ["sum_repeated_rows"]
 
@@ -108,7 +108,7 @@ class _Code(CheckedIndices):
         nbytes = b.let(f"mul i64 %width, {size}")
         b.add(f"call void @llvm.memset.p0.i64(ptr {own}, i8 0, i64 {nbytes}, i1 false)")
         target = self._row("%sums", self._get(last, "i64"))
-        for at, mask in self._columns("%width"):
+        for at, mask in self._across("%width"):
             place = self._moved(target, self._dtype, at)
             value = self._vector(self._moved(row, self._dtype, at), self._dtype, mask)
             total = b.binary("fadd", self._vector(place, self._dtype, mask), value, memory_type(self._dtype))
@@ -116,7 +116,7 @@ class _Code(CheckedIndices):
         b.add(f"br label %done{n}")
         b.add(f"first{n}:")
         self._set(last, "i64", i)
-        for at, mask in self._columns("%width"):
+        for at, mask in self._across("%width"):
             value = self._vector(self._moved(row, self._dtype, at), self._dtype, mask)
             self._write(value, self._dtype, self._moved(own, self._dtype, at), mask)
         b.add(f"br label %done{n}")

@@ -26,6 +26,7 @@ from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.traced import kernel_title, operator_key
 from netbuilder.engines.tracing import Symbol, Tracer
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.indexing import no_row
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -49,7 +50,7 @@ class _Code(CheckedIndices):
         self._indices, self._entry, self._body = indices, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
-        b, none = self._body, np.iinfo(self._indices).min
+        b, none = self._body, no_row(self._indices)
         b.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
         self._arguments(_POINTERS, _INTEGERS)
         wrong = self._variable("i64", "0")
@@ -68,12 +69,12 @@ class _Code(CheckedIndices):
                 b.add(f"call void @llvm.memset.p0.i64(ptr {target}, i8 0, i64 %bytes, i1 false)")
             above, below = b.let(f"icmp sge i64 {index}, %low"), b.let(f"icmp slt i64 {index}, %high")
             with self._if(b.let(f"and i1 {above}, {below}")):
-                self._place(i, index)
+                self._place(i, index, self._ahead("%indices", self._indices, i, "%count"))
                 b.add(f"call void {function}(ptr %row)")
         return self._function()
 
-    def _place(self, position: str, index: str) -> None:
-        """Write the addresses into the other function's row of arguments."""
+    def _place(self, position: str, index: str, later: str) -> None:
+        """Write the addresses into the other function's row of arguments; the table's row ``later`` is needed soon."""
         b = self._body
         with self._for("0", "%pointers", 1) as k:
             first = b.let(f"getelementptr i64, ptr %places, i64 {b.let(f'mul i64 {k}, 3')}")
@@ -81,7 +82,11 @@ class _Code(CheckedIndices):
                 b.let(f"load i64, ptr {b.let(f'getelementptr i64, ptr {first}, i64 {word}')}, align 8")
                 for word in range(3)
             )
-            number = b.let(f"select i1 {b.let(f'icmp ne i64 {by_index}, 0')}, i64 {index}, i64 {position}")
+            of_table = b.let(f"icmp ne i64 {by_index}, 0")
+            number = b.let(f"select i1 {of_table}, i64 {index}, i64 {position}")
+            with self._if(of_table):
+                place = b.let(f"add i64 {base}, {b.let(f'mul i64 {later}, {step}')}")
+                self._prefetch(b.let(f"inttoptr i64 {place} to ptr"), step)
             found = b.let(f"add i64 {base}, {b.let(f'mul i64 {number}, {step}')}")
             word = b.let(f"add i64 {k}, 1")
             b.add(f"store i64 {found}, ptr {b.let(f'getelementptr i64, ptr %row, i64 {word}')}, align 8")

@@ -137,7 +137,7 @@ class _Code(CheckedIndices):
         with self._for("0", b.let(f"mul i64 {whole}, {many}"), many) as at:
             yield at, "", _TOGETHER
         start = b.let(f"mul i64 {whole}, {many}")
-        for at, mask in self._columns(b.let(f"sub i64 %width, {start}")):
+        for at, mask in self._across(b.let(f"sub i64 %width, {start}")):
             yield b.let(f"add i64 {start}, {at}"), mask, 1
 
     def _reduce(self, segment: str, start: str, after: str, length: str) -> None:
@@ -147,6 +147,9 @@ class _Code(CheckedIndices):
             places = [b.let(f"add i64 {column}, {LANES * k}") for k in range(count)]
             sums = [self._variable(whole, nothing) for _ in places]
             with self._for(start, after, 1) as position:
+                if self._kind.indices:
+                    later = self._ahead("%indices", np.dtype(kind.indices), position, "%total")
+                    self._prefetch(self._place("%x", self._dtype, later, column), str(count * LANES * 4))
                 row = self._row(position)
                 weight = ""
                 if kind.weights:
@@ -177,7 +180,7 @@ class _Code(CheckedIndices):
             self._multiply(segment, start, after)
             return
         b, kind = self._body, self._kind
-        for column, mask in self._columns("%width"):
+        for column, mask in self._across("%width"):
             dy = self._read("%dy", self._dtype, segment, column, mask)
             if kind.how == "spread mean":
                 dy = b.binary("fdiv", dy, self._of_length(length), self._real)
@@ -197,7 +200,7 @@ class _Code(CheckedIndices):
         with self._for(start, after, 1) as position:
             row, weight = self._row(position), self._weight(position)
             total = self._variable(whole, b.constant(0, real))
-            for column, mask in self._columns("%width"):
+            for column, mask in self._across("%width"):
                 dy = self._read("%dy", self._dtype, segment, column, mask)
                 value = b.binary("fmul", dy, weight, real)
                 self._write(value, self._dtype, self._place("%values", self._dtype, position, column), mask)

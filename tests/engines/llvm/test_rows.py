@@ -10,12 +10,12 @@ from netbuilder.engines.llvm.row_updates import ROW_UPDATES
 from netbuilder.engines.llvm.segments import SEGMENTS
 from netbuilder.ops.arrange.gather import BatchGather, BatchGatherGradient, Gather
 from netbuilder.ops.arrange.scatter import ScatterAssign, ScatterWeightedSum
+from netbuilder.ops.core.indexing import no_row
 from netbuilder.ops.core.registry import CPU, find, plain_kernel
 from netbuilder.ops.segments.reverse_packed import ReversePackedSegs
 from netbuilder.ops.segments.sorted_segments import SortedSegmentSumGradient
 from netbuilder.ops.segments.sparse import SparseToDense, UnsortedSegmentSum, UnsortedSegmentSumGradient
 from netbuilder.ops.updates.adagrad import SparseAdagrad
-from netbuilder.ops.updates.row_updates import no_row
 from netbuilder.ops.updates.sparse_momentum import SparseMomentumSGDUpdate
 from netbuilder.ops.updates.sparse_updates import (
     RowWiseSparseAdagrad,

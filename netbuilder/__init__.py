@@ -16,6 +16,15 @@ __version__ = "0.1.0"
 _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.isfile(_os.path.join(_root, "setup.py")) and _os.path.isdir(_os.path.join(_root, "ops")):
     __path__.append(_root)
+elif _other := [name for name in _os.listdir(_root) if name.startswith("netbuilder-") and name.endswith(".dist-info")]:
+    import warnings as _warnings
+
+    _warnings.warn(
+        f"another project's package is installed beside this one ({_other[0].removesuffix('.dist-info')}), and has "
+        "files of the same names: pip uninstall netbuilder netbuilder-nn, then pip install netbuilder-nn",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 # Module -> its public names that this package exports. The imports below are the same list for type checkers.

@@ -22,6 +22,7 @@ COMMANDS = {
     "prove": ("prove", "show that data, batch and seed give the same parameters on any number of devices"),
     "check": ("check", "check a net in a file without running it"),
     "launch": ("launch", "start a program in several processes that train together"),
+    "doctor": ("doctor", "say what is found on this machine, what is missing, and how to install it"),
     "preflight": ("preflight", "check that the processes of a job find one another and agree"),
     "compare": ("compare", "name the first value that differs between one device and several, or two settings"),
 }

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.proto.errors import NetError, ParseError
+from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.files import read_text
 
 __all__ = ["parse_json", "parse_toml", "parse_yaml", "read_structured"]
@@ -124,9 +125,7 @@ def parse_toml(text: str, source: str = "the given text") -> Any:
         else:
             import tomli as tomllib
     except ImportError:
-        raise NetError(
-            f"{source}: TOML needs Python 3.11 or the package tomli; pip install 'netbuilder[train]'"
-        ) from None
+        raise NetError(f"{source}: TOML needs Python 3.11 or the package tomli; {how_to_install('train')}") from None
     if (fault := next(_faults_of_toml(text), None)) is not None:
         raise _error(source, text, *fault)
     try:
@@ -182,7 +181,7 @@ def parse_yaml(text: str, source: str = "the given text") -> Any:
     try:
         import yaml
     except ImportError:
-        raise NetError(f"{source}: YAML needs the package pyyaml; pip install 'netbuilder[train]'") from None
+        raise NetError(f"{source}: YAML needs the package pyyaml; {how_to_install('train')}") from None
     try:
         for mark, reason in _faults_of_yaml(text):
             raise ParseError(f"{source}: line {mark.line + 1}, column {mark.column + 1}: {reason}")

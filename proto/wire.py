@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
+
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Fault", "find_fault", "is_plain_text", "varint"]
 

@@ -29,7 +29,8 @@ _OPEN_MPI = {  # it refuses root, and more processes than cores, without
 }
 
 needs_mpi = pytest.mark.skipif(
-    MPIEXEC is None or find_spec("mpi4py") is None, reason="mpi4py or mpiexec is missing: pip install 'netbuilder[mpi]'"
+    MPIEXEC is None or find_spec("mpi4py") is None,
+    reason="mpi4py or mpiexec is missing: pip install 'netbuilder-nn[mpi]'",
 )
 
 

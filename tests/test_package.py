@@ -15,6 +15,7 @@ import pytest
 import netbuilder
 from house import ROOT, TOP_FOLDERS, library_modules
 from netbuilder import distributed
+from netbuilder.proto.extras import DISTRIBUTION
 from waiting import HANG
 
 # Refuses every library but the standard one, NumPy and protobuf.
@@ -44,6 +45,20 @@ def test_import_is_quick():
     loaded = "print(*sorted(name for name in sys.modules if name.partition('.')[0] not in sys.stdlib_module_names))"
     before, after = python(loaded).split(), python(f"import netbuilder; {loaded}").split()
     assert sorted(set(after) - set(before)) == ["netbuilder", "netbuilder._lazy"]
+
+
+def test_another_package_of_the_same_name_is_named(tmp_path):
+    """The registry has a package ``netbuilder`` of another project, which is imported by the same name."""
+    for name in ("__init__.py", "_lazy.py"):
+        (tmp_path / "netbuilder").mkdir(exist_ok=True)
+        (tmp_path / "netbuilder" / name).write_text((ROOT / "netbuilder" / name).read_text())
+    command = [sys.executable, "-c", "import netbuilder"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
+    assert run.returncode == 0 and not run.stderr
+    (tmp_path / "netbuilder-0.2.3.dist-info").mkdir()
+    (tmp_path / "netbuilder_nn-0.1.0.dist-info").mkdir()
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
+    assert "(netbuilder-0.2.3)" in run.stderr and "pip uninstall netbuilder netbuilder-nn" in run.stderr
 
 
 def test_every_public_name_needs_numpy_and_protobuf_alone():
@@ -114,7 +129,7 @@ def test_version_is_in_the_changelog():
 def installed() -> importlib.metadata.Distribution:
     """The installed copy, if it is a copy; the checkout may hold the remains of a build, which do not count."""
     folders = [sysconfig.get_path("purelib")]
-    found = list(importlib.metadata.distributions(name="netbuilder", path=folders))
+    found = list(importlib.metadata.distributions(name=DISTRIBUTION, path=folders))
     if not found:
         pytest.skip("netbuilder is not installed here; `make test` installs it")
     if '"editable": true' in (found[0].read_text("direct_url.json") or ""):

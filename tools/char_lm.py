@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from netbuilder.proto import NetError, files
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import count, split_problem, trusted_option
 from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.parser import real_number, whole_number

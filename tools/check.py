@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import check_outputs, input_option
 from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.reporting import reporting

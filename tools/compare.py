@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data import read_npz
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel.compare import Comparison, Difference, difference_from_file
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime.plan.optimizations import check_without
 from netbuilder.tools.common_options import check_outputs, count, input_option

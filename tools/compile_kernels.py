@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.engines.cuda.kernel import OPTIONS
 from netbuilder.proto import DeviceError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.kernels.catalog import make_kernels
 from netbuilder.tools.kernels.nvrtc_cuda import Nvrtc, has_cupy_headers
 from netbuilder.tools.kernels.recording_cuda import record, recorded

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import ArgumentError, NetDef, ShapeError, files
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.common_options import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from netbuilder.exchange import load_predictor
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.ops.losses.accuracy import classes_before_label
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import count, cpu_device, cpu_option, trusted_option
 from netbuilder.tools.options import OptionsParser, argument, nested, option
 from netbuilder.tools.progress import Progress

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from netbuilder.proto import (
     files,
 )
 from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 from netbuilder.tools.common_options import cpu_device, trusted_option
 from netbuilder.tools.options import OptionsParser, argument, option, switch

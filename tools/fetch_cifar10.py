@@ -13,7 +13,6 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from netbuilder.data import encode_jpeg
 from netbuilder.data.image_codec import decode_image
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.files import open_file
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.parser import whole_number

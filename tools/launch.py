@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.distributed.launch import Job, launch
 from netbuilder.distributed.stores.secret import SECRET, read_secret, secret_in
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import no_such_file
 from netbuilder.tools.options import OptionsParser, argument, engine_option, option, switch
 from netbuilder.tools.parser import count, real_number, whole_number

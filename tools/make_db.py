@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.data import DATABASES, database_type, decoding_threads
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import (
     max_pixels_option,
     upright_option,

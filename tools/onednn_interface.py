@@ -12,11 +12,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from pprint import pformat
 
 from netbuilder.engines.onednn.declarations import CDEF, OMP_CDEF
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.options import OptionsParser, argument
 from netbuilder.tools.reporting import reporting

@@ -19,9 +19,10 @@ import inspect
 import math
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, field
 from typing import Any, Generic, TypeVar
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.parser import Parser, add_list, real_number
 
 __all__ = [

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.proto import NetError
+from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["check_picture", "figure_classes", "save_picture"]
@@ -21,7 +22,7 @@ def figure_classes() -> tuple[Any, Any]:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ImportError:
-        raise NetError("--plot needs the package matplotlib; pip install 'netbuilder[plot]'") from None
+        raise NetError(f"--plot needs the package matplotlib; {how_to_install('plot')}") from None
     return Figure, MaxNLocator
 
 

@@ -9,21 +9,19 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from netbuilder.data.image_codec import decode_image, resize_image
 from netbuilder.data.image_sets import SUFFIXES, visible_files
-from netbuilder.data.image_transform import middle_part
 from netbuilder.exchange import ImagePreparation, Predictor, load_predictor
+from netbuilder.exchange.classification import Classifier, ends_with_softmax
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
-from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.proto import ArgumentError, NetDef, ParseError, ShapeError, files
+from netbuilder.proto import ArgumentError, ParseError, files
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.common_options import (
@@ -36,15 +34,9 @@ from netbuilder.tools.common_options import (
 from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.reporting import reporting
 
-__all__ = ["load", "main", "prepared_image"]
+__all__ = ["load", "main"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_SHOWN = 8  # number of blob names in a message
-_SAME_VALUES = {
-    "Alias", "Copy", "CopyCPUToGPU", "CopyGPUToCPU", "EnsureCPUOutput", "ExpandDims", "Flatten", "FlattenToVec",
-    "Reshape", "Squeeze", "StopGradient",
-}  # fmt: skip
-"""Operators whose first output has the values of the first input."""
 
 
 @reporting("netbuilder-predict")
@@ -68,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(results, indent=1))
         return status
-    percent = not options.scores and _ends_with_softmax(predictor.net, predictor.outputs[0])
+    percent = not options.scores and ends_with_softmax(predictor.net, predictor.outputs[0])
     for result in results:
         print(result["image"])
         for row in result["classes"]:
@@ -287,141 +279,17 @@ def _batches(
 def _predict(
     predictor: Predictor, options: _Options, classes: Sequence[str], failed: list[str]
 ) -> Iterator[dict[str, Any]]:
-    if len(predictor.inputs) != 1:
-        raise ArgumentError(
-            f"the predictor must have one input, for the image, and has {list(predictor.inputs) or 'none'}; name it by "
-            f"--inputs: the net reads {undefined_inputs(predictor.net.op)[:_SHOWN]}"
-        )
-    given, output = predictor.inputs[0], predictor.outputs[0]
     if len(predictor.outputs) > 1 and options.outputs is None:
-        print(f"netbuilder-predict: printing {output!r}, the first of the outputs "
+        print(f"netbuilder-predict: printing {predictor.outputs[0]!r}, the first of the outputs "
               f"{list(predictor.outputs)}; choose another by --outputs", file=sys.stderr)  # fmt: skip
-    probabilities = _ends_with_softmax(predictor.net, output)
-    images = _preparation(predictor, options)
-    height, width, channels = _input_size(predictor, options.size, images.channels_last)
-
-    def prepare(name: str) -> Array:
-        return prepared_image(
-            files.read_bytes(name), height, width, channels, where=name, resize=images.resize,
-            interpolation=images.interpolation, scale=images.scale, mean=images.mean, std=images.std,
-            rgb=images.rgb, max_pixels=options.max_pixels,
-        )  # fmt: skip
-
-    for names, arrays in _batches(_image_files(options.images, failed), options.batch, prepare, failed):
-        batch = np.stack(arrays)
-        if not images.channels_last:
-            batch = np.ascontiguousarray(batch.transpose(0, 3, 1, 2))
-        scores = np.asarray(predictor.run({given: batch})[output])
-        if scores.shape[:1] != (len(names),):
-            raise ShapeError(
-                f"the output {output!r} has shape {scores.shape} for a batch of {len(names)}; it must have a row of "
-                "scores for each image: choose another by --outputs"
-            )
-        for name, row in zip(names, scores):
-            yield {"image": name, "probabilities": probabilities, "classes": _best(row, options.top, classes)}
-
-
-def _ends_with_softmax(net: NetDef, output: str) -> bool:
-    """Whether an output is the result of a Softmax, possibly copied or reshaped after it."""
-    for op in reversed(net.op):
-        if output not in op.output:
-            continue
-        if op.type not in _SAME_VALUES:
-            return op.type in ("Softmax", "SoftmaxWithLoss") and output == op.output[0]
-        output = op.input[0]
-    return False
-
-
-def _input_size(predictor: Predictor, size: tuple[int, int] | None, channels_last: bool) -> tuple[int, int, int]:
-    """Return height, width and channels of the input."""
-    spec = predictor.specs.get(predictor.inputs[0])
-    if spec is None:
-        if size is None:
-            raise ArgumentError("the predictor does not state the size of its images; give --size HxW")
-        return (*size, 3)
-    if spec.ndim != 4:
-        raise ShapeError(f"the predictor's input {predictor.inputs[0]!r} is not a batch of images: shape {spec.shape}")
-    axes = spec.shape[1:] if channels_last else (*spec.shape[2:], spec.shape[1])
-    height, width, channels = axes
-    return (*(size or (height, width)), channels)
-
-
-def prepared_image(
-    data: bytes,
-    height: int,
-    width: int,
-    channels: int = 3,
-    *,
-    where: str = "image",
-    resize: int | None = None,
-    interpolation: str | None = None,
-    scale: float = 1.0,
-    mean: Sequence[float] = (0.0,),
-    std: Sequence[float] = (1.0,),
-    rgb: bool = False,
-    max_pixels: int | None = None,
-) -> Array:
-    """Return an image as input of a predictor: float32, (height, width, channels).
-
-    Args:
-        data: the bytes of an image file.
-        height, width: of the center crop.
-        channels: 3, or 1 for the brightness.
-        where: name of the image in errors.
-        resize: length of the shorter side in pixels, before the crop; 0: unchanged; None: the smallest possible.
-        interpolation: "linear" or "area"; None: "area" if the image shrinks, else "linear".
-        scale, mean, std: ``(pixel * scale - mean) / std``; mean and std have one number, or one for each channel.
-        rgb: channels are red, green, blue; else blue, green, red.
-        max_pixels: see ``decode_image``.
-
-    Raises:
-        ParseError: the bytes are not an image.
-        ArgumentError: the resized image is smaller than the crop, the number of channels is neither 1 nor 3, or it
-            does not match mean or std.
-        DeviceError: no image library is installed.
-    """
-    if channels not in (1, 3):
-        raise ArgumentError(f"images have 1 or 3 channels, the predictor's input has {channels}")
-    for what, numbers in (("mean", mean), ("std", std)):
-        if len(numbers) not in (1, channels):
-            raise ArgumentError(
-                f"{what} must be one number, or one for each channel of the input, which has {channels}; "
-                f"got {list(numbers)}"
-            )
-    pixels = decode_image(data, color=channels == 3, where=where, max_pixels=max_pixels)
-    top, left, high, wide = middle_part(pixels.shape[0], pixels.shape[1], ratio=max(height / width, width / height))
-    pixels = pixels[top : top + high, left : left + wide]
-    if resize is None:
-        factor = max(height / high, width / wide)
-        size = max(round(high * factor), height), max(round(wide * factor), width)
-    else:  # with the same rounding as in training
-        shorter = min(high, wide)
-        size = (high * resize // shorter, wide * resize // shorter) if resize else (high, wide)
-    if size[0] < height or size[1] < width:
-        how = f"with --resize {resize} it has" if resize else "has"
-        raise ArgumentError(
-            f"{where}: {how} {size} pixels, fewer than ({height}, {width}); give a larger --resize, or --resize fit"
-        )
-    pixels = resize_image(pixels, *size, interpolation=interpolation or ("area" if size[0] < high else "linear"))
-    top, left = (size[0] - height) // 2, (size[1] - width) // 2
-    part = pixels[top : top + height, left : left + width].astype(np.float32)
-    if rgb and channels == 3:
-        part = part[:, :, ::-1]
-    found: Array = (part * np.float32(scale) - np.array(mean, np.float32)) / np.array(std, np.float32)
-    return found
-
-
-def _best(scores: Array, count: int, classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the largest scores of an image, the largest first; only a vector of scores gets names of classes."""
-    flat, planes = scores.reshape(-1), sum(extent > 1 for extent in scores.shape) > 1
-
-    def name(number: int) -> str:
-        if planes:
-            return f"element {tuple(map(int, np.unravel_index(number, scores.shape)))}"
-        return classes[number] if number < len(classes) else f"class {number}"
-
-    order = map(int, np.argsort(-flat, kind="stable")[:count])
-    return [{"class": number, "name": name(number), "score": float(flat[number])} for number in order]
+    classifier = Classifier.of(
+        predictor, images=_preparation(predictor, options), size=options.size, classes=classes,
+        max_pixels=options.max_pixels,
+    )  # fmt: skip
+    for names, arrays in _batches(_image_files(options.images, failed), options.batch, classifier.prepare, failed):
+        for name, found in zip(names, classifier.classify(arrays, options.top)):
+            rows = [{"class": each.number, "name": each.name, "score": each.score} for each in found]
+            yield {"image": name, "probabilities": classifier.probabilities, "classes": rows}
 
 
 if __name__ == "__main__":

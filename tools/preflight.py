@@ -6,13 +6,13 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from netbuilder.distributed import ProcessGroup, Rendezvous, preflight, set_collective_timeout
 from netbuilder.distributed.preflight_checks import preflight_by
 from netbuilder.distributed.transport.launchers import place_in
 from netbuilder.proto import DistributedError
 from netbuilder.proto.cores import core_count
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.options import OptionsParser, engine_option, option
 from netbuilder.tools.parser import real_number
 from netbuilder.tools.reporting import reporting

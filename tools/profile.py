@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime import NET_TYPES, Workspace
 from netbuilder.runtime.profile.profiling import profile

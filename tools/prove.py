@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.parallel import GradientScaling
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import budget, check_outputs, count
 from netbuilder.tools.options import OptionsParser, option, switch
 from netbuilder.tools.parser import real_number

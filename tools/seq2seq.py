@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import count, split_problem
 from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.parser import real_number, whole_number

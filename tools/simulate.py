@@ -7,7 +7,6 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from netbuilder.parallel.simulation.simulate import WIDTHS, Exchange, Prediction
 from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.parallel.simulation.sweep import fit_link, sweep_allreduce
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.common_options import check_outputs, classes_option, count, image_size_option, size
 from netbuilder.tools.options import OptionsParser, argument, option, switch

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from netbuilder.ops.core.conv_geometry import CAFFE_LEGACY_POOLING
 from netbuilder.proto import NetDef, NetError, OperatorDef, TensorProto, TensorProtos
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.caffe_pb2 import EltwiseParameter, LRNParameter, PoolingParameter, ReductionParameter
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["TRANSLATORS", "Layer", "translator"]
 

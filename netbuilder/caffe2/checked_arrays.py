@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.proto.extras import how_to_install
+
 try:
     import hypothesis.strategies as st
     from hypothesis.extra import numpy as hypothesis_numpy
 except ImportError as error:
     raise ImportError(
-        "hypothesis_test_util needs hypothesis, which is not installed; pip install hypothesis, or 'netbuilder[test]'"
+        f"hypothesis_test_util needs hypothesis, which is not installed; {how_to_install('test')}"
     ) from error
 
 from netbuilder.proto import ArgumentError

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph import BlobReference, DeviceScope, Net
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.core.registry import find
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef, UsageError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.netbuilder_pb2 import PROTO_HIP
 
 __all__ = [

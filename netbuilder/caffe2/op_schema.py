@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from dataclasses import dataclass
 
 from netbuilder.ops.core.operator import ANY_NUMBER, Operator, argument_fields, arity
 from netbuilder.ops.core.registry import CPU, GPU, find, is_registered, plain_kernel, prepared_kernels
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["OpSchema"]
 

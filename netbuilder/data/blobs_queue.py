@@ -6,12 +6,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data.bounded_queue import BoundedQueue, QueueClosedError
 from netbuilder.data.waiting import wait
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BlobsQueue", "QueueClosedError", "QueueState"]
 

@@ -5,9 +5,8 @@ Fields of the message: 1 channels, 2 height, 3 width, 4 data, 5 label, 6 float_d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from netbuilder.proto import ParseError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Datum", "read_datum"]
 

@@ -20,6 +20,7 @@ from netbuilder.data.image_size import check_image_size, check_resized
 from netbuilder.data.orientation import find_orientation, swaps_sides, turned
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import DeviceError, NetError, ParseError
+from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.os_errors import is_out_of_memory
 
 __all__ = [
@@ -80,7 +81,7 @@ def _library(names: tuple[str, ...], requested: str | None, what: str) -> tuple[
             return name, module
     raise DeviceError(
         f"{what} needs a library for images: pip install pillow, or, faster, simplejpeg and opencv-python-headless "
-        "('netbuilder[data]' has all)"
+        f"({how_to_install('data')} has all)"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.data.image_size import check_resized
 from netbuilder.data.rand_augment import MOST, Change, apply_changes, draw_changes, require_pillow
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import ArgumentError, NetError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["EIGENVALUES", "EIGENVECTORS", "Geometry", "ImageTransform", "jitter", "lighting", "middle_part"]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from netbuilder.data.lmdb_pages import LmdbFile
 from netbuilder.proto import DeviceError, NetError
+from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.whole_file import sync_folder
 
 __all__ = ["open_lmdb", "read_lmdb", "write_lmdb"]
@@ -33,7 +34,7 @@ def _library(path: PathLike) -> Any:
     except ImportError:
         raise DeviceError(
             f"{os.fspath(path)!r}: writing databases of type lmdb needs the package lmdb; pip install lmdb, "
-            "or 'netbuilder[data]', or use db_type 'minidb'"
+            f"or {how_to_install('data').removeprefix('pip install ')}, or use db_type 'minidb'"
         ) from None
     return lmdb
 

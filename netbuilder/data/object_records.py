@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.data.key_index import Index, read_index, write_index
 from netbuilder.data.key_map import KEY_MAPS, map_reader, write_map
 from netbuilder.data.record_tree import TreeCursor
 from netbuilder.proto import BlobProto, ParseError, TensorProto
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ObjectKind", "kind_named", "kind_of", "known_kinds"]
 

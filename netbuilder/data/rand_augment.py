@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from netbuilder.proto import ArgumentError, DeviceError
+from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.os_errors import is_out_of_memory
 
 __all__ = ["CHANGES", "MOST", "Change", "apply_changes", "draw_changes", "require_pillow"]
@@ -33,7 +34,7 @@ def _pillow() -> Any:
     except ImportError as error:
         if is_out_of_memory(error):
             raise MemoryError(str(error)) from error
-        raise DeviceError("RandAugment needs Pillow, which is not installed; pip install 'netbuilder[data]'") from None
+        raise DeviceError(f"RandAugment needs Pillow, which is not installed; {how_to_install('data')}") from None
     return Image, ImageEnhance, ImageOps
 
 

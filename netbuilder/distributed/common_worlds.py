@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.distributed.rendezvous import Rendezvous
@@ -16,6 +15,7 @@ from netbuilder.passes.net_pass import PassContext
 from netbuilder.passes.processes import ProcessLink, assign_worlds_pass
 from netbuilder.proto import PROTO_CPU, NetDef, OperatorDef
 from netbuilder.proto.arguments import arguments, make_device_option, make_op, set_argument
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 
 __all__ = [

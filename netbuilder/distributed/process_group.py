@@ -15,7 +15,8 @@ from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.world import CommonWorld, create_world, report_failure
 from netbuilder.engines.arrays import gpu_count
-from netbuilder.proto import DeviceError, DistributedError, NetError
+from netbuilder.engines.gpu_packages import how_to_install
+from netbuilder.proto import DeviceError, DistributedError, NetError, extras
 
 __all__ = ["ProcessGroup"]
 
@@ -78,8 +79,8 @@ class ProcessGroup:
         if by_nccl and not gpu_count():
             raise DeviceError(
                 "engine NCCL exchanges values of GPUs, and this process can use none; to exchange values of CPUs, "
-                "install netbuilder[mpi] and start the processes with netbuilder-launch --engine MPI, mpiexec or srun; "
-                "for GPUs, install NVIDIA's driver and netbuilder[gpu]"
+                f"{extras.how_to_install('mpi')}, and start the processes with netbuilder-launch --engine MPI, mpiexec "
+                f"or srun; for GPUs, install NVIDIA's driver and CuPy ({how_to_install()})"
             )
         in_blob = isinstance(rendezvous.kv_handler, str) and rendezvous.store is None
         store = None if in_blob and not by_nccl else rendezvous.shared_store()

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from netbuilder.distributed.stores import Store, TcpStore, open_store
@@ -28,6 +28,7 @@ from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.blob import blob_name
 from netbuilder.ops.collectives.stores import StoreHandler
 from netbuilder.proto import DistributedError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 

@@ -6,13 +6,13 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.graph.block_updates import BlockRule
 from netbuilder.ops.collectives.low_rank_allreduce import has_low_rank, low_rank_state
 from netbuilder.ops.collectives.sparse_allreduce import top_k_count
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [

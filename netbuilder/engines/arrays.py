@@ -5,37 +5,38 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import warnings
 from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.gpu_packages import conflicts, how_to_install
 from netbuilder.proto import DeviceError
 
-__all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "cuda_major", "gpu_count", "trim_heap"]
+__all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "gpu_count", "trim_heap"]
 
 _ALIGNMENT = 64  # bytes: a cache line; oneDNN's AVX-512 kernels are fastest with it
 
 
 @functools.cache
 def _cupy() -> Any:
-    """Return CuPy, or None if it or the driver is missing."""
+    """Return CuPy, or None if it or the driver is missing, or it stands beside what it cannot be beside."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError:
         return None
-    return cupy if cupy.cuda.is_available() else None
+    if not cupy.cuda.is_available():
+        return None
+    if wrong := conflicts():
+        warnings.warn(f"no GPU is used: {'; '.join(wrong)}", RuntimeWarning, stacklevel=3)
+        return None
+    return cupy
 
 
 def gpu_count() -> int:
     """Return the number of usable NVIDIA GPUs; 0 without CuPy or a driver."""
     cupy = _cupy()
     return int(cupy.cuda.runtime.getDeviceCount()) if cupy is not None else 0
-
-
-def cuda_major() -> int:
-    """Return the version of CUDA whose libraries CuPy uses; without CuPy that of the extra netbuilder[gpu]."""
-    cupy = _cupy()
-    return int(cupy.cuda.runtime.runtimeGetVersion()) // 1000 if cupy is not None else 12
 
 
 def array_module(device_type: int) -> Any:
@@ -50,9 +51,10 @@ def array_module(device_type: int) -> Any:
         raise DeviceError(f"device type {device_type}: operators run on the CPU (0) and on CUDA GPUs (1) only")
     cupy = _cupy()
     if cupy is None:
+        why = "; ".join(conflicts()) or f"install CuPy ({how_to_install()}) and NVIDIA's driver"
         raise DeviceError(
-            "no NVIDIA GPU can be used: install the extra netbuilder[gpu] (CuPy) and NVIDIA's driver, "
-            "or build the net for the CPU (Parallelize_CPU, cpu_device=True, device_type=PROTO_CPU)"
+            f"no NVIDIA GPU can be used: {why}, or build the net for the CPU (Parallelize_CPU, cpu_device=True, "
+            "device_type=PROTO_CPU)"
         )
     return cupy
 

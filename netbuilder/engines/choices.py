@@ -88,17 +88,26 @@ def choices_of(path: Path | None, machine: str) -> Choices:
 
 def cache_folder() -> Path | None:
     """Return the folder of what is kept between processes; None if there is none."""
-    folder = os.environ.get(CACHE_VARIABLE) or ""
-    if not folder:
-        caches = os.environ.get("XDG_CACHE_HOME") or ""
-        home = os.path.expanduser("~")
-        if not caches and home == "~":
-            return None
-        folder = os.path.join(caches or os.path.join(home, ".cache"), "netbuilder")
-    return Path(folder)
+    return _folder(*map(os.environ.get, _VARIABLES))
 
 
 def cache_file(machine: str) -> Path | None:
     """Return the file with the choices of a machine; None if there is no folder for it."""
-    folder = cache_folder()
+    return _file(machine, *map(os.environ.get, _VARIABLES))
+
+
+_VARIABLES = (CACHE_VARIABLE, "XDG_CACHE_HOME", "HOME")
+
+
+@functools.lru_cache(8)
+def _folder(named: str | None, caches: str | None, _: str | None) -> Path | None:
+    home = os.path.expanduser("~")
+    if not named and not caches and home == "~":
+        return None
+    return Path(named or os.path.join(caches or os.path.join(home, ".cache"), "netbuilder"))
+
+
+@functools.lru_cache(8)
+def _file(machine: str, *variables: str | None) -> Path | None:
+    folder = _folder(*variables)
     return None if folder is None else folder / f"choices-{hashlib.sha256(machine.encode()).hexdigest()[:12]}.json"

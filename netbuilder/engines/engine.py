@@ -74,6 +74,10 @@ class Engine:
         """Return what is missing and how to install it; called only if the engine is not available."""
         return ""
 
+    def describe(self) -> str:
+        """Return the library with its version, and what it uses of this machine; called only if it is available."""
+        return self.name
+
     def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
         """Return, by operator type, the functions ``make(op, ctx, *specs)`` that prepare kernels for its devices.
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from netbuilder.ops.core.contexts import Prepared
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["GRADIENT_OF_ACTIVATION", "Condition", "Fusion", "Part"]
 

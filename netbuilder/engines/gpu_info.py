@@ -12,13 +12,14 @@ from pathlib import Path
 from netbuilder.engines import nccl
 from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.engines.cudnn import library
+from netbuilder.engines.gpu_packages import conflicts, how_to_install
 from netbuilder.proto import PROTO_CUDA, DeviceError
+from netbuilder.proto.extras import NCCL
 
 __all__ = ["VERSIONS", "describe_gpus", "gpu_memory_in_use", "missing_for_gpus", "or_why"]
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _LOADED = Path("/proc/self/maps")
-_INSTALL = "pip install 'netbuilder[gpu]'"
 
 
 def describe_gpus() -> list[str]:
@@ -49,11 +50,12 @@ def missing_for_gpus() -> list[str]:
     if not gpu_count():
         missing.append("an NVIDIA GPU that CuPy can use, with NVIDIA's driver (nvidia-smi lists GPUs and driver)")
     if importlib.util.find_spec("cupy") is None:
-        return [*missing, f"CuPy, cuDNN and NCCL ({_INSTALL})"]
+        return [*missing, f"CuPy, cuDNN and NCCL ({how_to_install()})"]
+    missing += conflicts()
     if why := library.missing():
         missing.append(f"cuDNN: {why}")
     if not nccl.nccl_available():
-        missing.append(f"NCCL ({nccl.INSTALL})")
+        missing.append(f"NCCL ({how_to_install(NCCL)})")
     return missing
 
 

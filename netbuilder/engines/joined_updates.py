@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["JoinedOperator", "JoinedUpdates", "UpdateForm"]
 

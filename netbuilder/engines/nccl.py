@@ -17,7 +17,7 @@ import importlib
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,14 @@ from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.engines.cuda.copies import ELEMENTS
 from netbuilder.engines.cuda.many_tensors import ManyTensors, Part
 from netbuilder.engines.gpu import StreamRole, gpu
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.engines.programs import Load, Program
 from netbuilder.engines.traced import ANY_SHAPE
 from netbuilder.proto import DeviceError
+from netbuilder.proto.extras import NCCL
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
-    "INSTALL",
     "ISSUING",
     "TYPES",
     "BoundGroup",
@@ -48,8 +50,6 @@ __all__ = [
 ]
 
 Array = Any
-
-INSTALL = "pip install 'netbuilder[gpu]', which has nvidia-nccl-cu12; with CuPy for CUDA 13 nvidia-nccl-cu13"
 
 TYPES = {
     "bool": "UINT8",  # only copied
@@ -89,7 +89,9 @@ def nccl() -> Any:
         DeviceError: CuPy or NCCL is missing.
     """
     if not nccl_available():
-        raise DeviceError(f"NCCL is not installed, through which GPUs exchange values: {INSTALL}; or use_nccl=False")
+        raise DeviceError(
+            f"NCCL is not installed, through which GPUs exchange values: {how_to_install(NCCL)}; or use_nccl=False"
+        )
     return nccl_module()
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from netbuilder.engines.random import first_counter
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Constant",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["In", "Out", "Scratch", "ScratchAllocator"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, GPU, plain_kernel
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "ANY_SHAPE",
@@ -65,10 +65,9 @@ WITH_SUMS = frozenset(
     BatchMoments C10LayerNorm_DontUseThisOpYet CosineSimilarityGradient DotProduct DotProductWithPadding
     ElementwiseLinearGradient GFtrl InstanceNorm InstanceNormGradient L1Distance Lars LayerNorm LayerNormGradient
     LearningRateAdaption LpNorm Moments Normalize NormalizeGradient NormalizeL1 PReluGradient Perplexity RMSNorm
-    RMSNormGradient ReduceBackMean ReduceBackSum ReduceFrontMean ReduceFrontSum ReduceFrontWeightedSum ReduceL1 ReduceL2
-    ReduceMean ReduceSum ReduceTailSum SigmoidCrossEntropyLoss
-    SigmoidCrossEntropyWithLogits SmoothL1Loss SquaredL2Distance Storm SumElements SumReduceLike SumSqrElements
-    TileGradient UpsampleNearestGradient
+    RMSNormGradient ReduceBackMean ReduceBackSum ReduceFrontMean ReduceFrontSum ReduceFrontWeightedSum ReduceL1
+    ReduceL2 ReduceMean ReduceSum ReduceTailSum SigmoidCrossEntropyLoss SigmoidCrossEntropyWithLogits SmoothL1Loss
+    SquaredL2Distance Storm SumElements SumReduceLike SumSqrElements TileGradient UpsampleNearestGradient
     WeightedSigmoidCrossEntropyWithLogits Wngrad
     """.split()
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from netbuilder.engines.programs import (
     numpy_function,
 )
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Symbol", "Tracer", "reshaped_extents"]
 
@@ -518,6 +519,16 @@ class _Function:
         return out
 
 
+def _in_one_shape(symbols: Sequence[Symbol]) -> Sequence[Symbol]:
+    """Return symbols whose shapes differ in axes of extent 1 only in one shape; others as they are."""
+    if len({tuple(n for n in symbol.shape if n != 1) for symbol in symbols}) > 1:
+        return symbols
+    if any(isinstance(symbol.expression, (Stacked, View)) for symbol in symbols):
+        return symbols
+    shape = max((symbol.shape for symbol in symbols), key=len)
+    return [symbol if symbol.shape == shape else symbol.reshape(shape) for symbol in symbols]
+
+
 @dataclass(eq=False)
 class _Integer:
     """An input in the host's memory: a kernel may compute a number from it, in each call."""
@@ -593,11 +604,12 @@ class Tracer:
         return _cast(symbol, spec.dtype)
 
     def program(self, outputs: Sequence[Symbol]) -> Program:
-        """Return the program that computes some symbols.
+        """Return the program that computes some symbols; shapes that differ in axes of extent 1 are the longest one.
 
         Raises:
             NotTraced: they have several shapes, or read sums.
         """
+        outputs = _in_one_shape(outputs)
         shapes = {symbol.shape[:-1] if isinstance(symbol.expression, Stacked) else symbol.shape for symbol in outputs}
         shape = shapes.pop()
         if shapes or any(symbol.dtype is None or isinstance(symbol.expression, View) for symbol in outputs):

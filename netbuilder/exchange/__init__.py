@@ -5,6 +5,7 @@ from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blo
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
 from netbuilder.exchange.checkpoint_folder import CheckpointFolder
 from netbuilder.exchange.checkpoints import load_checkpoint, save_checkpoint, take_checkpoint
+from netbuilder.exchange.classification import Prediction
 from netbuilder.exchange.image_preparation import ImagePreparation, describe_images
 from netbuilder.exchange.matching import LoadReport
 from netbuilder.exchange.predictor import Predictor
@@ -16,6 +17,7 @@ __all__ = [
     "CheckpointFolder",
     "ImagePreparation",
     "LoadReport",
+    "Prediction",
     "Predictor",
     "checkpoint_blobs",
     "describe_images",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from netbuilder.model import ModelHelper
 from netbuilder.parallel import GetCheckpointParams, Replicas, has_record
 from netbuilder.proto import NetError
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CheckpointBlobs", "checkpoint_blobs"]
 

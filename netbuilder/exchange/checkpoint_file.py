@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, w
 from netbuilder.exchange.checkpoint_manifest import FORMAT, parse_manifest, seal
 from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import RandomState
 
 __all__ = ["MANIFEST", "Checkpoint", "read_checkpoint", "read_manifest", "write_checkpoint"]

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from netbuilder.exchange.folder_lock import folder_lock
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text, make_folder
 from netbuilder.proto.whole_file import is_draft
 from netbuilder.runtime import Workspace

@@ -15,12 +15,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from netbuilder.proto import NetError
 from netbuilder.proto.files import read_bytes
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.structured_text import parse_json
 
 try:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.proto import ArgumentError, NetDef, ParseError
 from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.numbers import listed
 from netbuilder.proto.structured_text import parse_json
 

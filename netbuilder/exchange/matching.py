@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from netbuilder.graph.blob import strip_prefix
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LoadReport", "Match", "match_blobs"]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_numeric
 from netbuilder.engines.gpu import gpu
+from netbuilder.exchange.classification import Classifier, Prediction
 from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.net_pool import NetPool, check_threads
@@ -23,6 +24,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
 from netbuilder.proto import (
     PROTO_CUDA,
+    ArgumentError,
     BlobError,
     DeviceError,
     DeviceOption,
@@ -137,7 +139,8 @@ class Predictor:
         further = stored(self._net)[1] if observable == OUTPUTS else names
         observable = [*self.outputs, *further] if kind == OUTPUTS else kind
         constants = made.difference(self.inputs)
-        if fold and not isinstance(observable, str) and not training_batch_norms(self._net):
+        normalizes = any(op.type == "SpatialBN" for op in self._net.op)
+        if fold and normalizes and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device, filled)
         read = constants.intersection(blob for op in self._net.op for blob in op.input)
         create = partial(_create, net=self._net, inputs=self.inputs, observable=observable, constants=read)
@@ -249,6 +252,46 @@ class Predictor:
         finally:
             self.pool.give_back(seat)
 
+    def prepare(self, images: Any) -> np.ndarray[Any, Any]:
+        """Return images as a batch for the input, prepared as the predictor stores it (``images``).
+
+        Args:
+            images: an image or a list of them: each a path, the bytes of an image file, or pixels (H, W, 3) or (H, W),
+                uint8, red, green, blue, as an image of Pillow has them.
+
+        Returns:
+            float32, (N, C, H, W), or (N, H, W, C) for an input with the channels last.
+
+        Raises:
+            OSError, ParseError: a file cannot be read, or is no image.
+            ArgumentError: the predictor has no input of images, or several; or pixels are of another kind.
+        """
+        classifier = Classifier.of(self)
+        return np.stack([classifier.prepare(image) for image in _listed(images)])
+
+    @checked("top", "batch")
+    def classify(self, images: Any, top: int = 5, *, batch: int = 32) -> list[list[Prediction]]:
+        """Return the classes with the highest scores of images, by the first output.
+
+        Args:
+            images: as for ``prepare``.
+            top: how many classes.
+            batch: how many images run at a time.
+
+        Returns:
+            for each image its classes, the likeliest first: their numbers, names and scores.
+
+        Raises:
+            as ``prepare``.
+        """
+        if top < 1 or batch < 1:
+            raise ArgumentError(f"classify: top and batch must be at least 1, got {top} and {batch}")
+        classifier, given = Classifier.of(self), _listed(images)
+        found: list[list[Prediction]] = []
+        for start in range(0, len(given), batch):
+            found += classifier.classify([classifier.prepare(image) for image in given[start : start + batch]], top)
+        return found
+
     def _checked(self, name: str, value: Any) -> Any:
         """Return an input as an array of the type and shape of the saved predictor, if these are known."""
         spec = self.specs.get(name)
@@ -278,6 +321,11 @@ class Predictor:
 
     def _what(self, name: str) -> str:
         return f"predictor {self._net.name!r}: input {name!r}"
+
+
+def _listed(images: Any) -> Sequence[Any]:
+    """Return images as a list; a single one is not iterated over."""
+    return images if isinstance(images, (list, tuple)) else [images]
 
 
 def _unpickled(net: bytes, values: Mapping[str, Any], workspace: Any, options: Any) -> Predictor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ from netbuilder.proto import (
     files,
 )
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from netbuilder.graph.defuse import dependencies, with_earlier
@@ -20,6 +20,7 @@ from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BatchMeans", "Divisor", "Kind", "Rows", "SplitMeans", "split_means", "sums_first"]
 

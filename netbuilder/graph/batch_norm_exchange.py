@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from netbuilder.graph.blob import device_prefix
 from netbuilder.graph.devices import Devices
@@ -11,6 +10,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_device_option, make_op, set_argument
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BatchNormExchange", "combined_statistics", "count_name", "normalizes_over_batch"]
 

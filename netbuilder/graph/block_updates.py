@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.net import Net
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BlockNets", "BlockRule"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from netbuilder.graph.blob import strip_prefix
 from netbuilder.graph.blob_devices import COUNTERS, may_have_subgraphs, operator_device
@@ -14,6 +13,7 @@ from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, OperatorDef
 from netbuilder.proto.arguments import made_at
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CROSSING", "TREE_SUM_NAME", "DeviceFault", "device_faults"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from netbuilder.graph.blob import device_prefix
@@ -11,6 +10,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Devices", "check_groups"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from netbuilder.graph.backward import BackwardPass, Gradient
@@ -25,6 +25,7 @@ from netbuilder.graph.versions import EXTERNAL, describe
 from netbuilder.proto import GradientError, NetDef, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.proto.depth import deep_nets, nesting
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [

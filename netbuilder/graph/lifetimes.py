@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Lifetime", "Slot", "lifetimes", "live_bytes", "load_of", "pack_into_arena", "pack_into_slots"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import set_argument
 from netbuilder.proto.call_checks import is_whole
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +13,7 @@ from netbuilder.graph.devices import Devices
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_argument
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["GradientGroup", "Replicas", "World", "gradient_group", "has_record", "remove_record"]
 

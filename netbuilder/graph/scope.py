@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from dis import opname
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import FrameType
@@ -15,6 +14,7 @@ from typing import Generic, TypeVar
 
 from netbuilder.proto import DeviceOption
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "SEPARATOR",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import shares_names, subgraphs
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import made_at
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["InferredShapes", "ShapeConflict", "infer_shapes", "shape_conflicts"]
 

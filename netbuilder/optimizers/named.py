@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.optimizers.adadelta import AdadeltaOptimizer
@@ -19,6 +18,7 @@ from netbuilder.optimizers.storm import StormOptimizer
 from netbuilder.optimizers.wngrad import WngradOptimizer
 from netbuilder.optimizers.yellowfin import YellowFinOptimizer
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["OPTIMIZERS", "NamedOptimizer", "optimizer_by_name"]

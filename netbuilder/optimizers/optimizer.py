@@ -20,7 +20,7 @@ from netbuilder.graph.source import warn_user
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.ops.updates.learning_rate import LearningRate
 from netbuilder.optimizers.learning_rate import check_policy, check_policy_as_in_caffe2, completed
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, DeviceOption, GradientError, TensorProto
+from netbuilder.proto import PROTO_CPU, ArgumentError, DeviceOption, GradientError, TensorProto
 from netbuilder.proto.arguments import argument_value
 from netbuilder.proto.numbers import check_flags, check_numbers, check_whole_numbers
 from netbuilder.proto.suggestions import did_you_mean, similar
@@ -115,6 +115,18 @@ class Optimizer:
         self._shared: set[BlobReference] = set()
         self._lr_multiplier: BlobReference | None = None
         self._scaled_from: dict[str, BlobReference] = {}
+
+    def __repr__(self) -> str:
+        """The class with the arguments that are not its defaults, as its attributes are now."""
+        shown = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name, parameter.default)
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD or value is parameter.default:
+                continue
+            if type(value) is not type(parameter.default) or value != parameter.default:
+                shown.append(f"{name}={value!r}")
+        shown += [f"{name}={value!r}" for name, value in getattr(self, "init_kwargs", {}).items()]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def __call__(
         self,
@@ -384,8 +396,8 @@ class Optimizer:
             sparse_dedup_aggregator: "sum" or "mean" of these rows, by Caffe2's operators, which require a vector of
                 indices; "none": rows are not aggregated and update the table one after another, as in Caffe2; None:
                 their sum, for indices of any shape, or "none" in the compatibility layer.
-            shape: of the parameter, if it is known: on a GPU the sums are then as many as the indices, so that nothing
-                waits for the number of distinct rows, and CUDA graphs can contain the update.
+            shape: of the parameter, if it is known: the sums are then as many as the indices, so that the net's plan
+                has the update, on a GPU nothing waits for the number of distinct rows, and CUDA graphs can contain it.
 
         Raises:
             ArgumentError: it has another value.
@@ -401,9 +413,7 @@ class Optimizer:
         if sparse_dedup_aggregator == "none" or net.repeated_rows(grad) == "none":
             return grad
         results = [f"{grad.values}_rows", f"{grad.values}_sums"]
-        device = CurrentDeviceScope()
-        on_gpu = device is not None and device.device_type == PROTO_CUDA
-        options = {"num_rows": int(shape[0])} if on_gpu and shape else {}
+        options = {"num_rows": int(shape[0])} if shape else {}
         rows, sums = net.SumRepeatedRows([grad.indices, grad.values], results, **options)
         return GradientSlice(indices=rows, values=sums)
 

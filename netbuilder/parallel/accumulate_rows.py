@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from netbuilder.graph import Net, infer_shapes
 from netbuilder.graph.blob import BlobReference, GradientSlice
@@ -13,6 +12,7 @@ from netbuilder.graph.scope import DeviceScope
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers.placement import get_param_device
 from netbuilder.proto import DeviceOption, NetError, OperatorDef, TensorProto
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["RowBuffer", "append_rows", "flush_rows", "is_row_operator", "row_buffers"]
 

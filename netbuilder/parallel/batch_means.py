@@ -18,7 +18,7 @@ from netbuilder.passes.reductions import allreduce, broadcast, nccl_allreduce
 from netbuilder.proto import NetDef, OperatorDef
 
 if TYPE_CHECKING:
-    from netbuilder.parallel.build import Request
+    from netbuilder.parallel.request import Request
 
 __all__ = ["add_up_divisors", "combine_means", "divisor_sums"]
 

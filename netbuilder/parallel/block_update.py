@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from netbuilder.graph.block_updates import BlockNets, BlockRule
 from netbuilder.graph.devices import Devices
@@ -15,6 +14,7 @@ from netbuilder.passes.processes import ProcessLink
 from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast, nccl_allreduce, nccl_broadcast
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BlockRequest", "block_nets", "global_from_first"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import net_names, why_micro_batches_differ
 from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 from netbuilder.runtime.profile.memory import Memory, planned_memory

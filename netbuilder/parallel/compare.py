@@ -6,7 +6,6 @@ import dataclasses
 import enum
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.graph.gradient_shares import is_backward
 from netbuilder.graph.replicas import Replicas
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.recorded_run import RecordedRun, Written
 
 __all__ = ["Comparison", "Difference", "difference_from_file", "distance", "first_difference"]

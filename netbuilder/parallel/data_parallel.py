@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
-import inspect
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,16 +15,10 @@ from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
-from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.optimizers.optimizer import numbered_from, optimizer_counts
 from netbuilder.parallel.call_arguments import (
-    difference,
     map_leaves,
-    named_arguments,
-    samples_of,
-    split_sizes,
-    take_leaves,
 )
 from netbuilder.parallel.gradient_sums import GradientSums
 from netbuilder.parallel.options import DataParallelOptions, check_flags, takes_options
@@ -48,114 +38,15 @@ from netbuilder.parallel.wrapped_nets import (
     lacks_values,
     numeric_settings,
 )
-from netbuilder.proto import ArgumentError, NetError, ShapeError, UsageError
+from netbuilder.parallel.wrapper_arguments import WrapperArguments
+from netbuilder.parallel.wrapper_calls import Call, Output, Stage
+from netbuilder.proto import NetError, ShapeError, UsageError
 from netbuilder.proto.suggestions import suggests_arguments
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import Clock
-from netbuilder.runtime.input.batches import Batch, Splitter
 from netbuilder.runtime.plan.options import FindNan, check_find_nan
 
 __all__ = ["DataParallel", "Output"]
-
-T = TypeVar("T")
-
-
-class Output:
-    """An array that the devices compute, read when it is needed.
-
-    ``np.asarray(output)`` and ``output.numpy()`` return it, ``float(output)`` a single number. It keeps its value
-    when the wrapper is called again.
-
-    Attributes:
-        wrapper: the wrapper that was called.
-    """
-
-    __slots__ = ("__weakref__", "_call", "_losses", "_read", "_value", "wrapper")
-
-    def __init__(self, call: _Call, read: Callable[[], Any], losses: bool) -> None:
-        self.wrapper: DataParallel = call.wrapper
-        self._call: _Call | None = call
-        self._read = read
-        self._losses = losses  # it needs the losses' part of the forward pass too
-        self._value: Any = None
-
-    def numpy(self) -> Any:
-        """Return the array; it is computed and copied to the host at the first call.
-
-        Raises:
-            NetError: it cannot be computed any more.
-        """
-        call = self._call
-        if call is not None:
-            self.wrapper._take(call, self)
-        return self._value
-
-    def _fetch(self) -> None:
-        if self._call is not None:
-            self._value, self._call = self._read(), None
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        value = np.asarray(self.numpy(), dtype)
-        return value.copy() if copy else value
-
-    def __float__(self) -> float:
-        return float(self.numpy())
-
-    def __len__(self) -> int:
-        return len(self.numpy())
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents of the array, which is computed for them."""
-        found: tuple[int, ...] = np.shape(self.numpy())
-        return found
-
-    def __repr__(self) -> str:
-        return f"Output({self._value!r})" if self._call is None else "Output(not read yet)"
-
-
-class _Stage(enum.Enum):
-    """How far a call is."""
-
-    CALLED = "called"
-    LOSS = "loss"
-    BACKWARD = "backward"
-    DONE = "done"
-
-
-@dataclass(eq=False)
-class _Call:
-    """One call of a wrapper, with its arrays in buffers of the blobs until they are presented."""
-
-    wrapper: DataParallel
-    batches: list[Batch]
-    training: bool
-    samples: int
-    sizes: list[int]
-    owner: threading.Thread | None  # whose steps it belongs to; None: to those of all threads
-    stage: _Stage = _Stage.CALLED
-    parts_run: int = 0  # of the three parts that make a step
-    summed: bool = False  # its gradients are in the sums
-    lost: str = ""  # why it cannot be continued
-    outputs: weakref.WeakSet[Output] = field(default_factory=weakref.WeakSet)  # that have been returned
-
-    def __del__(self) -> None:
-        for batch in self.batches:
-            batch.release()
-
-    def active(self, of_devices: Sequence[T]) -> list[T]:
-        """Return the items of the devices that have samples; all, if no array is split."""
-        return [item for item, size in zip(of_devices, self.sizes) if size or not self.samples]
-
-    @property
-    def count(self) -> int:
-        """The number of samples, by which the mean of several calls is weighted; 1 if no array is split."""
-        return self.samples or 1
-
-    @property
-    def weights(self) -> list[float]:
-        """The share of the batch that each device has."""
-        return [size / self.samples if self.samples else 1 / len(self.sizes) for size in self.sizes]
 
 
 class DataParallel:
@@ -269,26 +160,23 @@ class DataParallel:
         self._gather, self._sync = gather or devices is None, sync
         self._join_threads = join_threads
         self._find_nan = check_find_nan(find_nan, "DataParallel")
-        self._axes, self._dtypes = dict(batch_axes or {}), dict(dtypes or {})
-        self._check_names("dtypes", self._unknown(self._dtypes))
         self._workspace = workspace or Workspace()
+        self._arguments = WrapperArguments(
+            self._definition, self._workspace, dict(batch_axes or {}), dict(dtypes or {})
+        )
         self._training = optimizer is not None
         self._clocks = {True: Clock(), False: Clock()}  # of training, and of test mode
         self._nets: dict[Kind, WrappedNet] = {}
         self._parts: dict[Kind, list[str]] = {}
-        self._splitters: dict[tuple[str, ...], list[Splitter]] = {}
-        self._inputs: Structure | None = None
         self._targets: Structure | None = None
-        self._specs: dict[str, TensorSpec] = {}  # of the first replica's arguments as the last net was built
         self._counts: dict[str, int] = {}  # of the optimizers made before that of the net for training
         self._sums: GradientSums | None = None
-        self._pending: list[_Call] = []  # whose gradients are requested, and not applied yet
+        self._pending: list[Call] = []  # whose gradients are requested, and not applied yet
         self._fed_weights: list[float] = [1 / len(found)] * len(found)
-        self._present: _Call | None = None  # whose values the blobs hold
+        self._present: Call | None = None  # whose values the blobs hold
         self._calls = threading.local()
         self._lock = threading.RLock()
         self._closed = False
-        self._axes_unchecked = bool(self._axes)
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -377,11 +265,11 @@ class DataParallel:
         with self._lock:
             self._check_open()
             self._finish_call()
-            self._inputs, arrays = self._structured("inputs", self._definition.model, 1, inputs, named, self._inputs)
+            given, model = self._arguments, self._definition.model
+            given.inputs, arrays = given.structured(self, "inputs", model, 1, inputs, named, given.inputs)
             call = self._calls.current = self._begin(arrays)
             net = self._forward_net(self._training)
-            if self._axes_unchecked:
-                self._check_axes(net)
+            self._arguments.check_axes(net)
             if self._sync or not self._training:
                 self._run_parts(call, 1)
             return self._results(call, net.outputs)
@@ -399,22 +287,23 @@ class DataParallel:
                 training mode.
         """
         with self._lock:
-            call = self._current("loss", _Stage.CALLED)
+            call = self._current("loss", Stage.CALLED)
             missing = "loss" if self._definition.loss is None else "optimizer"
             if self._definition.loss is None or call.training and self._definition.optimizer is None:
                 raise UsageError(f"{self!r}: loss() needs a wrapper that was made with {missing}=; make another one")
-            targets_of, arrays = self._structured("targets", self._definition.loss, 2, targets, named, self._targets)
-            samples = self._count(arrays, f"{self!r}: loss()", {**self._whole_sizes(call), **arrays})
+            given, loss = self._arguments, self._definition.loss
+            targets_of, arrays = given.structured(self, "targets", loss, 2, targets, named, self._targets)
+            samples = given.count(arrays, f"{self!r}: loss()", {**self._whole_sizes(call), **arrays})
             kind, sizes = Kind.TRAINING if call.training else Kind.VALIDATION, share_sizes(samples, len(self))
-            batches = self._fill(arrays, sizes)
+            batches = given.fill(arrays, sizes)
             if kind not in self._nets:
-                self._specs = self._first_specs([*call.batches, *batches])
+                given.specs = given.first_specs([*call.batches, *batches])
                 self._build(kind, targets_of)
                 call.parts_run = call.parts_run if call.training else 0  # it kept too little for the losses
             self._targets = targets_of
             call.samples, call.sizes = samples, sizes
             call.batches += batches
-            call.stage = _Stage.LOSS
+            call.stage = Stage.LOSS
             if self._sync or not call.training:
                 self._run_parts(call, 2)
             return self._loss_results(call, self._nets[kind])
@@ -426,8 +315,8 @@ class DataParallel:
             UsageError: ``loss()`` was not called before, or the wrapper is closed.
         """
         with self._lock:
-            call = self._current("backward", _Stage.LOSS)
-            call.stage = _Stage.BACKWARD
+            call = self._current("backward", Stage.LOSS)
+            call.stage = Stage.BACKWARD
             self._pending.append(call)
 
     def step(self, batch_size: float | None = None) -> None:
@@ -451,14 +340,14 @@ class DataParallel:
             calls = [call for call in self._pending if call.owner is owner]
             if not calls:
                 self._check_open()
-                self._current("step", _Stage.BACKWARD)
+                self._current("step", Stage.BACKWARD)
             net, samples = self._nets[Kind.TRAINING], sum(call.count for call in calls)
             divisor = float(batch_size) if batch_size is not None and net.per_sample else samples
             try:
                 if lost := next((call.lost for call in calls if call.lost), ""):
                     raise NetError(f"{self!r}: step(): {lost}")
                 if len(calls) == 1 and not calls[0].summed and divisor == samples:
-                    calls[0].stage = _Stage.DONE
+                    calls[0].stage = Stage.DONE
                     self._run_parts(calls[0], 3)
                 else:
                     self._run_summed(calls, divisor)
@@ -468,7 +357,7 @@ class DataParallel:
             finally:
                 self._pending = [call for call in self._pending if call not in calls]
                 for call in calls:
-                    call.stage = _Stage.DONE
+                    call.stage = Stage.DONE
 
     def _check_batch_size(self, batch_size: Any) -> None:
         if batch_size is None:
@@ -506,196 +395,61 @@ class DataParallel:
         if self._closed:
             raise UsageError(f"{self!r} is closed; make another one")
 
-    def _current(self, what: str, stage: _Stage) -> _Call:
+    def _current(self, what: str, stage: Stage) -> Call:
         """Return this thread's call, which must be at ``stage``."""
         self._check_open()
-        call: _Call | None = getattr(self._calls, "current", None)
+        call: Call | None = getattr(self._calls, "current", None)
         if call is not None and call.lost:
             raise NetError(f"{self!r}: {what}(): {call.lost}")
-        if call is not None and not call.training and stage is not _Stage.CALLED:
+        if call is not None and not call.training and stage is not Stage.CALLED:
             if self._definition.optimizer is None:
                 raise UsageError(f"{self!r}: {what}() needs a wrapper that was made with optimizer=; make another one")
             raise UsageError(f"{self!r}: {what}() needs a call in training mode; call train() before")
         if call is None or call.stage is not stage:
             first = {
-                _Stage.CALLED: "a call",
-                _Stage.LOSS: "loss()",
-                _Stage.BACKWARD: "backward()",
+                Stage.CALLED: "a call",
+                Stage.LOSS: "loss()",
+                Stage.BACKWARD: "backward()",
             }[stage]
             state = "there is none in this thread" if call is None else f"the last call is at: {call.stage.value}"
             raise UsageError(f"{self!r}: {what}() must follow {first}, and {state}")
         return call
 
-    def _unknown(self, names: Iterable[str]) -> list[str]:
-        """Return which names no argument of the model or of the loss can have."""
-        known: list[str] = []
-        for function, skipped in ((self._definition.model, 1), (self._definition.loss, 2)):
-            parameters = list(inspect.signature(function).parameters.values()) if function is not None else []
-            if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-                return []
-            known += [
-                parameter.name
-                for place, parameter in enumerate(parameters)
-                if place >= skipped or parameter.kind is inspect.Parameter.VAR_POSITIONAL
-            ]
-        return [name for name in names if not any(name == other or name.startswith(f"{other}_") for other in known)]
-
-    def _check_names(self, option: str, unknown: list[str]) -> None:
-        if unknown:
-            raise ArgumentError(
-                f"DataParallel: {option}: no array of a call has the name {unknown[0]!r}; names are those of the "
-                "arguments of model and loss, such as 'x', or 'x_0' and 'x_key' for what is in a tuple or dict 'x'"
-            )
-
-    def _check_axes(self, net: WrappedNet) -> None:
-        """Check the names in ``batch_axes``, which may also be blobs that the model returns."""
-        short = self._definition.devices.short_name
-        outputs = {short(blob) for blob in net.output_blobs()}
-        self._check_names("batch_axes", [name for name in self._unknown(self._axes) if name not in outputs])
-        self._axes_unchecked = False
-
     def _finish_call(self) -> None:
         """Do the forward pass of this thread's last call, if no output was read and no step done: it counts."""
-        call: _Call | None = getattr(self._calls, "current", None)
+        call: Call | None = getattr(self._calls, "current", None)
         if call is None or not call.training or call.parts_run or call.lost:
             return
-        if call.stage in (_Stage.CALLED, _Stage.LOSS):  # after backward(), its gradients are part of a step
+        if call.stage in (Stage.CALLED, Stage.LOSS):  # after backward(), its gradients are part of a step
             self._run_parts(call, 1)
         self._calls.current = None
 
-    def _structured(
-        self,
-        what: str,
-        function: Callable[..., Any],
-        skipped: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        before: Structure | None,
-    ) -> tuple[Structure, dict[str, Any]]:
-        """Return the structure of a call's arguments, and its arrays by name.
-
-        Args:
-            what: the arguments, for messages.
-            function: whose arguments they are, after ``skipped`` other ones.
-            before: the structure of the first call, if there was one.
-        """
-        if before is not None and before.is_flat(args, kwargs):
-            return before, {leaf.name: array for leaf, array in zip(before.args, args)}
-        named = named_arguments(function, skipped, args, kwargs, f"{self!r}: {what}")
-        used = set() if what == "inputs" else set(self._inputs.names() if self._inputs else ())
-        found = [(name, *take_leaves(value, name, used)) for name, value in named]
-        arrays = {
-            name: value if hasattr(value, "__cuda_array_interface__") else np.asarray(value)
-            for _, _, leaves in found
-            for name, value in leaves.items()
-        }
-        structure = Structure(
-            tuple(value for _, value, _ in found[: len(args)]),
-            {key: value for key, (_, value, _) in zip(kwargs, found[len(args) :])},
-        )
-        if before is not None:
-            text = difference(structure.args, before.args, what) or difference(structure.kwargs, before.kwargs, what)
-            if text:
-                raise NetError(
-                    f"{self!r}: {text} in the first call; the nets are built for that, so give arguments of the same "
-                    "structure, and arrays for what changes"
-                )
-        return structure, arrays
-
-    def _count(self, arrays: dict[str, Any], where: str, compared: dict[str, Any]) -> int:
-        """Return the number of samples of arrays, and of those that they are compared with; 0 if none is split."""
-        samples = samples_of(compared, self._axes, where)
-        if not samples and any(
-            0 in array.shape[axis : axis + 1] for name, array in arrays.items() for axis in [self._axes.get(name, 0)]
-        ):
-            raise ShapeError(f"{where}: the batch has no samples; give at least one")
-        return samples
-
-    def _begin(self, arrays: dict[str, Any]) -> _Call:
-        samples = self._count(arrays, repr(self), arrays)
+    def _begin(self, arrays: dict[str, Any]) -> Call:
+        samples = self._arguments.count(arrays, repr(self), arrays)
         sizes = share_sizes(samples, len(self))
         owner = None if self._join_threads else threading.current_thread()
-        return _Call(self, self._fill(arrays, sizes), self._training, samples, sizes, owner)
+        return Call(self, self._arguments.fill(arrays, sizes), self._training, samples, sizes, owner)
 
-    def _whole_sizes(self, call: _Call) -> dict[str, Any]:
+    def _whole_sizes(self, call: Call) -> dict[str, Any]:
         """Return the number of samples of the inputs as if they were one array, to compare that of the targets."""
         return {"inputs": np.empty((call.samples, 0))} if call.samples else {}
-
-    def _fill(self, arrays: dict[str, Any], sizes: list[int]) -> list[Batch]:
-        """Copy the parts of arrays into buffers of their blobs; a device without samples gets the first one."""
-        if not arrays:
-            return []
-        devices = self._definition.devices
-        names = tuple(arrays)
-        splitters = self._splitters.get(names)
-        if splitters is None:
-            splitters = self._splitters[names] = [
-                Splitter(
-                    {blob: (blob,) for blob in map(scope.__add__, names)},
-                    {blob: self._workspace.make(blob) for blob in map(scope.__add__, names)},
-                    [option],
-                    {scope + name: dtype for name, dtype in self._dtypes.items() if name in arrays},
-                    even=False,
-                    same_length=False,
-                )
-                for scope, option in zip(devices.scopes, devices.options)
-            ]
-        parts = {name: split_sizes(sizes, array, self._axes.get(name, 0)) for name, array in arrays.items()}
-        if 0 in sizes and any(sizes):
-            first = {name: split_sizes([1], array, self._axes.get(name, 0))[0] for name, array in arrays.items()}
-            parts = {
-                name: [part if size else first[name] for part, size in zip(of_name, sizes)]
-                for name, of_name in parts.items()
-            }
-        return [
-            splitter.split({scope + name: of_name[k] for name, of_name in parts.items()})
-            for k, (scope, splitter) in enumerate(zip(devices.scopes, splitters))
-        ]
-
-    def _first_specs(self, batches: list[Batch]) -> dict[str, TensorSpec]:
-        """Return shapes and types of the first replica's arguments by blob, those that were presented before included.
-
-        Strings are left out.
-        """
-        scope = self._definition.devices.scopes[0]
-        found: dict[str, TensorSpec] = {}
-        for name in self._inputs.names() if self._inputs is not None else ():
-            spec = self._workspace.spec(scope + name)
-            if spec is not None:
-                found[scope + name] = spec
-        for batch in batches:
-            for blob, part in batch.source.items():
-                if blob.startswith(scope):
-                    dtype = np.dtype(self._dtypes.get(blob[len(scope) :], part.dtype))
-                    found[blob] = TensorSpec(tuple(part.shape), dtype)
-        return {blob: spec for blob, spec in found.items() if spec.dtype.kind in "biuf"}
 
     # Nets and runs.
 
     def _build(self, kind: Kind, targets: Structure) -> WrappedNet:
-        assert self._inputs is not None
+        given = self._arguments
+        assert given.inputs is not None
         check_scope(f"{self!r}, whose nets are built at the first call,")
         if kind is Kind.TRAINING:
             self._counts = optimizer_counts()
         with numbered_from(self._counts) if kind is Kind.SUMMING else nullcontext():
-            net = build(self._definition, kind, self._inputs, targets, self._specs, self._several())
+            net = build(self._definition, kind, given.inputs, targets, given.specs, given.several())
         if not kind.in_test_mode:
             initialize(net, self._workspace)
         if kind is not Kind.SUMMING:
             create(net, kind, self._workspace, self._clocks[not kind.in_test_mode])
             self._nets[kind] = net
         return net
-
-    def _several(self) -> tuple[int, dict[str, TensorSpec]]:
-        """Return a number of samples, two or more, and the specs of the arguments of a replica that has so many."""
-        found, counts, scope = dict(self._specs), [2], self._definition.devices.scopes[0]
-        for blob, spec in self._specs.items():
-            axis = self._axes.get(blob.removeprefix(scope), 0)
-            if axis < len(spec.shape):
-                counts.append(spec.shape[axis])
-                shape = (*spec.shape[:axis], max(spec.shape[axis], 2), *spec.shape[axis + 1 :])
-                found[blob] = TensorSpec(shape, spec.dtype)
-        return max(counts), found
 
     def _forward_net(self, training: bool) -> WrappedNet:
         """Return a net with the forward pass, whose parameters are initialized."""
@@ -705,7 +459,7 @@ class DataParallel:
             self._forward_net(True)
         return net
 
-    def _run_parts(self, call: _Call, end: int) -> None:
+    def _run_parts(self, call: Call, end: int) -> None:
         """Run the parts of a call that have not run, up to ``end``: all three are one run of the whole net."""
         if call.lost:
             raise NetError(f"{self!r}: {call.lost}")
@@ -737,7 +491,7 @@ class DataParallel:
         if forward is not None:  # the net for training, built since then, has the same forward pass
             self._workspace.delete_net(forward.name)
 
-    def _check_forward(self, call: _Call) -> None:
+    def _check_forward(self, call: Call) -> None:
         """Raise NetError if a net without losses would compute something else than the net for training."""
         if call.training and len(self) > 1 and self._definition.options.combine_spatial_bn:
             raise NetError(
@@ -745,14 +499,14 @@ class DataParallel:
                 "called: batch normalization over all devices is a part of nets with losses; read them after that"
             )
 
-    def _run_some(self, call: _Call, net: WrappedNet, kind: Kind, end: int) -> None:
+    def _run_some(self, call: Call, net: WrappedNet, kind: Kind, end: int) -> None:
         """Run the parts of a step that have not run, up to ``end``, one by one."""
         if kind not in self._parts:
             self._parts[kind] = create_parts(net, net.helper.net.Proto(), self._workspace, self._clocks[call.training])
         for name in self._parts[kind][call.parts_run : end]:
             self._run_part(call, name)
 
-    def _run_part(self, call: _Call, name: str) -> None:
+    def _run_part(self, call: Call, name: str) -> None:
         """Run a part of a step: all parts are one iteration, on which random numbers depend."""
         if name:
             clock, again = self._clocks[call.training], call.parts_run > 0
@@ -764,15 +518,15 @@ class DataParallel:
                 raise
         call.parts_run += 1
 
-    def _present_batches(self, call: _Call) -> None:
+    def _present_batches(self, call: Call) -> None:
         """Make the arrays of a call the values of its blobs, after what the blobs hold has been read."""
         if self._present is not call:
             before = self._present
-            if before is not None and before.stage is _Stage.BACKWARD and not before.lost:
+            if before is not None and before.stage is Stage.BACKWARD and not before.lost:
                 self._add_gradients(before)
             self._read_outputs()
             self._present = call
-            if before is not None and before.stage is not _Stage.DONE and not before.summed:
+            if before is not None and before.stage is not Stage.DONE and not before.summed:
                 before.lost = (
                     "another call, of another thread or in test mode, has overwritten what this call computed; do not "
                     "read outputs before step(), or use one wrapper for each thread"
@@ -781,7 +535,7 @@ class DataParallel:
         for batch in batches:
             batch.present(self._workspace)
 
-    def _add_gradients(self, call: _Call) -> None:
+    def _add_gradients(self, call: Call) -> None:
         """Compute what has not been computed of a call, with its gradients, and add these to the sums."""
         if call.summed:
             return
@@ -804,7 +558,7 @@ class DataParallel:
             raise
         call.summed, call.parts_run = True, 3
 
-    def _drop_sums(self, owner: threading.Thread | None, calls: list[_Call]) -> None:
+    def _drop_sums(self, owner: threading.Thread | None, calls: list[Call]) -> None:
         """After a failure, forget the sums of an owner's gradients, and that of the calls no step can be made."""
         if self._sums is not None and self._sums.begin(owner):
             self._sums.clear()
@@ -812,7 +566,7 @@ class DataParallel:
             if call.owner is owner:
                 call.lost = call.lost or "the gradients of another call of its step have failed; call the wrapper again"
 
-    def _run_summed(self, calls: list[_Call], divisor: float) -> None:
+    def _run_summed(self, calls: list[Call], divisor: float) -> None:
         """Update the parameters by the sum of the gradients of calls, divided by ``divisor``."""
         for call in calls:
             self._add_gradients(call)
@@ -823,7 +577,7 @@ class DataParallel:
             )
         self._sums.update(divisor, wait=self._sync, find_nan=self._find_nan)
 
-    def _feed_weights(self, call: _Call) -> None:
+    def _feed_weights(self, call: Call) -> None:
         """Feed the weights of the shares in a net that reads them, if they differ from those of the last call."""
         net = self._nets.get(Kind.TRAINING if call.training else Kind.VALIDATION)
         if net is None or not net.record.reads_weights:
@@ -836,27 +590,27 @@ class DataParallel:
 
     # Results.
 
-    def _take(self, call: _Call, output: Output) -> None:
+    def take(self, call: Call, output: Output) -> None:
         """Compute an output that is not read yet, and read it."""
         with self._lock:
-            if output._call is None:
+            if output.call is None:
                 return
-            if not call.parts_run or output._losses and call.parts_run < 2:
+            if not call.parts_run or output.of_losses and call.parts_run < 2:
                 self._check_open()
-                self._run_parts(call, 2 if output._losses else 1)
+                self._run_parts(call, 2 if output.of_losses else 1)
             if self._present is not call:
                 raise NetError(f"{self!r}: {call.lost or 'the output was overwritten'}")
-            output._fetch()
+            output.fetch()
 
     def _read_outputs(self) -> None:
         """Read the outputs that somebody holds, before their blobs get other values."""
         call = self._present
         if call is not None:
             for output in list(call.outputs):
-                if call.parts_run > output._losses:
-                    output._fetch()
+                if call.parts_run > output.of_losses:
+                    output.fetch()
 
-    def _results(self, call: _Call, outputs: list[Any]) -> Any:
+    def _results(self, call: Call, outputs: list[Any]) -> Any:
         if self._gather:
             return _joined(outputs, lambda blobs: self._output(call, lambda: self._gathered(call, blobs)))
 
@@ -866,7 +620,7 @@ class DataParallel:
         found = [map_leaves(single, value, "") for value in call.active(outputs)]
         return tuple(tuple(value) if isinstance(value, (tuple, list)) else (value,) for value in found)
 
-    def _loss_results(self, call: _Call, net: WrappedNet) -> Any:
+    def _loss_results(self, call: Call, net: WrappedNet) -> Any:
         if self._gather:
             found = _joined(
                 [tuple(losses) for losses in net.losses],
@@ -879,7 +633,7 @@ class DataParallel:
         )
         return tuple(losses[0] for losses in of_devices) if net.single else of_devices
 
-    def _output(self, call: _Call, read: Callable[[], Any], *, losses: bool = False) -> Output:
+    def _output(self, call: Call, read: Callable[[], Any], *, losses: bool = False) -> Output:
         output = Output(call, read, losses)
         call.outputs.add(output)
         return output
@@ -887,7 +641,7 @@ class DataParallel:
     def _fetched(self, blob: BlobReference) -> Any:
         return self._workspace.fetch(str(blob))
 
-    def _gathered(self, call: _Call, blobs: list[BlobReference]) -> Any:
+    def _gathered(self, call: Call, blobs: list[BlobReference]) -> Any:
         """Return rows of all devices in the order of the samples; the mean of numbers, weighted by the shares."""
         values = [np.asarray(self._fetched(blob)) for blob in call.active(blobs)]
         if len(blobs) == 1:
@@ -895,7 +649,7 @@ class DataParallel:
         if values[0].ndim == 0:
             return np.average(values, weights=call.active(call.weights)).astype(values[0].dtype)
         name = self._definition.devices.short_name(str(blobs[0]))
-        axis = self._axes.get(name, 0)
+        axis = self._arguments.axes.get(name, 0)
         wrong = [
             value.shape
             for value, size in zip(values, call.active(call.sizes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
@@ -10,6 +9,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetDef, NetError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "GRADIENT_SCALE",

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from netbuilder.distributed.strategies import Strategy
@@ -18,6 +17,7 @@ from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import NET_TYPES
 

@@ -15,8 +15,9 @@ from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
 from netbuilder.parallel import settings
 from netbuilder.parallel.block_update import BlockRequest
-from netbuilder.parallel.build import Request, build
+from netbuilder.parallel.build import build
 from netbuilder.parallel.options import DataParallelOptions, check_flags, takes_options
+from netbuilder.parallel.request import Request
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
 from netbuilder.proto.call_checks import is_number, is_whole
 from netbuilder.proto.numbers import listed

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from netbuilder.distributed.agreement import require_equal_nets
 from netbuilder.distributed.common_worlds import barrier_net
 from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import SEPARATOR
@@ -263,6 +264,6 @@ def require_devices(record: Replicas, net: NetDef) -> None:
         available = f"this machine has {list(range(present))}" if present else "this machine has no usable GPU"
         raise DeviceError(
             f"net {net.name!r} needs the GPUs {list(record.devices.ids)}, but {available}; missing: {missing}; "
-            "install NVIDIA's driver and the extra netbuilder[gpu] (CuPy), name other devices, or build with "
+            f"install NVIDIA's driver and CuPy ({how_to_install()}), name other devices, or build with "
             "Parallelize_CPU"
         )

@@ -7,7 +7,7 @@ import enum
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ from netbuilder.parallel.same_state import made_equal
 from netbuilder.parallel.synchronize import FinalizeAfterCheckpoint
 from netbuilder.proto import NetDef, NetError, ShapeError
 from netbuilder.proto.arguments import arguments
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 
 __all__ = [

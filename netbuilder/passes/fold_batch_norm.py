@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import made_at
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.depth import deep_nets
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["fold_batch_norm", "fold_batch_norm_pass", "training_batch_norms"]
 

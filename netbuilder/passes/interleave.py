@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from netbuilder.graph.devices import Devices
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["interleave", "interleave_pass", "rows_of"]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.message import message_of
 from netbuilder.proto import NetDef
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["NetPass", "PassContext", "PassResult", "net_pass"]
 

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from netbuilder.graph.devices import Devices, check_groups
@@ -19,6 +19,7 @@ from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.passes.reductions import PeerAccess, allreduce, broadcast, by_readiness
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_device_option, make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "DEFAULT_BUCKET_BYTES",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from netbuilder.graph.backward import Gradient
 from netbuilder.graph.blob import SHARE_MARK
@@ -19,6 +18,7 @@ from netbuilder.ops.core.random_streams import RANDOM_FIRST_SAMPLE, RANDOM_REPLI
 from netbuilder.ops.core.renaming import arguments_with_blobs, rename_in_subgraphs, subgraphs
 from netbuilder.proto import DeviceOption, OperatorDef
 from netbuilder.proto.arguments import set_argument
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["EqualReplicas", "Template", "draw_as", "place", "replicated_backward"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.model import ModelHelper, brew
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import SMALL, Blob, add_dropout, add_head, add_linear, chosen
 
 __all__ = ["BERT", "BertSize", "create_bert"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import SMALL, Blob, chosen
 
 __all__ = ["DCGAN", "DCGANSize", "create_dcgan_discriminator", "create_dcgan_generator"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import MSRA, Blob, NormalizedConv, add_dropout, add_head, add_pooled_scores, chosen
 
 __all__ = ["DENSENET", "DenseNet", "create_densenet"]

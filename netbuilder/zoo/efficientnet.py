@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.model import ModelHelper
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import Blob, NormalizedConv, add_head, add_pooled_scores, chosen, divisible
 from netbuilder.zoo.mobilenet import add_inverted_residual
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.model import Initializer, ModelHelper, ParameterTags, brew
 from netbuilder.model.helpers.attention import KeyValueCache
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import SMALL, Blob, add_dropout, chosen
 
 __all__ = ["GPT2", "GPT2Size", "create_gpt2"]

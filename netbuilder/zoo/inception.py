@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import Blob, NormalizedConv, add_dropout, add_head
 
 __all__ = ["STAGES", "Branches", "create_inception_v1"]

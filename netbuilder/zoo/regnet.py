@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import MSRA, Blob, NormalizedConv, add_head, add_pooled_scores, chosen, divisible
 
 __all__ = ["REGNET", "RegNet", "create_regnet"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import MSRA, Blob, NormalizedConv, add_head
 from netbuilder.zoo.residual import ResNetBuilder
 

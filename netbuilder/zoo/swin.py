@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import Initializer, ModelHelper, ParameterTags, brew
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import SMALL, Blob, add_head, add_linear, chosen
 
 __all__ = ["SWIN", "Swin", "create_swin"]

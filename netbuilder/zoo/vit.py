@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.layers import SMALL, Blob, add_dropout, add_head, add_linear, chosen
 
 __all__ = ["VIT", "ViT", "create_vit"]

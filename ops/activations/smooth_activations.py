@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from netbuilder.ops.math.error_function import normal_cdf, normal_density
 from netbuilder.ops.math.unary import Unary, UnaryGradient
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Gelu",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BooleanMask", "BooleanMaskGradient", "BooleanMaskLengths", "BooleanUnmask"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["AsyncNetBarrier", "UnsafeCoalesce"]
 

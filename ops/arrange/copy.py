@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +13,7 @@ from netbuilder.ops.core.operator import STRING, Exchange, InBatch, Operator, Te
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Alias",

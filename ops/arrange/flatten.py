@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import numpy as np
-
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Flatten", "FlattenToVec", "ResizeLike"]
 
@@ -85,17 +81,3 @@ class ResizeLike(Operator):
 @kernel(ResizeLike)
 def resize_like(op: ResizeLike, ctx: RunContext, x: Any, like: Any) -> tuple[Any, ...]:
     return (x.reshape(like.shape),)
-
-
-def _prepare_copy(op: Operator, ctx: PlanContext, x: TensorSpec, *like: TensorSpec) -> Prepared | None:
-    if x.dtype == STRING:
-        return None
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return partial(np.copyto, outputs[0], inputs[0].reshape(outputs[0].shape))
-
-    return Prepared([x.plain, *(None for _ in like)], op.infer(x, *like), bind, name="numpy.copyto")
-
-
-for _cls in (Flatten, FlattenToVec, ResizeLike):
-    prepare(_cls, device=CPU)(_prepare_copy)

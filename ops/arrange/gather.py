@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.indexing import add_rows, check_indices, checked_indices
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.indexing import add_rows, checked_indices
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BatchGather", "BatchGatherGradient", "Gather"]
 
@@ -110,30 +109,8 @@ def _gather(op: _Gathering, ctx: RunContext, x: Any, indices: Any) -> tuple[Any,
     return (y.reshape(indices.shape + inner),)
 
 
-def _prepare_gather(op: _Gathering, ctx: PlanContext, x: TensorSpec, indices: TensorSpec) -> Prepared | None:
-    if x.dtype == STRING or op.match_outer:
-        return None
-    out = op.infer(x.plain, indices.plain)[0]
-    axis, op_type = op.indexed_axis(x.ndim), op.type
-    extent = x.shape[axis]
-    lowest = op.lowest(axis, extent)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        (source, where), y = inputs, outputs[0]
-
-        def run() -> None:
-            negative = check_indices(op_type, where, extent, lowest)
-            if extent:
-                source.take(where, axis, y, "wrap" if negative else "clip")  # "raise" would buffer the output
-
-        return run
-
-    return Prepared((x.plain, indices.plain), (out,), bind, name="numpy.take")
-
-
 for _cls in (Gather, BatchGather):
     kernel(_cls)(_gather)
-    prepare(_cls, device=CPU)(_prepare_gather)
 
 
 @register

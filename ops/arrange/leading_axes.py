@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -10,6 +9,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MergeDim", "PrependDim"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.indexing import add_rows, check_indices, checked_indice
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ScatterAssign", "ScatterWeightedSum"]
 

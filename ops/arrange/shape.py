@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ExpandDims", "Reshape", "Shape", "Size", "Squeeze", "Transpose"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CHUNK", "IN_PLACE_BYTES", "AllreduceBucket"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, DistributedError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["AverageChunk"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from netbuilder.ops.collectives.in_place import GpuExchange, InPlace, Work, in_p
 from netbuilder.ops.collectives.over_processes import broadcast_strings, check_root
 from netbuilder.ops.core.operator import STRING
 from netbuilder.ops.core.registry import register
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BroadcastBucket"]
 

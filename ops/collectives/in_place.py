@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -24,6 +23,7 @@ from netbuilder.ops.core.extensions import SplitKernel, Together
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
 from netbuilder.proto import PROTO_CUDA, ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MAX_BLOBS", "GpuExchange", "InPlace", "Work", "in_place_kernels", "prepare_on_gpu", "same_shape_and_type"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["AllreduceLowRank", "has_low_rank", "low_rank_state"]
 

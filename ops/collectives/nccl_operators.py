@@ -7,7 +7,6 @@ not NCCL's, sums and copies on the operator's device compute the same; so they d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from netbuilder.ops.core.extensions import SplitKernel, Warned
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import GPU, kernel, prepare, prepare_joined, register
 from netbuilder.proto import PROTO_CUDA, ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["NCCLAllGather", "NCCLAllreduce", "NCCLBroadcast", "NCCLReduce"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import STRING, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Allgather", "Allreduce", "Broadcast", "Reduce", "ReduceScatter"]
 

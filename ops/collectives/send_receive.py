@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ReceiveTensor", "SendTensor"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MOST", "AllreduceThreshold", "AllreduceTopK", "top_k_count"]
 

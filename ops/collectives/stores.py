@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, BlobProto
 from netbuilder.proto.files import parse
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "FileStoreHandlerCreate",
@@ -88,7 +88,7 @@ def file_store_handler_create(op: FileStoreHandlerCreate, ctx: RunContext) -> tu
 @register
 @dataclass(frozen=True)
 class RedisStoreHandlerCreate(_OnHost):
-    """Make a store on a Redis server, which needs the extra netbuilder[redis]; ``prefix`` begins all keys."""
+    """Make a store on a Redis server, which needs the extra ``redis``; ``prefix`` begins all keys."""
 
     signature = "-> handler: object"
     effects = "connects to a server"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.distributed.worlds.world import CommonWorld, create_world
@@ -12,6 +11,7 @@ from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Exchange, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Barrier",

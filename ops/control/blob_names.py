@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +10,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.records.serialization_options import as_bfloat16, option_of, parse_options
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.netbuilder_pb2 import BlobSerializationOptions
 
 __all__ = ["EstimateAllBlobSizes", "GetAllBlobNames"]

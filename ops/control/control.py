@@ -7,7 +7,6 @@ differentiated need different names for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -18,6 +17,7 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, GradientError, NetDef, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["If", "While"]
 

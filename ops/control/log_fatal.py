@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Fail", "LogFatal", "ThrowException"]
 

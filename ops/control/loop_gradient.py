@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -29,6 +28,7 @@ from netbuilder.ops.core.renaming import (
 )
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op, set_argument
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Iterations", "WhileGradient", "loop_gradient"]
 

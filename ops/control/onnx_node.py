@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +14,8 @@ from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, DeviceError, OperatorError
+from netbuilder.proto.extras import how_to_install
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ONNXNode", "may_loop", "reference_node"]
 
@@ -45,6 +46,10 @@ class ONNXNode(Operator):
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host"
 
+    @property
+    def shown_as(self) -> str:
+        return f"ONNXNode {reference_node(self.node, self.reads, self.opsets).proto_.graph.node[0].op_type}"
+
     def check(self) -> None:
         if not self.node:
             raise ArgumentError("ONNXNode: the argument node, a serialized NodeProto, must be given")
@@ -65,7 +70,7 @@ def reference_node(node: bytes, reads: tuple[str, ...], opsets: tuple[str, ...])
         onnx = importlib.import_module("onnx")
         reference = importlib.import_module("onnx.reference")
     except ImportError as error:
-        raise DeviceError(f"ONNXNode needs the package onnx: pip install 'netbuilder[onnx]' ({error})") from error
+        raise DeviceError(f"ONNXNode needs the package onnx: {how_to_install('onnx')} ({error})") from error
     try:
         parsed = onnx.NodeProto.FromString(node)
         versions = [

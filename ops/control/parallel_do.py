@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -16,6 +15,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.replication import Distributed, Merged, Replication, share_sizes
 from netbuilder.proto import PROTO_CPU, ArgumentError, GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["OnDevices", "ParallelDo", "ParallelDoGradient"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -13,6 +12,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Print", "append_line"]
 

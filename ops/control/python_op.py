@@ -6,7 +6,6 @@ A net names functions by tokens; the functions themselves exist only in the proc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from netbuilder.ops.core.registry import kernel
 from netbuilder.ops.core.registry import register as register_operator
 from netbuilder.proto import ArgumentError, GradientError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Python",

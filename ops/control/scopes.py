@@ -8,7 +8,6 @@ that of the scope.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -22,6 +21,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CreateScope", "Do", "HasScope", "Scope"]
 

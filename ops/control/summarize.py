@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.ops.control.print_op import append_line
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Summarize"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "StatRegistryCreate",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MOST_AXES", "Broadcasting", "broadcast_shape", "placed_shape", "start_axis", "sum_to"]
 

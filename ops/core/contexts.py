@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from netbuilder.ops.core.extensions import Extension, OwnMemory, SplitKernel
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from netbuilder.ops.core.instructions import Instruction

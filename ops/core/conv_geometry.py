@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from netbuilder.ops.core.image_order import check_order, image_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "CAFFE_LEGACY_POOLING",

@@ -10,9 +10,14 @@ import numpy as np
 from netbuilder.ops.core.contexts import AddInOrder, RunContext
 from netbuilder.ops.core.segment_groups import reduce_segments
 
-__all__ = ["add_rows", "check_indices", "checked_indices", "count_rows", "with_rows"]
+__all__ = ["add_rows", "check_indices", "checked_indices", "count_rows", "no_row", "with_rows"]
 
 Array = Any
+
+
+def no_row(dtype: Any) -> int:
+    """Return the index of a type that names no row: it changes nothing. It is the type's lowest number."""
+    return int(np.iinfo(dtype).min)
 
 
 def check_indices(what: str, indices: Array, extent: int, lowest: int = 0, *, named: str = "indices") -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import length_hint
 from types import BuiltinMethodType
 from typing import Any
@@ -15,6 +14,7 @@ from netbuilder.ops.core.registry import find, plain_kernel, prepared_kernels
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, OperatorDef, OperatorError
 from netbuilder.proto.arguments import made_at
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Instruction",

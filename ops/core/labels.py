@@ -12,7 +12,6 @@ from netbuilder.proto import ShapeError
 
 __all__ = [
     "ONE_LABEL_PER_ROW",
-    "Positions",
     "check_label_spec",
     "chosen",
     "label_error",
@@ -70,33 +69,3 @@ def label_error(op: Operator, classes: int, label: int) -> ShapeError:
 def label_or_none_error(op: Operator, classes: int, label: int) -> ShapeError:
     """Return the error for a label that is neither a class nor -1, which stands for none."""
     return ShapeError(f"{op.type}: labels must be -1 or lie in [0, {classes}), the number of classes, got {label}")
-
-
-class Positions:
-    """The positions in a flattened matrix of the elements that labels select; for kernels bound to buffers.
-
-    Args:
-        op, run: the operator and its run context, for the error.
-        labels: the buffer of the labels, of any integer type.
-        classes: number of columns of the matrix.
-    """
-
-    def __init__(self, op: Operator, run: RunContext, labels: Any, classes: int) -> None:
-        self._op, self._run = op, run
-        self._labels, self._classes = labels.reshape(-1), classes
-        # As an unsigned integer, a negative label is very large, so that one comparison checks both bounds.
-        self._unsigned = self._labels.view(f"u{labels.dtype.itemsize}")
-        self._last = np.array(min(classes - 1, np.iinfo(labels.dtype).max), self._unsigned.dtype)
-        self._valid, self._all_valid = np.empty(labels.size, np.bool_), b"\x01" * labels.size
-        self._starts = np.arange(labels.size, dtype=np.intp) * classes
-        self._positions = np.empty(labels.size, np.intp)
-
-    def update(self) -> Any:
-        """Return the positions for the present labels in the buffer.
-
-        Raises:
-            ShapeError: a label is not in [0, classes).
-        """
-        if np.less_equal(self._unsigned, self._last, self._valid).tobytes() != self._all_valid:
-            chosen(self._op, self._run, self._labels, self._classes)  # raises the error
-        return np.add(self._starts, self._labels, self._positions)

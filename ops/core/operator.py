@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from google.protobuf.message import DecodeError
@@ -17,6 +16,7 @@ from netbuilder.ops.core.specs import STRING, TensorSpec, spec_of
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef, ShapeError, TensorProto
 from netbuilder.proto.arguments import argument_value, make_op
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from netbuilder.ops.core.contexts import GradientContext
@@ -219,6 +219,11 @@ class Operator:
     @property
     def type(self) -> str:
         return type(self).__name__
+
+    @property
+    def shown_as(self) -> str:
+        """What a profile calls it: the type, and more where that says little."""
+        return self.type
 
     @property
     def has_side_effects(self) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.instructions import Instruction
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["OnOperator", "OperatorEvent", "ReadValue"]
 

@@ -7,13 +7,13 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data.forking import loading
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.unsupported import instead_of
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "CPU",

@@ -35,13 +35,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.specs import STRING
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "FLOATS",

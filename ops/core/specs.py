@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["STRING", "TensorSpec", "spec_of"]
 

@@ -6,11 +6,11 @@ import ast
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any, TypeAlias
 
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Bound", "StatedShape"]
 

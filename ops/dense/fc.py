@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require,
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["FC", "FCGradient", "FCTransposed", "FCTransposedGradient"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BatchMatMul", "MatMul"]
 

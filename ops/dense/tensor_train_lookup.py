@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -13,6 +12,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import counts_of_lengths, reduce_segments, segment_numbers
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["TTSparseLengthsSum", "TTSparseLengthsSumGradient"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -12,6 +11,7 @@ from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.boxes import AngleArguments, clip_boxes, transform_boxes
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BBoxTransform"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.boxes import overlaps, suppress, suppress_softly
 from netbuilder.ops.detection.rotated_boxes import rotated_overlaps
 from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BoxWithNMSLimit"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["AngleArguments", "clip_boxes", "overlaps", "suppress", "suppress_softly", "transform_boxes"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CollectAndDistributeFpnRpnProposals", "CollectRpnProposals", "DistributeFpnProposals"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.boxes import AngleArguments, clip_boxes, overlaps, suppress, transform_boxes
 from netbuilder.ops.detection.rotated_boxes import rotated_overlaps
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["GenerateProposals", "GenerateProposalsCPP"]
 

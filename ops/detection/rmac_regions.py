@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["RMACRegions"]
 

@@ -7,7 +7,6 @@ from the left and one from the right.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from netbuilder.ops.core.operator import require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.sampled_boxes import BoxSamples, BoxSamplesGradient, SampledBoxes
 from netbuilder.ops.windows.conv_windows import channels_first, from_channels_first
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["RoIAlign", "RoIAlignGradient"]
 

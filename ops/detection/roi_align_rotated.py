@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.ops.core.operator import require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.detection.sampled_boxes import BoxSamples, BoxSamplesGradient, SampledBoxes
 from netbuilder.ops.images.bilinear import bilinear_corners
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["RoIAlignRotated", "RoIAlignRotatedGradient"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CHUNK_BYTES", "RoIPool", "RoIPoolF", "RoIPoolFGradient", "RoIPoolGradient"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext
@@ -10,6 +9,7 @@ from netbuilder.ops.core.image_order import check_order, image_extents
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BoxSamples", "BoxSamplesGradient", "SampledBoxes"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -13,6 +12,7 @@ from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SelectSmoothL1Loss", "SelectSmoothL1LossGradient", "SmoothL1Loss", "SmoothL1LossGradient"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["DataCouple", "LastNWindowCollector", "ReservoirSampling"]
 

@@ -7,7 +7,6 @@ number of entries of each sample), ``keys`` (the id of each entry's feature), an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_row_work, lengths_on_host, positions_in_segments, segment_starts
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "MergeDenseFeatureTensors",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["NGramFromCategorical"]
 

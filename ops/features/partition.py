@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import counts_of_lengths, segment_numbers
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["GatherByKey", "LengthsPartition", "Partition"]
 

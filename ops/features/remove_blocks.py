@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers
 from netbuilder.proto import ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["RemoveDataBlocks"]
 

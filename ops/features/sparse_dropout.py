@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import counts_of_lengths, positions_in_segments, segment_starts
 from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SparseDropoutWithReplacement", "SparseItemwiseDropoutWithReplacement"]
 

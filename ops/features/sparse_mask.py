@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
 from netbuilder.proto import ArgumentError, OperatorDef, OperatorError
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SegmentOneHot", "SparseToDenseMask", "SparseToDenseMaskGradient"]
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import exact_reciprocal, numpy_type
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ConstantFill", "DiagonalFill", "Fill", "RangeFill"]
 
@@ -49,6 +47,9 @@ class Fill(Operator):
         object.__setattr__(self, "dynamic", self.input_as_shape and n_in > 0)
         return super().with_arity(n_in, n_out)
 
+    def static_for(self, like: TensorSpec | None = None, *values: TensorSpec) -> bool:
+        return not self.dynamic or like is None or like.known is not None
+
     def check(self) -> None:
         if self.n_in and self.shape:
             raise ArgumentError(f"{self.type}: give the argument shape or an input, not both; got {self.shape}")
@@ -64,6 +65,8 @@ class Fill(Operator):
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         if like is None:
             shape = self.shape
+        elif self.input_as_shape and like.known is not None:
+            shape = like.known + self.extra_shape
         elif self.input_as_shape:
             raise ShapeError(f"{self.type}: with input_as_shape the shape is known only when the net runs")
         else:
@@ -188,24 +191,6 @@ def constant_fill(op: ConstantFill, ctx: RunContext, like: Any = None, value: An
     y = ctx.xp.empty(shape, dtype)
     y[...] = op.element_like(like) if value is None else value.astype(dtype).reshape(())
     return (y,)
-
-
-@prepare(ConstantFill, device=CPU)
-def _prepare_constant_fill(
-    op: ConstantFill, ctx: PlanContext, like: TensorSpec | None = None, value: TensorSpec | None = None
-) -> Prepared | None:
-    if op.dynamic or value is not None:
-        return None
-    out = op.infer(like)[0]
-    if out.dtype == STRING:
-        return None
-    element = op.element_like(like)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return partial(outputs[0].fill, element)
-
-    unread = () if like is None else (None,)
-    return Prepared(unread, (out,), bind, inplace=((0, 0),), name="numpy.fill")
 
 
 @register

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from netbuilder.ops.core.operator import STRING, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.fills.fill import Fill
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "GivenTensorBoolFill",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Float16ConstantFill", "Float16UniformFill"]
 

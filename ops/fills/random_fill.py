@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.fills.fill import Fill
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["GaussianFill", "MSRAFill", "UniformFill", "UniformIntFill", "XavierFill"]
 

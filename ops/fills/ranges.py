@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LengthsRangeFill", "OneHot", "Range"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.fills.fill import Fill
 from netbuilder.proto import ArgumentError, NetError, ShapeError, TensorProto
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["UniqueUniformFill", "WeightedMultiSampling", "WeightedSample"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BRGNCHWCToPackedInt8BGRAStylizerDeprocess", "PackedInt8BGRANHWCToNCHWCStylizerPreprocess"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW
 from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Accuracy", "classes_before_label"]
 

@@ -8,7 +8,6 @@ and each scales its mean so that their mean is the mean over the whole batch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MeanDivisor", "WholeBatchMean"]
 

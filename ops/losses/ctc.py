@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CTCBeamSearchDecoder", "CTCGreedyDecoder"]
 

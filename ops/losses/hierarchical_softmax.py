@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.hsm_pb2 import HierarchyProto, NodeProto, PathNodeProto, TreeProto
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "HSoftmax",

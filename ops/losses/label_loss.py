@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
 
 from netbuilder.ops.core.contexts import GradientContext
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LabelLoss", "LabelLossBackward", "LabelLossForward"]
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
-
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.half import narrow, one_float_type, widen
-from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW, Positions, chosen
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW, chosen
 from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "AveragedLoss",
@@ -161,89 +157,3 @@ class AveragedLossGradient(Operator):
 def averaged_loss_gradient(op: AveragedLossGradient, ctx: RunContext, x: Any, dy: Any) -> tuple[Any, ...]:
     share = dy.reshape(()) / x.dtype.type(max(x.size, 1))
     return (ctx.xp.broadcast_to(share, x.shape).astype(x.dtype),)
-
-
-@prepare(LabelCrossEntropy, device=CPU)
-def _prepare_label_cross_entropy(
-    op: LabelCrossEntropy, ctx: PlanContext, x: TensorSpec, label: TensorSpec
-) -> Prepared | None:
-    if not one_float_type(x):
-        return None
-    rows = x.shape[0]
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        flat, y, positions = inputs[0].reshape(-1), outputs[0], Positions(op, ctx.run, inputs[1], x.size // rows)
-        tiny, maximum, log, negative = x.dtype.type(_TINY), np.maximum, np.log, np.negative
-
-        def call() -> None:
-            flat.take(positions.update(), None, y, "clip")
-            maximum(y, tiny, out=y)
-            log(y, y)
-            negative(y, y)
-
-        return call
-
-    return Prepared([x.plain, label.plain], op.infer(x, label), bind, name="numpy")
-
-
-@prepare(LabelCrossEntropyGradient, device=CPU)
-def _prepare_label_cross_entropy_gradient(
-    op: LabelCrossEntropyGradient, ctx: PlanContext, x: TensorSpec, label: TensorSpec, dy: TensorSpec
-) -> Prepared | None:
-    if not one_float_type(x, dy):
-        return None
-    rows = x.shape[0]
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        flat, dy, dx = inputs[0].reshape(-1), inputs[2].reshape(-1), outputs[0].reshape(-1)
-        positions, gathered = Positions(op, ctx.run, inputs[1], x.size // rows), np.empty(rows, x.dtype)
-        tiny, maximum, divide, negative = x.dtype.type(_TINY), np.maximum, np.divide, np.negative
-
-        def call() -> None:
-            at = positions.update()
-            flat.take(at, None, gathered, "clip")
-            maximum(gathered, tiny, out=gathered)
-            divide(dy, gathered, gathered)
-            negative(gathered, gathered)
-            dx.fill(0)
-            dx[at] = gathered
-
-        return call
-
-    return Prepared([x.plain, label.plain, dy.plain], [x.plain], bind, name="numpy")
-
-
-@prepare(AveragedLoss, device=CPU)
-def _prepare_averaged_loss(op: AveragedLoss, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
-    if not one_float_type(x):
-        return None
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        flat, y, share, add_up, multiply = (
-            inputs[0].reshape(-1),
-            outputs[0],
-            x.dtype.type(1 / x.size),
-            np.add.reduce,
-            np.multiply,
-        )
-
-        def call() -> None:
-            multiply(add_up(flat), share, y)
-
-        return call
-
-    return Prepared([x.plain], [x.with_shape(())], bind, name="numpy")
-
-
-@prepare(AveragedLossGradient, device=CPU)
-def _prepare_averaged_loss_gradient(
-    op: AveragedLossGradient, ctx: PlanContext, x: TensorSpec, dy: TensorSpec
-) -> Prepared | None:
-    """Bind one product; X is not read."""
-    if not one_float_type(x, dy):
-        return None
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        return partial(np.multiply, inputs[1].reshape(()), x.dtype.type(1 / x.size), outputs[0])
-
-    return Prepared([None, dy.plain], [x.plain], bind, name="numpy.multiply")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.labels import ONE_LABEL_PER_ROW, chosen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.accuracy import classes_before_label
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MultiClassAccuracy", "Perplexity"]
 

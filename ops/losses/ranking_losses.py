@@ -6,7 +6,6 @@ The inputs concatenate the items of all sessions; ``lengths`` has the number of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.sigmoid_losses import sigmoid, softplus
 from netbuilder.proto import OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LambdaRankNdcg", "LambdaRankNdcgGradient", "PairWiseLoss", "PairWiseLossGradient"]
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
-from netbuilder.ops.core.half import narrow, one_float_type, require_one_float_type, widen
-from netbuilder.ops.core.labels import Positions, check_label_spec, chosen
+from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.labels import check_label_spec, chosen
 from netbuilder.ops.core.operator import BatchMean, InBatch, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SoftmaxWithLoss", "SoftmaxWithLossGradient"]
 
@@ -95,7 +92,7 @@ def _divisor(op: LossArguments, rows: int, weight: Any) -> Any:
 
 def _divide_or_zero(ctx: RunContext, value: Any, divisor: Any) -> Any:
     """Return ``value / divisor``, or 0 if the divisor, a sum of weights, is 0."""
-    if isinstance(divisor, float):
+    if type(divisor) is float:  # a sum of float64 is an instance of float, too
         return value / divisor
     safe = ctx.xp.where(divisor > 0, divisor, divisor.dtype.type(1))
     return ctx.xp.where(divisor > 0, value / safe, value.dtype.type(0))
@@ -140,92 +137,3 @@ def softmax_with_loss_gradient(
     factor = narrow(dloss.reshape(()), slopes) * _scalar(slopes, op.scale)
     slopes *= _divide_or_zero(ctx, factor, _divisor(op, slopes.shape[0], weight))
     return (narrow(slopes.reshape(x.shape), x),)
-
-
-def _bind_row_softmax(rows: Any, sums: Any, p: Any, maxima: Any) -> Callable[[], None]:
-    """Return a call that computes the softmax of a matrix's rows.
-
-    Args:
-        rows: the matrix; may be ``p``.
-        sums: one number per row; receives the sums of exp(rows - maxima).
-        p: receives the result.
-        maxima: one number per row, as a column; receives the rows' maxima.
-    """
-    factors = np.empty((len(rows), 1), rows.dtype)
-    maxima_flat, ones, one = maxima[:, 0], np.ones(rows.shape[1], rows.dtype), rows.dtype.type(1)
-    sums_column = sums.reshape(-1, 1)
-    # Looked up once: in small nets looking up the attributes takes longer than the calls.
-    maximum: Any = np.maximum.reduce
-    subtract, exp, dot, divide, multiply = np.subtract, np.exp, np.dot, np.divide, np.multiply
-
-    def call() -> None:
-        maximum(rows, 1, None, maxima_flat)
-        subtract(rows, maxima, p)
-        exp(p, p)
-        dot(p, ones, sums)
-        divide(one, sums_column, factors)
-        multiply(p, factors, p)
-
-    return call
-
-
-@prepare(SoftmaxWithLoss, device=CPU)
-def _prepare_softmax_with_loss(
-    op: SoftmaxWithLoss, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *weight: TensorSpec
-) -> Prepared | None:
-    """Bind the usual case: labels that are integers, no weights."""
-    if weight or op.label_prob or not one_float_type(x):
-        return None
-    shape = rows, classes = op.matrix(x.shape)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        p, loss, positions = outputs[0].reshape(shape), outputs[1], Positions(op, ctx.run, inputs[1], classes)
-        maxima, sums, gathered = np.empty((rows, 1), x.dtype), np.empty(rows, x.dtype), np.empty(rows, x.dtype)
-        softmax = _bind_row_softmax(inputs[0].reshape(shape), sums, p, maxima)
-        flat, largest, factor = inputs[0].reshape(-1), maxima[:, 0], x.dtype.type(op.scale / rows)
-        log, subtract, add_up, multiply = np.log, np.subtract, np.add.reduce, np.multiply
-
-        def call() -> None:
-            flat.take(positions.update(), None, gathered, "clip")  # before P, which may overwrite X
-            softmax()
-            subtract(gathered, largest, gathered)
-            log(sums, sums)
-            subtract(sums, gathered, sums)
-            multiply(add_up(sums), factor, loss)
-
-        return call
-
-    outputs = [x.plain, x.with_shape(())]
-    return Prepared([x.plain, label.plain], outputs, bind, inplace=((0, 0),), name="numpy")
-
-
-@prepare(SoftmaxWithLossGradient, device=CPU)
-def _prepare_softmax_with_loss_gradient(
-    op: SoftmaxWithLossGradient, ctx: PlanContext, x: TensorSpec, label: TensorSpec, *others: TensorSpec
-) -> Prepared | None:
-    """Bind the usual case: labels that are integers, no weights. X is not read."""
-    if len(others) != 2 or op.label_prob or not one_float_type(x, *others):
-        return None
-    p, dloss = others
-    rows, classes = op.matrix(x.shape)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], None]:
-        _, labels, p, dloss = inputs
-        dx, p, dloss = outputs[0].reshape(-1), p.reshape(-1), dloss.reshape(())
-        positions, share = Positions(op, ctx.run, labels, classes), x.dtype.type(op.scale / rows)
-        gathered, factor, one = np.empty(rows, x.dtype), np.empty((), x.dtype), x.dtype.type(1)
-        multiply, subtract = np.multiply, np.subtract
-
-        def call() -> None:
-            multiply(dloss, share, factor)
-            at = positions.update()
-            p.take(at, None, gathered, "clip")
-            subtract(gathered, one, gathered)
-            multiply(gathered, factor, gathered)
-            multiply(p, factor, dx)
-            dx[at] = gathered
-
-        return call
-
-    expected = [None, label.plain, p.plain, dloss.plain]
-    return Prepared(expected, [x.plain], bind, inplace=((2, 0),), name="numpy")

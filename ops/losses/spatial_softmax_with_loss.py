@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -12,6 +11,7 @@ from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, requir
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.losses.label_loss import LabelLoss, LabelLossBackward, LabelLossForward
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SpatialSoftmaxWithLoss", "SpatialSoftmaxWithLossGradient"]
 

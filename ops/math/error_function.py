@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.unary import Unary, UnaryGradient
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Erf", "ErfGradient", "erf", "normal_cdf", "normal_density"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SumElementsInt", "SumInt"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.unary import Unary, UnaryGradient
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Abs", "AbsGradient", "Ceil", "Clip", "ClipGradient", "Floor", "Round", "Sign"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.proto import ArgumentError, NetError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ReduceFrontWeightedSum", "ReduceFrontWeightedSumGradient", "ScaleBlobs"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -15,6 +14,7 @@ from netbuilder.ops.core.image_order import (
 )
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ChannelBackpropStats", "ChannelStats"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -13,6 +12,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["C10LayerNorm_DontUseThisOpYet", "FromAxis", "LayerNorm", "LayerNormGradient"]
 

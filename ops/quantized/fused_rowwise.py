@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from netbuilder.ops.quantized.rowwise_quantization import (
     quantize_half,
     row_bounds,
 )
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "FloatToFused2BitFakeRowwiseQuantized",

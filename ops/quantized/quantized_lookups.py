@@ -7,7 +7,6 @@ have one: ``sum = round(scale * code + round(sum + bias))``. Weights multiply sc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import as_rows, check_integers, check_weights, counts_of_lengths, segment_starts
 from netbuilder.ops.quantized.fused_rowwise import check_codes
 from netbuilder.ops.quantized.rowwise_quantization import BITS_2, BITS_4, BITS_8, RowFormat, fused_multiply_add
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "SparseLengthsMean2BitRowwiseSparse",

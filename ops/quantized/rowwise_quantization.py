@@ -8,12 +8,12 @@ With a NaN or an infinity in a row, its scale or bias is not finite, so that the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "BITS_2",

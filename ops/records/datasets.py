@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Append",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.ops.core.operator import STRING, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef, ParseError, ShapeError, TensorProtos
 from netbuilder.proto.files import parse
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CreateDB", "TensorProtosDBInput"]
 

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, ParseError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ImageInput"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.operator import STRING
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.records.datasets import Arrays, OnHost, tree_of
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["PackRecords", "PackedRecord", "UnPackRecords"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.records.blobs_queue import record_here, unchanged
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CreateBlobsQueueDB", "WeightedSampleDequeueBlobs"]
 

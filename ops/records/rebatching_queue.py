@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.data.rebatching_queue import RebatchingQueue
@@ -11,6 +10,7 @@ from netbuilder.ops.core.objects import shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CloseRebatchingQueue", "CreateRebatchingQueue", "DequeueRebatchingQueue", "EnqueueRebatchingQueue"]
 

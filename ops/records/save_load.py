@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from netbuilder.ops.records.blobs_queue import unchanged
 from netbuilder.ops.records.serialization_options import as_bfloat16, option_of, parse_options
 from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, BlobProto, DeviceOption, NetError, OperatorDef
 from netbuilder.proto.files import parse
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.netbuilder_pb2 import BlobSerializationOptions
 
 __all__ = ["Checkpoint", "DBExists", "Load", "Save", "Snapshot"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["StringEndsWith", "StringEquals", "StringJoin", "StringPrefix", "StringStartsWith", "StringSuffix"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,6 +14,7 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.records.datasets import _MAX_BLOBS, Arrays, OnHost
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CollectTensor", "ConcatTensorVector", "CreateTensorVector", "TensorVectorSize"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from netbuilder.ops.recurrent.links import Link, Recurrent
 from netbuilder.ops.recurrent.loop import BoundLoop, Loop, LoopOperators, Views, assign, fixed, rows, step_of
 from netbuilder.ops.recurrent.products import Product, products
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BackwardPlan", "BoundBackward", "further_sequences"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from netbuilder.ops.recurrent.loop import BoundLoop, Loop, LoopOperators, Stack,
 from netbuilder.ops.recurrent.one_by_one import step_by_step
 from netbuilder.ops.recurrent.projections import Projection, projections
 from netbuilder.ops.recurrent.table import KeptBlob, table_bytes
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ForwardPlan", "Stored", "bind_forward"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -12,6 +11,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.recurrent.units import sigmoid
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["InferenceLSTM"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 from netbuilder.ops.core.operator import NetNames, Operator
 from netbuilder.ops.recurrent.steps import StepNet
 from netbuilder.proto import ArgumentError, NetDef, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Alias", "Link", "Recurrent", "State"]
 

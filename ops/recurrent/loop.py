@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.ops.core.contexts import BoundStep, CompiledSubgraph, PlanContex
 from netbuilder.ops.core.instructions import Instruction, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.recurrent.links import Link
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BoundLoop", "Loop", "LoopOperators", "Stack", "Views", "assign", "fixed", "rows", "step_of"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from netbuilder.ops.recurrent.loop import Loop
 from netbuilder.ops.recurrent.segments import Segments, whole_in_backward
 from netbuilder.proto import ArgumentError, GradientError, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["RecurrentNetwork", "RecurrentNetworkGradient"]
 

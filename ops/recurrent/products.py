@@ -7,7 +7,6 @@ stored contiguously, the sum is one product of the stacked matrices.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.instructions import Instruction, read_instruction
@@ -15,6 +14,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.dense.fc import FC, FCGradient, FCTransposed, FCTransposedGradient
 from netbuilder.ops.recurrent.links import Recurrent
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ALL", "Product", "products", "replacement"]
 

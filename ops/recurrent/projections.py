@@ -6,7 +6,6 @@ The rows of an input are stored contiguously, and none depends on a step.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.instructions import Instruction
@@ -15,6 +14,7 @@ from netbuilder.ops.dense.fc import FC, FCTransposed
 from netbuilder.ops.dense.matmul import MatMul
 from netbuilder.ops.recurrent.links import Recurrent
 from netbuilder.ops.recurrent.products import ALL, replacement
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Projection", "projections"]
 

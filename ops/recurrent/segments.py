@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from netbuilder.ops.recurrent.arena import Arena, Slot
 from netbuilder.ops.recurrent.backward import BackwardPlan
 from netbuilder.ops.recurrent.forward import ForwardPlan, Stored
 from netbuilder.ops.recurrent.loop import BoundLoop, Loop, Stack, assign
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Segments", "Working", "whole_in_backward"]
 

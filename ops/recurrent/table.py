@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.recurrent.arena import ALIGNMENT, Slot
 from netbuilder.proto import BlobError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.structured_text import parse_json
 
 __all__ = ["KeptBlob", "RecurrentNetworkBlobFetcher", "kept_arrays", "table_bytes"]

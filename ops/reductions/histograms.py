@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.indexing import count_rows
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["AccumulateHistogram", "SelfBinningHistogram"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -14,6 +13,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.reductions.reduce import OverAxes, count_of
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BatchMoments", "BatchMomentsGradient", "Moments", "MomentsGradient"]
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.given_numbers import check_extents, one_integer
-from netbuilder.ops.core.half import require_one_float_type
 from netbuilder.ops.core.indexing import checked_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
+from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LONG", "TopK", "TopKGradient"]
 
@@ -53,12 +52,12 @@ class _AlongAxis(Operator):
 class TopK(_AlongAxis):
     """The ``k`` largest elements along ``axis``, in descending order, and their indices; ties go to the lower index.
 
-    ``k`` may be given as an input of one element. Flattened_indices are the positions in the flattened X. If the axis
-    is shorter than ``k``, the outputs are padded with values of 0 and indices of -1.
+    ``k`` may be given as an input of one element, then also 0. Flattened_indices are the positions in the flattened X.
+    If the axis is shorter than ``k``, the outputs are padded with values of 0 and indices of -1.
     """
 
     signature = """
-        X (*A, N @ axis, *B): float
+        X (*A, N @ axis, *B): float|int
         k? {1}: int32|int64
         -> Values (*A, K, *B) if k else (*A, k, *B): as X
         -> Indices (*A, K, *B) if k else (*A, k, *B): int64
@@ -110,11 +109,16 @@ def _positions(xp: Any, rows: Any, k: int) -> Any:
     NaN comes last.
     """
     n = rows.shape[1]
-    if xp is np and n >= LONG and 8 * k <= n:
+    if xp is np and n >= LONG and 0 < 8 * k <= n:
         found = _positions_by_bound(rows, k)
         if found is not None:
             return found
-    return xp.argsort(-rows, axis=1, kind="stable")[:, :k]
+    return xp.argsort(_opposite(rows), axis=1, kind="stable")[:, :k]
+
+
+def _opposite(x: Any) -> Any:
+    """Return elements in the opposite order."""
+    return -x if x.dtype.kind == "f" else ~x
 
 
 def _positions_by_bound(rows: Any, k: int) -> Any:
@@ -126,7 +130,7 @@ def _positions_by_bound(rows: Any, k: int) -> Any:
     equal_needed = k - above.sum(axis=1, keepdims=True)
     selected = above | (equal & (np.cumsum(equal, axis=1) <= equal_needed))
     positions = np.flatnonzero(selected).reshape(-1, k) % rows.shape[1]
-    order = np.argsort(-np.take_along_axis(rows, positions, axis=1), axis=1, kind="stable")
+    order = np.argsort(_opposite(np.take_along_axis(rows, positions, axis=1)), axis=1, kind="stable")
     return np.take_along_axis(positions, order, axis=1)
 
 
@@ -134,9 +138,8 @@ def _positions_by_bound(rows: Any, k: int) -> Any:
 def top_k(op: TopK, ctx: RunContext, x: Any, k: Any = None) -> tuple[Any, ...]:
     xp = ctx.xp
     count = op.k if k is None else one_integer(op, ctx, k, "k")
-    if count < 1:
-        raise ShapeError(f"TopK: k must be at least 1, got {count}")
-    require_one_float_type(op, X=spec_of(x))
+    if count < 0:
+        raise ShapeError(f"TopK: k must not be negative, got {count}")
     check_extents("TopK: values", op.result_shape(x.shape, count), np.int64)
     before, n, after = op.around(x.shape)
     lines = xp.moveaxis(x.reshape(before, n, after), 1, 2).reshape(before * after, n)

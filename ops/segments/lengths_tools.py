@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ from netbuilder.ops.core.segment_groups import (
 )
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "LengthsGather",

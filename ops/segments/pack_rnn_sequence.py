@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["PackRNNSequence", "UnpackRNNSequence"]
 

@@ -6,7 +6,6 @@ of rows from their own inputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import RunContext
@@ -39,6 +38,7 @@ from netbuilder.ops.segments.sparse_segments import (
     UnsortedSegmentWeightedSumGradient,
     weighted_sum_gradient,
 )
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "LengthsMeanGradient",

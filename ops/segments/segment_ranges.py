@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -18,6 +17,7 @@ from netbuilder.ops.core.segment_groups import (
 from netbuilder.ops.segments.lengths_reductions import reduce_rows
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "SortedSegmentRangeLogMeanExp",

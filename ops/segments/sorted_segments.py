@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -17,6 +16,7 @@ from netbuilder.ops.core.segment_groups import (
 from netbuilder.ops.segments.lengths_reductions import reduce_rows
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SortedSegmentMean", "SortedSegmentMeanGradient", "SortedSegmentSum", "SortedSegmentSumGradient"]
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
+from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.indexing import add_rows, checked_indices, count_rows
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require, spec_of
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.proto import OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "SparseToDense",
@@ -101,44 +100,6 @@ def sparse_to_dense(op: SparseToDense, ctx: RunContext, indices: Any, values: An
     dense = ctx.xp.zeros(shape, values.dtype)
     add_rows(ctx.xp, dense, indices, values, ctx.add_in_order)
     return (dense,)
-
-
-@prepare(SparseToDense, device=CPU)
-def prepare_sparse_to_dense(
-    op: SparseToDense, ctx: PlanContext, indices: TensorSpec, values: TensorSpec, like: TensorSpec | None = None
-) -> Prepared | None:
-    if op.dynamic:
-        return None
-    specs = [indices.plain, values.plain, *([] if like is None else [like.plain])]
-    read = [*specs[:2], *(None for _ in specs[2:])]
-    return _adding_rows(op, ctx, read, op.infer(*specs), lambda ins: (ins[0], ins[1]))
-
-
-def _adding_rows(
-    op: Operator,
-    ctx: PlanContext,
-    inputs: Sequence[TensorSpec | None],
-    outputs: Sequence[TensorSpec],
-    rows_of: Callable[[Sequence[Any]], tuple[Any, Any]],
-) -> Prepared:
-    """Return the kernel that adds rows to zeros where the plan keeps the result, which a plain kernel would copy there.
-
-    Args:
-        op, ctx, inputs, outputs: the operator and its specs.
-        rows_of: returns, of the inputs, the indices and the rows.
-    """
-
-    def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        (indices, rows), y = rows_of(ins), outs[0]
-
-        def run() -> None:
-            where = checked_indices(ctx.run, op.type, indices, y.shape[0])
-            y.fill(0)
-            add_rows(np, y, where, rows)
-
-        return run
-
-    return Prepared(inputs, outputs, bind, name="numpy rows added")
 
 
 @register
@@ -233,16 +194,6 @@ class UnsortedSegmentSum(_Segments):
 @kernel(UnsortedSegmentSum)
 def unsorted_segment_sum(op: UnsortedSegmentSum, ctx: RunContext, x: Any, segments: Any) -> tuple[Any, ...]:
     return (op.summed(ctx, x, segments),)
-
-
-@prepare(UnsortedSegmentSum, device=CPU)
-def prepare_unsorted_segment_sum(
-    op: UnsortedSegmentSum, ctx: PlanContext, x: TensorSpec, segments: TensorSpec
-) -> Prepared | None:
-    if op.dynamic:
-        return None
-    specs = [x.plain, segments.plain]
-    return _adding_rows(op, ctx, specs, op.infer(*specs), lambda ins: (ins[1], ins[0]))
 
 
 @register

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from netbuilder.ops.core.contexts import GradientContext, PlanContext, Prepared, RunContext
-from netbuilder.ops.core.indexing import check_indices, checked_indices
+from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.indexing import checked_indices
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
-from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
-    CACHED_BYTES,
     as_rows,
     counts_of_lengths,
     per_row,
@@ -23,6 +19,7 @@ from netbuilder.ops.core.segment_groups import (
 )
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "SparseLengthsIndicesInGradientMeanGradient",
@@ -63,23 +60,16 @@ class _Lookup(Operator):
         return (1 + len(weights)) * indices.size * (x.size // max(x.shape[0], 1))
 
 
-def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare: Any = None) -> None:
-    """Write the reduced rows into ``out``; ``spare`` is flat memory for the rows gathered at a time."""
+def _look_up(op: _Lookup, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
     x, *weights, indices, lengths = given
     indices = checked_indices(ctx, op.type, indices, x.shape[0])
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
+    out = ctx.xp.empty((lengths.shape[0], *x.shape[1:]), np.float32 if x.dtype == np.float16 else x.dtype)
     rows, total = as_rows(x), as_rows(out)
-    width = rows.shape[1]
     weight = op.weights_of_rows(ctx, weights[0], counts) if weights else None
 
     def gather(positions: Any) -> Any:
-        which = indices.take(positions)
-        if spare is None or positions.size * width > spare.size:
-            found = rows.take(which, axis=0)
-        else:
-            found = spare[: positions.size * width].reshape(positions.size, width)
-            rows.take(which, 0, found, "clip")  # mode "raise" would write through a copy
-        found = found.astype(total.dtype, copy=False)
+        found = rows.take(indices.take(positions), axis=0).astype(total.dtype, copy=False)
         if weight is not None:
             found *= weight.take(positions)[:, None]
         return found
@@ -87,25 +77,7 @@ def _look_up(op: _Lookup, ctx: RunContext, given: Sequence[Any], out: Any, spare
     reduce_segments(ctx.xp, counts, gather, total, how=op.how)
     if op.mean:
         total /= per_row(ctx.xp.asarray(counts.clip(1)), total)
-
-
-def _plain(op: _Lookup, ctx: RunContext, *given: Any) -> tuple[Any, ...]:
-    x, lengths = given[0], given[-1]
-    out = ctx.xp.empty((lengths.shape[0], *x.shape[1:]), np.float32 if x.dtype == np.float16 else x.dtype)
-    _look_up(op, ctx, given, out)
     return (out,)
-
-
-def _prepare(op: _Lookup, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    plain = [spec.plain for spec in specs]
-    dtype = plain[0].dtype
-    spare_bytes = CACHED_BYTES
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        spare = scratch[:spare_bytes].view(dtype)
-        return lambda: _look_up(op, ctx.run, inputs, outputs[0], spare)
-
-    return Prepared(plain, op.infer(*plain), bind, scratch=spare_bytes, name="numpy rows by segment length")
 
 
 @register
@@ -233,8 +205,7 @@ for _cls in (
     SparseLengthsWeightedSum,
     SparseLengthsPositionalWeightedSum,
 ):
-    kernel(_cls)(_plain)
-    prepare(_cls, device=CPU)(_prepare)
+    kernel(_cls)(_look_up)
 
 
 @dataclass(frozen=True)
@@ -272,35 +243,12 @@ class SparseLengthsIndicesInGradientMeanGradient(_Spread):
     mean = True
 
 
-def _shares(op: _Spread, ctx: RunContext, dy: Any, lengths: Any, indices: Any) -> tuple[Any, Any]:
-    """Return the rows of dY, scaled for a mean, and which of them each index gets."""
+@kernel(SparseLengthsIndicesInGradientSumGradient)
+@kernel(SparseLengthsIndicesInGradientMeanGradient)
+def _spread(op: _Spread, ctx: RunContext, dy: Any, lengths: Any, indices: Any) -> tuple[Any, ...]:
     counts = counts_of_lengths(op, ctx, lengths, indices.shape[0])
     share = dy / per_row(ctx.xp.asarray(counts.clip(1)), dy) if op.mean else dy
-    return share, segment_numbers(ctx, counts)
-
-
-def _spread(op: _Spread, ctx: RunContext, dy: Any, lengths: Any, indices: Any) -> tuple[Any, ...]:
-    share, numbers = _shares(op, ctx, dy, lengths, indices)
-    return (share.take(numbers, axis=0),)
-
-
-def _prepare_spread(op: _Spread, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    plain = [spec.plain for spec in specs]
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        def run() -> None:
-            share, numbers = _shares(op, ctx.run, *inputs)
-            if numbers.size:
-                share.take(numbers, 0, outputs[0], "clip")
-
-        return run
-
-    return Prepared(plain, op.infer(*plain), bind, name="numpy.take")
-
-
-for _gradient in (SparseLengthsIndicesInGradientSumGradient, SparseLengthsIndicesInGradientMeanGradient):
-    kernel(_gradient)(_spread)
-    prepare(_gradient, device=CPU)(_prepare_spread)
+    return (share.take(segment_numbers(ctx, counts), axis=0),)
 
 
 @register
@@ -354,33 +302,3 @@ def weighted_gradient_both(
     values = dy.take(numbers, axis=0)
     d_weights = (as_rows(values) * as_rows(x).take(indices, axis=0)).sum(axis=1)
     return values * per_row(weights, dy), d_weights
-
-
-@prepare(SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient, device=CPU)
-def _prepare_both(op: Operator, ctx: PlanContext, *specs: TensorSpec) -> Prepared:
-    """Prepare both outputs, computed in pieces of rows that stay in a core's cache."""
-    plain = [spec.plain for spec in specs]
-    dy = plain[1]
-    width = math.prod(dy.shape[1:])
-    piece = max(1, CACHED_BYTES // max(2 * width * dy.dtype.itemsize, 1))
-    part = piece * width * dy.dtype.itemsize
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
-        (w, dy_array, lengths, x, indices), (values, d_weights) = inputs, outputs
-        table, d_rows, out = as_rows(x), as_rows(dy_array), as_rows(values)
-        spare = [scratch[at : at + part].view(dy.dtype).reshape(piece, width) for at in (0, part)]
-
-        def run() -> None:
-            check_indices(op.type, indices, x.shape[0])
-            numbers = segment_numbers(ctx.run, counts_of_lengths(op, ctx.run, lengths, indices.shape[0]))
-            for begin in range(0, numbers.size, piece):
-                end = min(begin + piece, numbers.size)
-                rows, of_segments = (memory[: end - begin] for memory in spare)
-                table.take(indices[begin:end], 0, rows, "clip")
-                d_rows.take(numbers[begin:end], 0, of_segments, "clip")
-                np.einsum("ij,ij->i", rows, of_segments, out=d_weights[begin:end])
-                np.multiply(of_segments, w[begin:end, None], out[begin:end])
-
-        return run
-
-    return Prepared(plain, op.infer(*plain), bind, scratch=2 * part, name="numpy rows in pieces")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from netbuilder.ops.arrange.concat import concat_gradients
@@ -12,6 +11,7 @@ from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import lengths_on_host
 from netbuilder.proto import OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SplitByLengths"]
 

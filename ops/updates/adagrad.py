@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -13,6 +12,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.row_updates import add_row_kernels
 from netbuilder.ops.updates.sparse_updates import Rows, SparseUpdate
 from netbuilder.ops.updates.update_rules import check_range, rate_as
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Adagrad", "SparseAdagrad"]
 

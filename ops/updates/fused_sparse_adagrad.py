@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
@@ -29,6 +28,7 @@ from netbuilder.ops.updates.sparse_updates import RowWiseSparseAdagrad
 from netbuilder.ops.updates.update_rules import (
     check_range,
 )
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "RowWiseSparseAdagradFusedWithSparseLengthsMeanGradient",

@@ -9,7 +9,6 @@ Source: Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["AllFinite", "DivideBlobs", "RestoreBlobs", "SaveBlobs", "UpdateGradientScale"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.proto import OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["AtomicIter", "CreateMutex", "Iter"]
 
@@ -63,7 +63,7 @@ def _prepare_counter(counter: TensorSpec, position: int, report: Callable[[], No
 
         return call
 
-    return Prepared([None] * position + [spec], [spec], bind, inplace=((position, 0),), name="numpy")
+    return Prepared([None] * position + [spec], [spec], bind, inplace=((position, 0),), name="number on the host")
 
 
 @prepare(Iter, device=CPU)

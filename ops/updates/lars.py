@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import check_range
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Lars"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.registry import CPU, kernel, prepare, register
 from netbuilder.ops.updates.rate_policies import Rate, chain, rate_of
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import arguments
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LearningRate"]
 
@@ -147,4 +147,4 @@ def prepare_learning_rate(op: LearningRate, ctx: PlanContext, iteration: TensorS
         return call
 
     spec = iteration.plain if op.policy != "fixed" else None
-    return Prepared([spec], list(op.infer(iteration)), bind, name="numpy")
+    return Prepared([spec], list(op.infer(iteration)), bind, name="number on the host")

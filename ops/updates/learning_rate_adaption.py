@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -11,6 +10,7 @@ from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import check_range, rate_as
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LearningRateAdaption"]
 

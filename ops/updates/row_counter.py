@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["RowWiseCounter"]
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared, RunContext
 from netbuilder.ops.core.half import narrow, widen
+from netbuilder.ops.core.indexing import no_row
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import CPU, kernel, prepare
 from netbuilder.ops.core.segment_groups import as_rows
 from netbuilder.ops.updates.update_rules import in_place
 from netbuilder.proto import ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "PIECE",
@@ -27,17 +28,11 @@ __all__ = [
     "RowUpdate",
     "add_joint_kernels",
     "add_row_kernels",
-    "no_row",
     "update_rows",
     "updating",
 ]
 
 Rows = Sequence[Any]
-
-
-def no_row(dtype: Any) -> int:
-    """Return the index of a type that names no row: it changes nothing. It is the type's lowest number."""
-    return int(np.iinfo(dtype).min)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -10,6 +9,7 @@ from netbuilder.ops.core.half import widen
 from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import rate_as
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MomentumSGD", "MomentumSGDUpdate", "momentum_step"]
 

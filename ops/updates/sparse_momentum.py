@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -12,6 +11,7 @@ from netbuilder.ops.core.registry import register
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
 from netbuilder.ops.updates.sgd import momentum_step
 from netbuilder.ops.updates.update_rules import rate_as
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SparseMomentumSGDUpdate"]
 

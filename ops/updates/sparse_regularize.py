@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import RunContext
@@ -14,6 +13,7 @@ from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
 from netbuilder.ops.updates.update_rules import check_range
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Float16SparseNormalize", "SparseLpRegularizer", "SparseNormalize"]
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.indexing import add_rows, checked_indices
+from netbuilder.ops.core.indexing import add_rows, checked_indices, no_row
 from netbuilder.ops.core.operator import Operator, TensorSpec, require, spec_of
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.ops.updates.row_updates import no_row
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SumRepeatedRows"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -16,6 +15,7 @@ from netbuilder.ops.updates.update_rules import (
     check_range,
     rate_as,
 )
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SparseWngrad", "Wngrad"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -23,6 +22,7 @@ from netbuilder.ops.windows.conv_windows import (
 )
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Conv",

@@ -5,8 +5,6 @@ They compute what Conv, MaxPool and AveragePool do, and raise ShapeError for ima
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from netbuilder.ops.core.conv_geometry import FixedAxes
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv import Conv, ConvGradient, conv, conv_gradient
@@ -20,6 +18,7 @@ from netbuilder.ops.windows.pool import (
     max_pool,
     max_pool_gradient,
 )
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "AveragePool1D",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
@@ -25,6 +24,7 @@ from netbuilder.ops.windows.conv import (
 )
 from netbuilder.ops.windows.conv_windows import from_channels_first
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ConvTranspose", "ConvTransposeGradient"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -15,6 +14,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv_windows import batch_parts
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["DeformConv", "DeformConvGradient"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -11,6 +10,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.sum import Sum, sum_
 from netbuilder.ops.windows.conv import Conv, conv
 from netbuilder.proto import OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ConvRelu", "SumRelu"]
 

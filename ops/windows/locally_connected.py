@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -15,6 +14,7 @@ from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv_windows import accumulate, channels_first, column_matrices, from_channels_first
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LC", "LC1D", "LC2D", "LC3D", "LC1DGradient", "LC2DGradient", "LC3DGradient", "LCGradient"]
 

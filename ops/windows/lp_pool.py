@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
@@ -14,6 +13,7 @@ from netbuilder.ops.windows.conv_windows import channels_first, crop, from_chann
 from netbuilder.ops.windows.pool import PoolArguments
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LpPool", "LpPoolGradient"]
 

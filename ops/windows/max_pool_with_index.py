@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from netbuilder.ops.windows.conv_windows import pad_images, taps
 from netbuilder.ops.windows.pool import PoolArguments
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["MaxPoolWithIndex", "MaxPoolWithIndexGradient"]
 

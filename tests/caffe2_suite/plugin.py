@@ -25,7 +25,8 @@ import pytest
 
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
-from netbuilder.runtime.plan.optimizations import VARIABLE
+from netbuilder.runtime.plan import options
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 
 PREFIX = "caffe2.python."
 FOLDER = Path(os.environ["CAFFE2_TESTS"])
@@ -146,6 +147,7 @@ def pytest_runtest_call(item):
 
     Otherwise the recurrent net computes products of all steps at once, which round differently.
     """
-    changed = {VARIABLE: "step_products,step_projections"} if item.name.startswith("test_unroll") else {}
-    with mock.patch.dict(os.environ, changed):
+    without = [OPTIMIZATIONS[name] for name in ("step_products", "step_projections")]
+    changed = frozenset(without if item.name.startswith("test_unroll") else ())
+    with mock.patch.object(options, "from_environment", lambda: changed):
         yield

@@ -147,7 +147,7 @@ def test_a_store_that_no_other_process_sees_is_refused():
 
 def test_mpi4py_that_is_missing_is_said_before_the_wait(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(DeviceError, match=r"mpi4py is missing: pip install 'netbuilder\[mpi\]'"):
+    with pytest.raises(DeviceError, match=r"mpi4py is missing: pip install 'netbuilder-nn\[mpi\]'"):
         begin_over_store(FileStore(tmp_path), 2, 0)
     assert not [*tmp_path.iterdir()]
 

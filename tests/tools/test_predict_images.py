@@ -11,6 +11,8 @@ import pytest
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.data.image_codec import image_libraries
 from netbuilder.engines.arrays import gpu_count
+from netbuilder.exchange import classification
+from netbuilder.exchange.classification import prepared_image
 from netbuilder.exchange.predictor_exporter import PredictorExportMeta, save_to_db
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, NetDef, ParseError, files
@@ -94,27 +96,27 @@ def test_the_middle_is_cut_out(tmp_path):
     pixels = np.zeros((4, 8, 3), np.uint8)
     pixels[:, 2:6] = (10, 20, 30)  # red, green, blue
     data = png(tmp_path, pixels)
-    got = predict.prepared_image(data, 4, 4)
+    got = prepared_image(data, 4, 4)
     assert got.dtype == np.float32
     assert np.array_equal(got, np.broadcast_to(np.float32([30, 20, 10]), (4, 4, 3)))
-    got = predict.prepared_image(data, 4, 4, rgb=True, scale=0.5, mean=[1, 2, 3], std=[2])
+    got = prepared_image(data, 4, 4, rgb=True, scale=0.5, mean=[1, 2, 3], std=[2])
     np.testing.assert_allclose(got[0, 0], [2, 4, 6])
 
 
 def test_brightness(tmp_path):
-    got = predict.prepared_image(png(tmp_path, np.full((4, 4), 77, np.uint8)), 4, 4, 1)
+    got = prepared_image(png(tmp_path, np.full((4, 4), 77, np.uint8)), 4, 4, 1)
     assert np.array_equal(got, np.full((4, 4, 1), 77, np.float32))
 
 
 def test_the_shorter_side(tmp_path):
     data = png(tmp_path, np.full((6, 20, 3), 9, np.uint8))
-    assert predict.prepared_image(data, 4, 4, resize=5).shape == (4, 4, 3)
+    assert prepared_image(data, 4, 4, resize=5).shape == (4, 4, 3)
     with pytest.raises(ArgumentError, match="--resize 3"):
-        predict.prepared_image(data, 4, 4, resize=3)
+        prepared_image(data, 4, 4, resize=3)
     with pytest.raises(ArgumentError, match="1 or 3 channels"):
-        predict.prepared_image(data, 4, 4, 2)
+        prepared_image(data, 4, 4, 2)
     with pytest.raises(ParseError, match="here"):
-        predict.prepared_image(b"no image", 4, 4, where="here")
+        prepared_image(b"no image", 4, 4, where="here")
 
 
 @pytest.mark.parametrize(
@@ -148,11 +150,11 @@ def test_options_that_make_no_sense(bad, capsys):
 def test_a_mean_for_channels_that_the_input_does_not_have(images):
     data = Path(images[0]).read_bytes()
     with pytest.raises(ArgumentError, match=r"mean must be one number.*has 1; got \[1, 2, 3\]"):
-        predict.prepared_image(data, 4, 4, 1, mean=[1, 2, 3])
+        prepared_image(data, 4, 4, 1, mean=[1, 2, 3])
 
 
 def test_without_a_library_for_images(folder, images, monkeypatch, capsys):
-    monkeypatch.setattr(predict, "decode_image", missing)
+    monkeypatch.setattr(classification, "decode_image", missing)
     assert predict.main([folder, images[0]]) == 1
     assert "pip install" in capsys.readouterr().err
 
@@ -311,13 +313,13 @@ def test_no_shape_of_an_image_makes_a_huge_one(size, monkeypatch):
     """The crop is from the middle, so little else is resized."""
     pixels = np.zeros((*size, 3), np.uint8)
     (pixels[0] if size[0] == 1 else pixels[:, 0])[4498:4502] = 200
-    file, sizes, resize = io.BytesIO(), [], predict.resize_image
+    file, sizes, resize = io.BytesIO(), [], classification.resize_image
     pytest.importorskip("PIL.Image").fromarray(pixels).save(file, "png")
 
     def resized(image, *to, **how):
         sizes.append(to)
         return resize(image, *to, **how)
 
-    monkeypatch.setattr(predict, "resize_image", resized)
-    found = predict.prepared_image(file.getvalue(), 8, 8, resize=16)
+    monkeypatch.setattr(classification, "resize_image", resized)
+    found = prepared_image(file.getvalue(), 8, 8, resize=16)
     assert sizes == [(16, 64) if size[0] == 1 else (64, 16)] and (found == 200).all()

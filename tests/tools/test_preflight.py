@@ -77,7 +77,7 @@ def test_nccl_without_gpus(of_two, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(process_group, "gpu_count", lambda: 0)
     monkeypatch.setattr(preflight, "preflight", lambda *args, **options: None)  # of a rank that has the others' word
     assert main(["--engine", "nccl", "--store", f"file:{tmp_path}", "--timeout", "1"]) == 1
-    assert "can use none; to exchange values of CPUs, install netbuilder[mpi] and start" in capsys.readouterr().err
+    assert "to exchange values of CPUs, pip install 'netbuilder-nn[mpi]', and start" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -83,4 +83,4 @@ def test_processes_meet_over_the_devices_of_the_run(monkeypatch):
 def test_nccl_does_not_serve_cpus(capsys):
     with pytest.raises(SystemExit):
         parse(["--cpu", "--model=mlp"], rendezvous=Rendezvous(2, 0, "NCCL", store=MemoryStore()))
-    assert "--cpu: NCCL exchanges values of GPUs; pip install 'netbuilder[mpi]'" in capsys.readouterr().err
+    assert "--cpu: NCCL exchanges values of GPUs; pip install 'netbuilder-nn[mpi]'" in capsys.readouterr().err

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass
 
 from netbuilder import ModelHelper, Parallelize_CPU
 from netbuilder.graph import BlobReference
 from netbuilder.optimizers import build_sgd
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.zoo.resnet import create_resnet50
 
 __all__ = ["BuildTime", "build_time"]

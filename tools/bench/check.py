@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.bench.ours import Training, before
 from netbuilder.tools.bench.processes import torch_state
 from netbuilder.tools.bench.work import MODELS, TASKS, Work

@@ -6,7 +6,6 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.distributed.worlds.session import HEADER_BYTES
@@ -14,6 +13,7 @@ from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.simulate import Exchange, make_buckets, simulate
 from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.parallel.simulation.sweep import SIZES, fit_link
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.roofline import measure_limits
 from netbuilder.tools.bench.machine import busy_share, core_count

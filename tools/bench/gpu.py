@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import netbuilder
@@ -15,6 +15,7 @@ from netbuilder.engines.arrays import gpu_count
 from netbuilder.engines.engine import find_engine
 from netbuilder.engines.gpu_info import describe_gpus, missing_for_gpus
 from netbuilder.proto import DeviceError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.bench.machine import describe_machine
 from netbuilder.tools.bench.pairs import TimeLimits, Worker
 from netbuilder.tools.bench.report import Line

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.bench.processes import our_worker
 from netbuilder.tools.bench.report import Line
 from netbuilder.tools.bench.work import Work

@@ -7,7 +7,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from netbuilder.data import (
 )
 from netbuilder.data.image_codec import LIBRARIES, decode_image, mirror_image, split_channels
 from netbuilder.proto import DeviceError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.bench.report import Line
 
 __all__ = ["Inputs", "input_rates"]

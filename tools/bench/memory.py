@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.bench.processes import our_worker, torch_worker
 from netbuilder.tools.bench.report import Line
 from netbuilder.tools.bench.work import Work

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.options import default_threads
 from netbuilder.tools.bench.gpu import LIMIT, PEER_MODES
 from netbuilder.tools.bench.growth import SWEEPS

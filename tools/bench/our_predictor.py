@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> None:
         predictor = load_predictor(folder / _PREDICTOR, workspace=workspace)
     else:
         read = read_onnx(folder / MODEL)
-        predictor, plain = read.predictor(workspace=workspace), read.reference_nodes
+        predictor, plain = read.predictor(workspace=workspace), tuple(read.reference_nodes)
     predictor.run(inputs)
     first = time.perf_counter() - began
     for name in workspace.nets():

@@ -14,8 +14,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
+
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Comparison", "Side", "TimeLimits", "Way", "Worker", "compare"]
 

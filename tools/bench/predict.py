@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ import numpy as np
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.bench.our_predictor import INPUTS, MODEL, OUTPUTS, export
 from netbuilder.tools.bench.pairs import Comparison, Worker, compare
 from netbuilder.tools.bench.report import Line, as_which

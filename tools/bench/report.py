@@ -6,13 +6,13 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.bench.pairs import Comparison
 from netbuilder.tools.bench.work import Task, Work
 from netbuilder.tools.results import write_json

@@ -8,12 +8,12 @@ import os
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.bench.pairs import Comparison, Worker, compare
 from netbuilder.tools.bench.predict import BOUND, difference
 

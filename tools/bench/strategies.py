@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from netbuilder.distributed import Rendezvous, Strategy, exchanged_bytes
 from netbuilder.distributed.launch.installed_mpi import installed_mpi
 from netbuilder.ops.losses.accuracy import classes_before_label
 from netbuilder.optimizers import build_sgd
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.bench.report import Line
 from netbuilder.tools.training.images import load_images
 from netbuilder.zoo.mlp import create_mlp

@@ -9,13 +9,13 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.engines.engine import find_engine
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.bench.build import build_time
 from netbuilder.tools.bench.busy import busy_rate

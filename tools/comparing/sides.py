@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel.shares import SHARE_WEIGHT, Share, share_sizes
 from netbuilder.parallel.step_divisors import StepDivisors
 from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.recorded_run import RecordedRun, recorded

@@ -6,7 +6,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from netbuilder.data import (
 )
 from netbuilder.data.orientation import find_orientation
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Choices", "Written", "check_database", "write_database"]
 

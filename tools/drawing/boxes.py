@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Blob", "Box"]
 

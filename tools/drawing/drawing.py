@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.defuse import undefined_inputs
@@ -13,6 +12,7 @@ from netbuilder.graph.shapes import InferredShapes, infer_shapes
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
 from netbuilder.ops.core.operator import STRING
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.drawing.boxes import Blob, Box
 from netbuilder.tools.drawing.folding import Fold, find_folds
 

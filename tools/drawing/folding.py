@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.drawing.boxes import Blob, Box
 
 __all__ = ["Fold", "find_folds", "repeats"]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.proto import DeviceError, ParseError, files
 from netbuilder.proto.whole_file import write_text
 
@@ -44,7 +45,7 @@ def record(folder: Path, program: Sequence[str]) -> int:
     try:
         from cupy.cuda import compiler
     except ImportError as error:
-        raise DeviceError(f"--record needs CuPy and a GPU: pip install 'netbuilder[gpu]' ({error})") from error
+        raise DeviceError(f"--record needs CuPy and a GPU: {how_to_install()} ({error})") from error
 
     folder.mkdir(parents=True, exist_ok=True)
     original = compiler._compile_with_cache_cuda

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.profile.arena_map import ArenaMap, ArenaValue
 from netbuilder.runtime.profile.memory import KINDS, bytes_text
 from netbuilder.tools.profiling.net_memory import NetMemory

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.profile.arena_map import ArenaMap, arena_maps
 from netbuilder.runtime.profile.memory import Held, Memory, held_outside, memory_of, planned_memory
 from netbuilder.runtime.profile.timing import Recorder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import CreateNet, Parallelize, RunInitNet
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 from netbuilder.tools.common_options import split_problem

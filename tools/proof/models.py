@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from netbuilder.graph import DeviceScope, GradientSlice, NameScope
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["OPTIMIZERS", "SAMPLES", "TABLES", "UNEVEN", "ProofModel"]
 

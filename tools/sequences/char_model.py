@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.model.rnn import LSTM
 from netbuilder.proto import PROTO_CPU, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 from netbuilder.tools.sequences.characters import Characters
 from netbuilder.tools.sequences.tables import build_update

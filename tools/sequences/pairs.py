@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.model.seq2seq.vocabulary import EOS_ID, GO_ID, PAD_ID
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["TASKS", "Batch", "Pairs"]
 

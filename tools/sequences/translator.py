@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from netbuilder.model.seq2seq import (
 )
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 from netbuilder.tools.sequences.pairs import Batch, Pairs
 from netbuilder.tools.sequences.tables import build_update

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from netbuilder.data import ImageArrays, digits, dummy_batches, read_idx
 from netbuilder.exchange import ImagePreparation
 from netbuilder.proto import ParseError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.databases.sources import IDX_PARTS, check_source, is_idx_folder
 from netbuilder.tools.training.decoded import DUMMY, HELD_OUT, DecodedImages, decoded_arrays, decoded_images
 from netbuilder.tools.training.input_options import InputOptions

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 
 from netbuilder.data import ImageTransform, decoding_threads
 from netbuilder.data.image_size import check_resized
 from netbuilder.exchange import ImagePreparation
 from netbuilder.proto import DeviceError, NetError, ParseError, files
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.common_options import max_pixels_option, upright_option
 from netbuilder.tools.options import POSITIVE, option, switch, values_of

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.proto import NetError, files
+from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.picture import check_picture, figure_classes, save_picture
@@ -173,7 +174,7 @@ def _event_records() -> Callable[..., bytes]:
         from tensorboardX import record_writer, summary
         from tensorboardX.proto.event_pb2 import Event
     except ImportError:
-        raise NetError("--tensorboard needs the package tensorboardX; pip install 'netbuilder[plot]'") from None
+        raise NetError(f"--tensorboard needs the package tensorboardX; {how_to_install('plot')}") from None
 
     def record(name: str | None = None, value: float = 0.0, step: int = 0) -> bytes:
         event = Event(wall_time=time.time(), step=step)

@@ -12,6 +12,7 @@ from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.training.models import WHOLE_RUN
@@ -65,7 +66,7 @@ def problem_of(options: Options) -> str | None:
         return f"--dtype: must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
     if options.cpu and options.rendezvous is not None and options.rendezvous.engine == "NCCL":
         return (
-            "--cpu: NCCL exchanges values of GPUs; pip install 'netbuilder[mpi]', and start the processes with "
+            f"--cpu: NCCL exchanges values of GPUs; {how_to_install('mpi')}, and start the processes with "
             "netbuilder-launch --engine MPI, mpiexec or srun"
         )
     if options.cpu and options.dtype == "float16":

@@ -7,7 +7,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from netbuilder.exchange import Checkpoint, load_checkpoint, take_checkpoint
 from netbuilder.exchange.checkpoint_manifest import check_fields, mapping, real, whole
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.progress import EpochProgress, Progress
 from netbuilder.tools.training.batches import Batches
 from netbuilder.tools.training.best_epoch import BestEpoch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.core.replication import share_sizes
 from netbuilder.ops.updates.rate_policies import POLICIES
 from netbuilder.optimizers import OPTIMIZERS
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.common_options import without_option
 from netbuilder.tools.options import NOT_NEGATIVE, POSITIVE, SHARE, nested, option, switch, values_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from netbuilder.parallel.blocks import count_iterations
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.values import StepKind
 from netbuilder.runtime.profile.call import runs_again, share_again
 from netbuilder.runtime.profile.timing import Recorder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from netbuilder.parallel import (
 )
 from netbuilder.parallel.accumulate import net_names
 from netbuilder.proto import NetDef
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Prefetch, Workspace
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.profile.memory import Memory

@@ -6,11 +6,12 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 
 from netbuilder.distributed.stores.heartbeat import LastSign
 from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["FRESH", "RollCall", "State", "main_stack", "shortened"]
 

@@ -6,15 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError
+from netbuilder.proto.extras import how_to_install
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ASK", "InstalledMpi", "installed_mpi"]
 
-_INSTALL = "pip install 'netbuilder[mpi]', or mpi4py with the MPI of this machine"
+_INSTALL = f"{how_to_install('mpi')}, or mpi4py with the MPI of this machine"
 
 # In another process: this one is no rank, and must not load the library. The folder of the library is asked of the
 # system, since wheels put it elsewhere than packages of a distribution do.

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from netbuilder.distributed.stores.secret import SECRET, check_secret
 from netbuilder.distributed.transport import launchers, time_limits
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.errors import DeviceError, DistributedError, NetError, StoreTimeoutError, counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Job", "Node", "launch", "warn_if_cores_are_few"]
 

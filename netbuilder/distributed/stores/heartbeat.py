@@ -6,10 +6,10 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from netbuilder.distributed.stores.store import Store
 from netbuilder.proto.errors import DistributedError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Heartbeat", "Heartbeats", "LastSign"]
 

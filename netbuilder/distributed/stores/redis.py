@@ -9,6 +9,7 @@ from typing import Any
 
 from netbuilder.distributed.stores.store import Store, check_key, check_value
 from netbuilder.proto.errors import DeviceError, DistributedError, NetError
+from netbuilder.proto.extras import how_to_install
 
 __all__ = ["RedisStore"]
 
@@ -39,7 +40,7 @@ class RedisStore(Store):
             import redis
         except ImportError:
             raise DeviceError(
-                "a store on a Redis server needs the package 'redis'; pip install 'netbuilder[redis]'"
+                f"a store on a Redis server needs the package 'redis'; {how_to_install('redis')}"
             ) from None
         self._given: dict[str, Any] = {
             "host": host,

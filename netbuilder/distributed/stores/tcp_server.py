@@ -16,12 +16,13 @@ import struct
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from netbuilder.distributed.stores import tcp_session as wire
 from netbuilder.distributed.stores.memory import MemoryStore
 from netbuilder.distributed.stores.secret import check_secret
 from netbuilder.proto.errors import DistributedError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
 
 __all__ = ["STRANGERS", "Client", "TcpStoreServer"]

@@ -7,13 +7,13 @@ import os
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from netbuilder.distributed.stores.secret import SECRET, secret_in
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.stores.tcp import TcpStore
 from netbuilder.proto.errors import NetError, counted
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "ATTEMPT",

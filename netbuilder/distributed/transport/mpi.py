@@ -20,12 +20,13 @@ from netbuilder.distributed.transport.mpi_abort import abort_over
 from netbuilder.distributed.transport.start_watch import watched_start
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError
+from netbuilder.proto.extras import how_to_install
 
 __all__ = ["MpiCommunicator", "mpi", "mpi_runs", "mpi_world", "require_mpi4py"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_INSTALL = "pip install 'netbuilder[mpi]', or mpi4py with the MPI of this machine"
+_INSTALL = f"{how_to_install('mpi')}, or mpi4py with the MPI of this machine"
 
 _YIELD_SECONDS = 0.02  # all ranks are there and move data
 _YIELD_SECONDS_PATIENT = 2e-4  # other ranks may still be computing

@@ -18,7 +18,6 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,11 @@ from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl_id import shared_unique_id
 from netbuilder.distributed.transport.start import meet
 from netbuilder.engines.gpu import StreamRole, gpu
-from netbuilder.engines.nccl import INSTALL, GpuGroup, nccl, nccl_available, one_group, type_of
+from netbuilder.engines.gpu_packages import how_to_install
+from netbuilder.engines.nccl import GpuGroup, nccl, nccl_available, one_group, type_of
 from netbuilder.proto import DeviceError, DistributedError, NetError
+from netbuilder.proto.extras import NCCL
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["GpuRanks", "NcclCommunicator", "connect_by_nccl"]
 
@@ -260,7 +262,7 @@ def connect_by_nccl(store: Store, size: int, rank: int, devices: Sequence[int], 
 def _why_not(rank: int, devices: Sequence[int]) -> str:
     """Return why this process cannot connect GPUs; "" if it can."""
     if not nccl_available():
-        return f"rank {rank} has no NCCL; {INSTALL}"
+        return f"rank {rank} has no NCCL; {how_to_install(NCCL)}"
     try:
         for device in devices:
             gpu(device)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from netbuilder.distributed.stores import Store
-from netbuilder.engines.nccl import INSTALL, nccl, nccl_available
+from netbuilder.engines.gpu_packages import how_to_install
+from netbuilder.engines.nccl import nccl, nccl_available
 from netbuilder.proto import DeviceError, DistributedError
+from netbuilder.proto.extras import NCCL
 
 __all__ = ["shared_unique_id"]
 
@@ -38,7 +40,7 @@ def shared_unique_id(store: Store, rank: int, name: str, timeout: float = 60.0) 
         store.set(key, _new_id())
     found = store.get(key, timeout)
     if not found:
-        raise DeviceError(f"common world {name!r}: rank 0 has no NCCL; {INSTALL}")
+        raise DeviceError(f"common world {name!r}: rank 0 has no NCCL; {how_to_install(NCCL)}")
     if len(found) != _LENGTH:
         raise DistributedError(f"{store}: key {key!r} must hold NCCL's id of {_LENGTH} bytes, got {len(found)}")
     return found

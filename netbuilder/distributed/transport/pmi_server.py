@@ -12,12 +12,12 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from netbuilder.distributed.stores.store import Store
 from netbuilder.proto.errors import DistributedError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["HOST", "PLACE", "Beginning", "PmiServer", "announce", "host_mapping"]
 

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import IO, NoReturn
 
 from netbuilder.distributed.stores.store import Store
@@ -22,6 +21,7 @@ from netbuilder.distributed.transport.pmi_server import PLACE, Beginning, announ
 from netbuilder.distributed.transport.start import meet
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto.errors import DeviceError, DistributedError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "begin_over_store",

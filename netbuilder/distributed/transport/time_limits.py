@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.proto.errors import NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["FIRST_VARIABLE", "VARIABLE", "TimeLimits", "given_limits", "set_collective_timeout", "time_limits"]
 

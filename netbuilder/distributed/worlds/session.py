@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.lane import FORKED, Lane, Submitted
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DistributedError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["AHEAD", "HEADER_BYTES", "SIGN", "Collective", "Session"]
 

@@ -30,6 +30,7 @@ from netbuilder.distributed.transport.start_over_store import leave_manager, sta
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.session import Collective, Session
 from netbuilder.proto import DeviceError, DistributedError, NetError
+from netbuilder.proto.extras import how_to_install
 
 __all__ = ["CommonWorld", "create_world", "report_failure", "share_store", "warn_if_oversubscribed"]
 
@@ -307,7 +308,7 @@ def _start_mpi(size: int, rank: int, store: Store | None) -> None:
         if library.COMM_WORLD.Get_size() != size:
             raise DeviceError(
                 f"{library.Get_library_version().split(',')[0].strip()} connects only processes that its own mpiexec "
-                "has started (or srun with PMIx); MPICH also those that meet in a store: pip install 'netbuilder[mpi]'"
+                f"has started (or srun with PMIx); MPICH also those that meet in a store: {how_to_install('mpi')}"
             )
 
 

@@ -18,6 +18,7 @@ from netbuilder.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
 from netbuilder.engines.cuda.segments import add_sorted
 from netbuilder.engines.engine import Location
 from netbuilder.engines.gpu import gpu
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import PROTO_CUDA
 
@@ -50,7 +51,7 @@ class CuPyEngine(ArrayEngine):
         return gpu_count() > 0
 
     def why_unavailable(self) -> str:
-        return "it needs CuPy and an NVIDIA GPU; pip install 'netbuilder[gpu]'"
+        return f"it needs CuPy and an NVIDIA GPU; {how_to_install()}"
 
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
         if spec.dtype == STRING:  # strings stay on the host

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CHANNELS", "CHANNEL_FUSIONS", "ChannelsVariant"]
 

@@ -15,7 +15,6 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from netbuilder.engines.cuda.handles import ThreadHandles
 from netbuilder.engines.gpu import GPU, gpu
 from netbuilder.engines.tf32 import has_tf32
 from netbuilder.proto import PROTO_CUDA, DeviceError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Product", "checked_call", "free_handles", "handle", "library_of", "new_handles", "serves", "thread_handles"]
 

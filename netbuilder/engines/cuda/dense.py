@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +26,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BY_CUBLAS", "Dense", "Matrix", "bias_kernel", "column_sums"]
 

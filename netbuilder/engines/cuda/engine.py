@@ -8,6 +8,7 @@ from typing import ClassVar
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.engines.engine import Engine
 from netbuilder.engines.fusion import Fusion
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import Operator, TensorSpec
@@ -27,7 +28,7 @@ class CudaEngine(Engine):
         return gpu_count() > 0
 
     def why_unavailable(self) -> str:
-        return "it needs CuPy and an NVIDIA GPU; pip install 'netbuilder[gpu]'"
+        return f"it needs CuPy and an NVIDIA GPU; {how_to_install()}"
 
     def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
         from netbuilder.engines.cuda.table import KERNELS

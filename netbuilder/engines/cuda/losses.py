@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.labels import label_error, label_or_none_error
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ROWS", "Variant"]
 

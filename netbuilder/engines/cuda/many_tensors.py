@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from netbuilder.engines.programs import HostNumber, Program, Uniform
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE, Joinable
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CHUNK", "ManyTensors", "Part", "blocks_of", "joinable_program"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE, Capturable
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["joint_update", "row_update", "update_rows"]
 

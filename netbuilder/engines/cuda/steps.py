@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.references import In, Out, Scratch, ScratchAllocator
 from netbuilder.ops.core.contexts import Call, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Reference", "Step", "one_call", "prepared", "scratch_memory"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from netbuilder.engines.tracing import Symbol, Tracer, reshaped_extents
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Stage", "Sums", "prepare_sums", "with_sums"]
 

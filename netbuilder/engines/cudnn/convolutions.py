@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.cuda.gpu_layout import image_spec
@@ -10,6 +9,7 @@ from netbuilder.engines.cudnn.graphs import CHANNELS_LAST, Tensor, Window
 from netbuilder.ops.core.conv_geometry import Geometry
 from netbuilder.ops.core.image_order import channel_axis, image_extents
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Images", "channels_of", "image_tensor", "matrix_tensor", "window_of"]
 

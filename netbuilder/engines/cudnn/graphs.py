@@ -7,8 +7,10 @@ compiled graph is bound to memory (see ``compiled``). All sums are computed in f
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
+
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "CHANNELS_LAST",

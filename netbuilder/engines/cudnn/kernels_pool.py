@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import CAPTURABLE
 from netbuilder.ops.core.image_order import channel_axis, image_extents
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Pool", "average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient"]
 

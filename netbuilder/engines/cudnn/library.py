@@ -6,21 +6,20 @@ import functools
 import importlib
 from typing import Any
 
-from netbuilder.engines.arrays import array_module, cuda_major, gpu_count
+from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.engines.cuda.handles import ThreadHandles
 from netbuilder.engines.gpu import GPU, gpu
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.proto import PROTO_CUDA, DeviceError
+from netbuilder.proto.extras import CUDNN, FRONTEND
 
 __all__ = [
-    "FRONTEND",
-    "LIBRARY",
     "OLDEST",
     "available",
     "cudnn",
     "found_library",
     "free_handles",
     "handle",
-    "how_to_install",
     "load",
     "missing",
     "new_handles",
@@ -29,8 +28,6 @@ __all__ = [
     "why_unavailable",
 ]
 
-FRONTEND = "nvidia-cudnn-frontend>=1.14,<1.19"
-LIBRARY = "nvidia-cudnn-cu12>=9.8,<10"
 OLDEST = 90800  # the first version that knows all engines that ``graphs`` counts on
 
 
@@ -39,21 +36,16 @@ def load() -> tuple[Any, str]:
     try:
         module = importlib.import_module("cudnn")
     except ImportError as error:
-        return None, f"the Python package cudnn cannot be imported ({error}); pip install '{FRONTEND}'"
+        return None, f"the Python package cudnn cannot be imported ({error}); {how_to_install(FRONTEND)}"
     except Exception as error:  # the frontend loads the library: OSError without one, AssertionError if there are two
-        return None, f"the library cuDNN cannot be loaded ({type(error).__name__}: {error}); {how_to_install()}"
+        return None, f"the library cuDNN cannot be loaded ({type(error).__name__}: {error}); {how_to_install(CUDNN)}"
     try:
         found = int(module.backend_version())
     except Exception as error:  # the frontend's own type, if it finds no library
-        return None, f"the library cuDNN cannot be loaded ({error}); {how_to_install()}"
+        return None, f"the library cuDNN cannot be loaded ({error}); {how_to_install(CUDNN)}"
     if found < OLDEST:
-        return None, f"cuDNN {found} is older than {OLDEST}; {how_to_install()}"
+        return None, f"cuDNN {found} is older than {OLDEST}; {how_to_install(CUDNN)}"
     return module, ""
-
-
-def how_to_install() -> str:
-    """Return the command that installs cuDNN for the CUDA of CuPy."""
-    return f"pip install '{LIBRARY.replace('cu12', f'cu{cuda_major()}')}'"
 
 
 @functools.cache
@@ -70,7 +62,7 @@ def available() -> bool:
 def why_unavailable() -> str:
     """Return what is missing and how to install it; "" if nothing is."""
     if gpu_count() == 0:
-        return "cuDNN needs CuPy and an NVIDIA GPU; pip install 'netbuilder[gpu]'"
+        return f"cuDNN needs CuPy and an NVIDIA GPU; {how_to_install()}"
     return missing()
 
 

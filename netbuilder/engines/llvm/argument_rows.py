@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,8 +18,9 @@ from netbuilder.engines.llvm.code import Code, generate
 from netbuilder.engines.llvm.emitter import LANES
 from netbuilder.engines.programs import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
+from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "made"]
+__all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "made", "one_row"]
 
 MANY = Code(
     """
@@ -212,6 +212,16 @@ def call_of_threads(ctx: PlanContext, rows: Sequence[Any], keep: Any, *, brief: 
         argument.kept = (row, keep)
         calls.append(partial(machine.function_at(int(row[0]), brief=brief), argument))
     return calls[0] if len(calls) == 1 else ctx.together(calls)
+
+
+def one_row(rows: Sequence[Sequence[int]]) -> Any:
+    """Return the row of a function that calls those of several rows of words, or the row alone."""
+    if len(rows) == 1:
+        return np.array(rows[0], np.int64)
+    width = max(map(len, rows))
+    return np.array(
+        [address_of(MANY), len(rows), width, *(word for row in rows for word in [*row, *[0] * (width - len(row))])]
+    )
 
 
 def _words(work: Work) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from netbuilder.engines.llvm.code import FROM_BFLOAT16, TO_BFLOAT16
 from netbuilder.engines.programs import Constant, Expression, Load, Program, Step, Uniform
 from netbuilder.engines.traced import keeps_zeros
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Arranged", "arranged", "merged"]
 

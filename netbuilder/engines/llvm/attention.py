@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import PANELS, SLACK, panel_functions
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["attention", "attention_gradient"]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy as np
 from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, register_type, vector
 from netbuilder.engines.llvm.functions import FUNCTIONS, FUNCTIONS_OF_DOUBLES
 from netbuilder.engines.programs import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "Function", "converted", "generate"]
 

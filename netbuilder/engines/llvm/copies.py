@@ -11,19 +11,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import MANY, address_of, call_of_threads
+from netbuilder.engines.llvm.argument_rows import call_of_threads, one_row
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import transposed
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["COPIES", "copying"]
 
@@ -70,12 +70,9 @@ class _Code(Loops):
         self._kind, self._entry, self._body = kind, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
-        e, outer = self._entry, self._kind.outer
-        names = ["source", "target", "begin", "end", *(f"n{k}" for k in range(outer)), *(f"x{k}" for k in range(outer))]
-        names += [*(f"y{k}" for k in range(outer)), "count", "step", "other", "jump", "squares"]
-        for i, name in enumerate(names, 1):
-            place = e.let(f"getelementptr i64, ptr %arguments, i64 {i}")
-            e.lines.append(f"  %{name} = load {'ptr' if i < 3 else 'i64'}, ptr {place}, align 8")
+        outer = self._kind.outer
+        axes = [f"{name}{k}" for name in "nxy" for k in range(outer)]
+        self._arguments(["source", "target"], ["begin", "end", *axes, "count", "step", "other", "jump", "squares"])
         b = self._body
         with self._for("%begin", "%end", 1) as piece:
             first = ""
@@ -92,8 +89,7 @@ class _Code(Loops):
                     getattr(self, f"_{self._kind.how}")(source, target)
             else:
                 getattr(self, f"_{self._kind.how}")(source, target, *([first] if first else []))
-        lines = [*sorted(b.declared), "define void @kernel(ptr %arguments) {", "entry:", *e.lines, "  br label %body"]
-        return "\n".join([*lines, "body:", *b.lines, "  ret void", "}", ""])
+        return self._function()
 
     def _places(self, piece: str, axes: int) -> tuple[str, str]:
         b, offsets = self._body, ["0", "0"]
@@ -248,17 +244,7 @@ def copying(ctx: PlanContext, pairs: Sequence[Pair]) -> Call:
         for part in range(count):
             bounds = [pieces * k // count for k in (part, part + 1)]
             rows[part].append([address, source.ctypes.data, target.ctypes.data, *bounds, *rest])
-    return call_of_threads(ctx, [_words(each) for each in rows if each], pairs, brief=nbytes < _BRIEF)
-
-
-def _words(rows: Sequence[Sequence[int]]) -> Any:
-    """Return the arguments of a function that calls those of several rows, or the row alone."""
-    if len(rows) == 1:
-        return np.array(rows[0], np.int64)
-    width = max(map(len, rows))
-    return np.array(
-        [address_of(MANY), len(rows), width, *(word for row in rows for word in [*row, *[0] * (width - len(row))])]
-    )
+    return call_of_threads(ctx, [one_row(each) for each in rows if each], pairs, brief=nbytes < _BRIEF)
 
 
 # The operators
@@ -266,31 +252,40 @@ def _words(rows: Sequence[Sequence[int]]) -> Any:
 Views = Callable[[Any, Sequence[Any], Sequence[Any]], list[Pair]]
 
 
-def _copies(views: Views, *, reads: int | None = 1) -> Callable[..., Prepared | None]:
+def _copies(
+    views: Views, *, reads: int | None = 1, inplace: bool = False, info: bool = False
+) -> Callable[..., Prepared | None]:
     """Return what prepares an operator.
 
     Args:
         views: returns sources and targets for the operator, and the buffers of its inputs and outputs.
         reads: how many of its inputs are read; None: all; -1: the last one.
+        inplace: what the operator declares to have the memory of its input is not copied then.
+        info: the second output, of integers, is not written if nobody reads it.
     """
 
     def make(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-        if not machine.available() or any(spec is None for spec in specs) or specs[0].dtype == STRING:
+        if not machine.available() or any(spec is None or spec.dtype == STRING for spec in specs[:1]):
             return None
         if not op.static_for(*specs):
             return None
         plain = [spec.plain for spec in specs]
-        outs = list(op.infer(*plain))[: max(op.n_out, 1)]
+        made = list(op.infer(*(spec if spec.known is not None else spec.plain for spec in specs)))[: max(op.n_out, 1)]
         chosen = slice(-1, None) if reads == -1 else slice(reads)
-        if any(spec.dtype != outs[0].dtype for spec in plain[chosen]) or _address(_Kind("together", 4, 0)) is None:
+        types = {spec.dtype for spec in (made[0], *plain[chosen])}
+        if len(types) > 1 or STRING in types or _address(_Kind("together", 4, 0)) is None:
             return None
+        outs: list[TensorSpec | None] = [*made]
+        if info and len(outs) > 1 and ctx.demand(1) == "never":
+            outs[1] = None
 
         def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-            return copying(ctx, views(op, inputs, outputs))
+            pairs = [pair for pair in views(op, inputs, outputs) if pair[1] is not None]
+            return copying(ctx, [(x, y) for x, y in pairs if not (inplace and np.may_share_memory(x, y))])
 
         read: list[TensorSpec | None] = [None] * len(plain)
         read[chosen] = plain[chosen]
-        return Prepared(read, outs, bind, name="llvm copy")
+        return Prepared(read, outs, bind, inplace=op.inplace if inplace else (), name="llvm copy")
 
     return make
 
@@ -336,8 +331,7 @@ def _concat(op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Pair
         target = whole[(slice(None),) * axis + (slice(start, start + extent),)]
         pairs.append((part, target.squeeze(axis) if op.adds_axis else target))
         start += extent
-    if len(outputs) > 1 and outputs[1] is not None:
-        pairs.append((np.array(extents, np.int32), outputs[1]))
+    pairs += [(_integers(extents, out), out) for out in outputs[1:]]
     return pairs
 
 
@@ -352,9 +346,32 @@ def _expand(op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Pair
     return [(np.broadcast_to(inputs[0], outputs[0].shape), outputs[0])]
 
 
+def _reshape(op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Pair]:
+    x, *info = outputs
+    return [(inputs[0].reshape(x.shape), x), *((_integers(inputs[0].shape, out), out) for out in info)]
+
+
+def _integers(values: Sequence[int], out: Any) -> Any:
+    return None if out is None else np.array(values, out.dtype)
+
+
+def _constant(op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Pair]:
+    like = np.empty(0, outputs[0].dtype) if inputs else None  # its type says how exact the value is
+    element = np.asarray(op.element_like(like), outputs[0].dtype)
+    return [(np.broadcast_to(element, outputs[0].shape), outputs[0])]
+
+
+def _constant_fill(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    return None if op.dynamic or len(specs) > 1 else _filled(op, ctx, *specs)
+
+
+_filled = _copies(_constant, reads=0)
+_same_elements = _copies(_reshape, inplace=True, info=True)
+
 COPIES: dict[str, Callable[..., Prepared | None]] = {
-    "Concat": _copies(_concat, reads=None),
-    "DepthConcat": _copies(_concat, reads=None),
+    "Concat": _copies(_concat, reads=None, info=True),
+    "ConstantFill": _constant_fill,
+    "DepthConcat": _copies(_concat, reads=None, info=True),
     "DepthSplit": _copies(_split),
     "Expand": _copies(_expand),
     "NCHW2NHWC": _copies(partial(_moved_channels, 1, -1)),
@@ -366,3 +383,9 @@ COPIES: dict[str, Callable[..., Prepared | None]] = {
     "Transpose": _copies(_transpose),
 }
 """Operators that copy elements."""
+
+COPIES |= dict.fromkeys(
+    ("Alias", "AliasWithName", "Copy", "CopyCPUToGPU", "CopyFromCPUInput", "CopyGPUToCPU", "CopyOnDeviceLike",
+     "EnsureCPUOutput", "EnsureDense", "ExpandDims", "Flatten", "FlattenToVec", "NegateGradient", "Reshape",
+     "ResizeLike", "Squeeze", "StopGradient"), _same_elements,
+)  # fmt: skip

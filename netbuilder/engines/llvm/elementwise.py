@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.joined_updates import JoinedUpdates
@@ -25,8 +24,9 @@ from netbuilder.engines.traced import (
 from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["elementwise", "is_chainable", "join_elementwise"]
+__all__ = ["elementwise", "is_chainable", "join_elementwise", "with_reductions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,11 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
     except NotTraced:
         prepared = None
     return prepared or reducing(op, ctx, *specs)
+
+
+def with_reductions(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    """Prepare an operator with reductions, which is elementwise where these are over one element."""
+    return reducing(op, ctx, *specs) or elementwise(op, ctx, *specs)
 
 
 def _of_operator(op: Any, ctx: PlanContext, specs: Sequence[TensorSpec]) -> _Made:

@@ -35,21 +35,36 @@ class LlvmEngine(Engine):
     def why_unavailable(self) -> str:
         return "it needs llvmlite; pip install llvmlite"
 
+    def describe(self) -> str:
+        return machine.describe()
+
     def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
         from netbuilder.engines.llvm.attention import attention, attention_gradient
         from netbuilder.engines.llvm.copies import COPIES
-        from netbuilder.engines.llvm.elementwise import elementwise
+        from netbuilder.engines.llvm.elementwise import elementwise, with_reductions
+        from netbuilder.engines.llvm.indexed_rows import INDEXED_ROWS
+        from netbuilder.engines.llvm.label_losses import LABEL_LOSSES
         from netbuilder.engines.llvm.recurrent_units import RECURRENT_UNITS
-        from netbuilder.engines.llvm.reducing import REDUCING, reducing
+        from netbuilder.engines.llvm.reducing import REDUCING
+        from netbuilder.engines.llvm.repeated_rows import sum_repeated_rows
+        from netbuilder.engines.llvm.row_updates import ROW_UPDATES
+        from netbuilder.engines.llvm.running_sums import running_sums
+        from netbuilder.engines.llvm.segments import SEGMENTS
         from netbuilder.engines.llvm.top_k import top_k
 
         return {
-            **dict.fromkeys(REDUCING, reducing),
+            **dict.fromkeys(REDUCING, with_reductions),
             **dict.fromkeys(ELEMENTWISE, elementwise),
             **COPIES,
+            **INDEXED_ROWS,
+            **LABEL_LOSSES,
             **RECURRENT_UNITS,
+            **ROW_UPDATES,
+            **SEGMENTS,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
+            "CumSum": running_sums,
+            "SumRepeatedRows": sum_repeated_rows,
             "TopK": top_k,
         }
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
+from netbuilder.engines.llvm import trigonometry
 from netbuilder.engines.llvm.emitter import Emitter, vector
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["FUNCTIONS", "FUNCTIONS_OF_DOUBLES"]
 
@@ -162,29 +163,42 @@ def tanh(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
     return e.select(e.compare("olt", size, e.constant(0.625, f.real), f.real), small, large, f.real)
 
 
+def _erf_near(e: Emitter, x: str) -> str:
+    return e.fma(e.polynomial(e.binary("fmul", x, x), _ERF), x, x)
+
+
 def erf(e: Emitter, x: str) -> str:
-    square = e.binary("fmul", x, x)
-    near = e.fma(e.polynomial(square, _ERF), x, x)
     size = _limited(e, e.call("fabs", x), 0, 4)
     bits, p = _reduced(e, e.fma(e.polynomial(size, _LOG_ERFC), size, e.negate(size)))
     power = _power_of_two(e, bits, e.constant(_SINGLE.power(0), "i32"))
     far = e.binary("fsub", e.constant(1), e.fma(power, p, power))
-    return e.select(e.compare("olt", size, e.constant(_ERF_NEAR)), near, e.call("copysign", far, x))
+    return e.select(e.compare("olt", size, e.constant(_ERF_NEAR)), _erf_near(e, x), e.call("copysign", far, x))
 
 
 def erfc(e: Emitter, x: str) -> str:
-    size = _limited(e, e.call("fabs", x), 0, 11)
-    t = e.binary("fdiv", e.constant(2), e.binary("fadd", size, e.constant(2)))
-    tail = e.polynomial(e.fma(t, e.constant(2), e.constant(-1)), _TAIL)
+    size, two = _limited(e, e.call("fabs", x), 0, 11), e.constant(2)
+    whole = e.binary("fadd", size, two)
+    t = e.binary("fdiv", two, whole)
+    tail = e.polynomial(e.fma(t, two, e.constant(-1)), _TAIL)
     square = e.binary("fmul", size, size)
     lost = e.fma(size, size, e.negate(square))
     bits, p = _reduced(e, e.negate(square))
     # by two factors, as the result may be denormal
     power = _power_of_two(e, bits, e.constant(_SINGLE.power(64), "i32"))
-    p = e.fma(e.negate(lost), e.binary("fadd", p, e.constant(1)), p)
+    p = e.fma(e.binary("fsub", _lost_by_division(e, size, two, whole, t), lost), e.binary("fadd", p, e.constant(1)), p)
     power = e.fma(power, p, power)
     y = e.binary("fmul", e.binary("fmul", e.binary("fmul", tail, t), power), e.constant(2.0**-64))
-    return e.select(e.compare("olt", x, e.constant(0)), e.binary("fsub", e.constant(2), y), y)
+    y = e.select(e.compare("olt", x, e.constant(0)), e.binary("fsub", two, y), y)
+    return e.select(e.compare("olt", size, e.constant(0.5)), e.binary("fsub", e.constant(1), _erf_near(e, x)), y)
+
+
+def _lost_by_division(e: Emitter, size: str, two: str, whole: str, t: str) -> str:
+    """Return by which part of itself erfc changes for what t = 2 / (2 + size) has lost in rounding."""
+    added = e.binary("fsub", whole, size)
+    rest = e.binary("fadd", e.binary("fsub", size, e.binary("fsub", whole, added)), e.binary("fsub", two, added))
+    rest = e.fma(e.negate(t), rest, e.fma(e.negate(t), whole, two))  # 2 t times the part of t that is lost
+    # the logarithm of erfc(x) * exp(x * x) grows by about 1 + 1.26 * t times that of t
+    return e.binary("fmul", rest, e.fma(t, e.constant(0.63), e.constant(0.5)))
 
 
 def _with_nan(e: Emitter, x: str, y: str) -> str:
@@ -331,6 +345,7 @@ def power(e: Emitter, x: str, y: str) -> str:
 
 
 FUNCTIONS: Mapping[str, Callable[..., str]] = {
+    "cos": trigonometry.cos,
     "erf": erf,
     "erfc": erfc,
     "exp": exp,
@@ -340,6 +355,8 @@ FUNCTIONS: Mapping[str, Callable[..., str]] = {
     "log1p": log1p,
     "log2": _logarithm(1.0),
     "power": power,
+    "sin": trigonometry.sin,
+    "tan": trigonometry.tan,
     "tanh": tanh,
 }
 """Of float32, by the names of NumPy's functions."""

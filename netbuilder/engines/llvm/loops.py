@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,18 @@ class Loops:
     _entry: Emitter
     _body: Emitter
     _labels = 0
+
+    def _arguments(self, pointers: Sequence[str], integers: Sequence[str]) -> None:
+        """Load the arguments that follow the address of the function, each to a value of its name."""
+        e = self._entry
+        for i, name in enumerate([*pointers, *integers], 1):
+            place = e.let(f"getelementptr i64, ptr %arguments, i64 {i}")
+            e.lines.append(f"  %{name} = load {'ptr' if i <= len(pointers) else 'i64'}, ptr {place}, align 8")
+
+    def _function(self) -> str:
+        """Return the text of the function."""
+        lines = [*sorted(self._body.declared), "define void @kernel(ptr %arguments) {", "entry:", *self._entry.lines]
+        return "\n".join([*lines, "  br label %body", "body:", *self._body.lines, "  ret void", "}", ""])
 
     def _label(self) -> int:
         self._labels += 1
@@ -57,6 +69,34 @@ class Loops:
         self._set(at, "i64", b.let(f"add i64 {value}, {step}"))
         b.add(f"br label %test{n}")
         b.add(f"after{n}:")
+
+    @contextmanager
+    def _if(self, condition: str) -> Iterator[None]:
+        """Write what is done where a condition, of type i1, is true."""
+        b, n = self._body, self._label()
+        b.add(f"br i1 {condition}, label %then{n}, label %after{n}")
+        b.add(f"then{n}:")
+        yield
+        b.add(f"br label %after{n}")
+        b.add(f"after{n}:")
+
+    def _across(self, count: str) -> Iterator[tuple[str, str]]:
+        """Write a loop over whole vectors of ``count`` elements, and then one for the rest.
+
+        Each body is written while the iterator stands at it; it is given the first element and the mask.
+        """
+        whole = self._body.let(f"and i64 {count}, {-LANES}")
+        for start, end in (("0", whole), (whole, count)):
+            with self._for(start, end, LANES) as at:
+                yield at, "" if start == "0" else self._lanes(self._body.let(f"sub i64 {count}, {at}"))
+
+    def _integer(self, pointer: str, dtype: np.dtype[Any], index: str = "0") -> str:
+        """Return an element of an array of integers, as i64."""
+        kind = memory_type(dtype)
+        found = self._body.let(f"load {kind}, ptr {self._moved(pointer, dtype, index)}, align {dtype.itemsize}")
+        if kind == "i64":
+            return found
+        return self._body.let(f"{'sext' if dtype.kind == 'i' else 'zext'} {kind} {found} to i64")
 
     def _least(self, x: str, y: str | int) -> str:
         self._body.declared.add("declare i64 @llvm.smin.i64(i64, i64)")

@@ -23,6 +23,7 @@ from typing import Any
 
 from netbuilder.data.forking import loading, new_lock
 from netbuilder.engines.choices import cache_folder
+from netbuilder.engines.kept_files import bound_once
 from netbuilder.engines.llvm import object_file
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "available",
     "compiled_functions",
     "compiled_here",
+    "describe",
     "failed",
     "function_at",
     "has_halves",
@@ -62,6 +64,15 @@ failed: list[str] = []
 def installed() -> bool:
     """Return whether llvmlite can be imported."""
     return importlib.util.find_spec("llvmlite") is not None
+
+
+def describe() -> str:
+    """Return the versions, and the processor that code is compiled for; this loads llvmlite."""
+    compiler = _compiler_or_none()
+    if compiler is None:
+        return f"llvmlite cannot be loaded: {failed[-1]}"
+    llvm = ".".join(map(str, compiler.llvm.llvm_version_info))
+    return f"LLVM {llvm} by llvmlite {importlib.metadata.version('llvmlite')}, for {compiler.cpu}"
 
 
 class _Compiler:
@@ -237,6 +248,7 @@ def _write(path: Path | None, code: bytes) -> None:
         return
     with contextlib.suppress(OSError):  # then each process compiles
         path.parent.mkdir(parents=True, exist_ok=True)
+        bound_once(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(code).digest() + code)

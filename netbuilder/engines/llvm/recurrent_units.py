@@ -9,18 +9,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads
-from netbuilder.engines.llvm.emitter import LANES, Emitter
+from netbuilder.engines.llvm.emitter import Emitter
 from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["RECURRENT_UNITS"]
 
@@ -57,35 +57,23 @@ class _Code(Loops):
         self._entry, self._body = Emitter("e"), Emitter("v")
 
     def text(self) -> str:
-        e, b, unit = self._entry, self._body, self._unit
-        pointers = [*unit.reads, *unit.writes, "timestep", "lengths"]
-        for i, name in enumerate([*pointers, "width", "bias", "begin", "end"], 1):
-            place = e.let(f"getelementptr i64, ptr %arguments, i64 {i}")
-            e.lines.append(f"  %{name} = load {'ptr' if i <= len(pointers) else 'i64'}, ptr {place}, align 8")
+        b, unit = self._body, self._unit
+        self._arguments([*unit.reads, *unit.writes, "timestep", "lengths"], ["width", "bias", "begin", "end"])
         with self._for("%begin", "%end", 1) as sample:
             ended = self._has_ended(sample)
             first = b.let(f"mul i64 {sample}, %width")
-            whole = b.let(f"and i64 %width, {-LANES}")
-            for start, end, masked in (("0", whole, False), (whole, "%width", True)):
-                with self._for(start, end, LANES) as at:
-                    self._mask = self._lanes(b.let(f"sub i64 %width, {at}")) if masked else ""
-                    self._of_lanes_at(first, at, ended)
-        head = "define void @kernel(ptr %arguments) {\nentry:"
-        lines = [*sorted(b.declared), head, *e.lines, "  br label %body", "body:", *b.lines]
-        return "\n".join([*lines, "  ret void", "}", ""])
+            for at, mask in self._across("%width"):
+                self._mask = mask
+                self._of_lanes_at(first, at, ended)
+        return self._function()
 
     def _has_ended(self, sample: str) -> str:
         """Return whether a sample has ended, in each lane; "": it has no length."""
         if not self._kind.lengths:
             return ""
         length = self._integer("%lengths", np.dtype(self._kind.lengths), sample)
-        timestep = self._integer("%timestep", np.dtype(self._kind.timestep), "0")
+        timestep = self._integer("%timestep", np.dtype(self._kind.timestep))
         return self._body.splat(self._body.let(f"icmp sle i64 {length}, {timestep}"), "i1")
-
-    def _integer(self, pointer: str, dtype: np.dtype[Any], index: str) -> str:
-        kind = f"i{8 * dtype.itemsize}"
-        found = self._body.let(f"load {kind}, ptr {self._moved(pointer, dtype, index)}, align {dtype.itemsize}")
-        return found if kind == "i64" else self._body.let(f"sext {kind} {found} to i64")
 
     def _of_lanes_at(self, first: str, at: str, ended: str) -> None:
         """Write what computes some elements of a sample's states."""

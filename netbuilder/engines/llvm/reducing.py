@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,13 @@ from netbuilder.engines.traced import WITH_SUMS, kernel_title, operator_key, tra
 from netbuilder.engines.tracing import Symbol, Tracer
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["REDUCING", "reducing"]
 
 REDUCING = WITH_SUMS | frozenset(
-    "ExpandGradient GroupNorm GroupNormGradient LogSoftmax LogSoftmaxGradient ReduceBackMax ReduceFrontMax ReduceMax "
-    "ReduceMin Softmax SoftmaxGradient".split()
+    "AveragedLoss CrossEntropy ExpandGradient GroupNorm GroupNormGradient LogSoftmax LogSoftmaxGradient ReduceBackMax "
+    "ReduceFrontMax ReduceMax ReduceMin Softmax SoftmaxGradient".split()
 )
 """Operators whose plain kernels have reductions over axes, and are traced."""
 

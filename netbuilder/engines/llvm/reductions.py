@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.programs import Constant, Load, NotTraced, Step, Sum, View
 from netbuilder.engines.tracing import Symbol, reshaped_extents
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Form", "ReducedCode", "reduced_code", "reductions_of"]
 
@@ -300,11 +300,21 @@ class _Reducing(Function, Loops):
                            self._inplace())  # fmt: skip
 
     def _inplace(self) -> tuple[tuple[int, int], ...]:
-        """Return which inputs outputs may overwrite: those read at the same element, or not after the first write."""
+        """Return which inputs outputs may overwrite: those read at the same element, or not after the first write.
+
+        An output with one element for each row is written last.
+        """
         form, pairs = self._form, []
+        alone = form.of_elements.count(False) == 1 and form.in_memory == form.base
         for i in self._read:
             mine = [load for load in self._loads if load.input == i]
             for j, whole in enumerate(form.of_elements):
+                if (
+                    not whole
+                    and alone
+                    and [(load.shape, load.dtype) for load in mine] == [(form.kept_shape, form.dtypes[j])]
+                ):
+                    pairs.append((i, j))
                 fits = whole and mine[0].dtype == form.dtypes[j] and [load.shape for load in mine] == [form.in_memory]
                 if fits and self._read_in.get(i, 0) <= self._made_in.get(j, len(self._passes)):
                     pairs.append((i, j))

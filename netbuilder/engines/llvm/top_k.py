@@ -36,15 +36,14 @@ class _Code(Loops):
         self._positions, self._entry, self._body = positions, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
-        e, b = self._entry, self._body
-        for i, name in enumerate(_WORDS, 1):
-            place = e.let(f"getelementptr i64, ptr %arguments, i64 {i}")
-            e.lines.append(f"  %{name} = load {'ptr' if i < 5 else 'i64'}, ptr {place}, align 8")
-        e.lines += [f"  %keys = alloca [{_MOST} x i32], align 64", f"  %some = alloca {vector('i32')}, align 64"]
+        self._arguments(_WORDS[:4], _WORDS[4:])
+        self._entry.lines += [
+            f"  %keys = alloca [{_MOST} x i32], align 64",
+            f"  %some = alloca {vector('i32')}, align 64",
+        ]
         with self._for("%begin", "%end", 1) as row:
             self._row(row)
-        lines = [*sorted(b.declared), "define void @kernel(ptr %arguments) {", "entry:", *e.lines, "  br label %body"]
-        return "\n".join([*lines, "body:", *b.lines, "  ret void", "}", ""])
+        return self._function()
 
     def _row(self, row: str) -> None:
         b = self._body

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.engines.onednn.bfloat16 import warn_without_bfloat16
-from netbuilder.engines.onednn.library import available, set_threads, thread_setter, why_unavailable
+from netbuilder.engines.onednn.library import available, describe, set_threads, thread_setter, why_unavailable
 from netbuilder.engines.onednn.registration import register_kernels
 
 __all__ = [
     "available",
+    "describe",
     "register_kernels",
     "release_primitives",
     "reorder",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.references import In, Out, Scratch, ScratchAllocator
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Constant",
@@ -23,10 +23,8 @@ __all__ = [
     "ScratchAllocator",
     "SavedCopy",
     "Scratch",
-    "Sparse",
     "Workspace",
     "resolve",
-    "parts_of",
 ]
 
 
@@ -85,20 +83,6 @@ class Part:
     whole: MemoryRef
     offset: int
     nbytes: int
-
-
-@dataclass(frozen=True)
-class Sparse:
-    """A sparse matrix in CSR format: non-zero elements, their columns, and the start of each row (int32)."""
-
-    values: MemoryRef | Part
-    columns: MemoryRef | Part
-    starts: MemoryRef | Part
-
-
-def parts_of(ref: MemoryRef | Part | Sparse) -> tuple[MemoryRef | Part, ...]:
-    """Return the parts of an argument: one, or the three of a sparse matrix."""
-    return (ref.values, ref.columns, ref.starts) if isinstance(ref, Sparse) else (ref,)
 
 
 def resolve(ref: MemoryRef | Part, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Any:

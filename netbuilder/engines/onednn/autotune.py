@@ -15,11 +15,12 @@ import functools
 import itertools
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from netbuilder.data.forking import loading
 from netbuilder.engines import choices
@@ -174,7 +175,7 @@ class _Open:
     @property
     def expected(self) -> float:
         count = len(self._candidates if self._kernels is None else self._kernels)
-        rate = statistics.median(rates) if rates else FIRST_RATE / self._threads
+        rate = float(np.median(rates)) if rates else FIRST_RATE / self._threads
         return rate * count * self._flops
 
     def advance(self, lend: Lend) -> None:
@@ -222,13 +223,13 @@ class OpenFastest(_Open):
             return next(iter(self._kernels))
         if rounds < ROUNDS:
             return None
-        medians = {name: statistics.median(times[name]) for name in self._kernels}
+        medians = {name: float(np.median(times[name])) for name in self._kernels}
         first, best = next(iter(medians)), min(medians, key=medians.__getitem__)
         return best if medians[best] < _CLEARLY_FASTER * medians[first] else first
 
     def stored(self, found: str | float) -> dict[str, str | float]:
         times = self._times.get(str(found), [])[1:]
-        return {self.key: found, **({_time_key(self.key): statistics.median(times)} if times else {})}
+        return {self.key: found, **({_time_key(self.key): float(np.median(times))} if times else {})}
 
     @property
     def differs(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.blocked_layout import Desc, View, orders_of, stored_as
-from netbuilder.engines.onednn.library import available, dnnl
+from netbuilder.engines.onednn.library import AVX512_BF16, AVX512_CORE, available, dnnl
 from netbuilder.ops.core.contexts import PlanContext
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -24,10 +24,6 @@ __all__ = [
     "warn_without_bfloat16",
     "why_bfloat16_is_slow",
 ]
-
-# The bits of these instruction sets, which later ones include.
-_AVX512_CORE = 0x27
-_AVX512_BF16 = 0xE7
 
 _warned: list[str] = []
 
@@ -66,7 +62,7 @@ def sums_depend_on_extents(code: int) -> bool:
     Args:
         code: the type of the factors.
     """
-    wanted = _AVX512_CORE if code == c.F32 else _AVX512_BF16
+    wanted = AVX512_CORE if code == c.F32 else AVX512_BF16
     return dnnl().lib.dnnl_get_effective_cpu_isa() & wanted != wanted
 
 
@@ -74,7 +70,7 @@ def why_bfloat16_is_slow() -> str:
     """Return why bfloat16 is not faster than float32 on this machine; "" if it is."""
     if not available():
         return "oneDNN is not available, so all operators compute in float32"
-    if dnnl().lib.dnnl_get_effective_cpu_isa() & _AVX512_BF16 != _AVX512_BF16:
+    if dnnl().lib.dnnl_get_effective_cpu_isa() & AVX512_BF16 != AVX512_BF16:
         return "this CPU has no instructions for it (AVX512_BF16): it is emulated, or float32 is used instead"
     return ""
 

@@ -10,7 +10,6 @@ import functools
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.library import check, dnnl
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "BlockedLayout",
@@ -44,13 +44,13 @@ __all__ = [
     "stored_as",
 ]
 
-_TYPES = {"float32": c.F32, "int32": c.S32, "int8": c.S8, "uint8": c.U8}
+_TYPES = {np.dtype(name): code for name, code in (("f4", c.F32), ("i4", c.S32), ("i1", c.S8), ("u1", c.U8))}
 _BYTES = {c.BF16: 2, c.F32: 4, c.S32: 4, c.S8: 1, c.U8: 1}
 
 
 def _type_code(dtype: Any) -> int | None:
     """Return oneDNN's number for a NumPy dtype, or None."""
-    return _TYPES.get(np.dtype(dtype).name)
+    return _TYPES.get(np.dtype(dtype))
 
 
 @dataclass(frozen=True)

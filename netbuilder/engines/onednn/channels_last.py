@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from netbuilder.engines.onednn import declarations as c
@@ -28,6 +27,7 @@ from netbuilder.engines.onednn.convolutions import Views, any_order, backward_da
 from netbuilder.engines.onednn.primitive import Extra, PostOp, Primitive, Step
 from netbuilder.engines.onednn.reorders import reorder_primitive
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "CHUNK_BYTES",

@@ -32,15 +32,12 @@ int dnnl_stream_create(stream_t *, engine_t, unsigned flags);
 int dnnl_stream_destroy(stream_t);
 int dnnl_memory_desc_create_with_strides(md_t *, int ndims, const dim_t *dims, int type, const dim_t *strides);
 int dnnl_memory_desc_create_with_tag(md_t *, int ndims, const dim_t *dims, int type, int tag);
-int dnnl_memory_desc_create_with_csr_encoding(md_t *, int ndims, const dim_t *dims, int type, dim_t count, int columns,
-                                              int starts);
 int dnnl_memory_desc_create_submemory(md_t *, md_t parent, const dim_t *dims, const dim_t *offsets);
 int dnnl_memory_desc_clone(md_t *, md_t);
 int dnnl_memory_desc_destroy(md_t);
 int dnnl_memory_desc_query(md_t, int what, void *result);
 size_t dnnl_memory_desc_get_size(md_t);
 int dnnl_memory_create(memory_t *, md_t, engine_t, void *handle);
-int dnnl_memory_create_v2(memory_t *, md_t, engine_t, int count, void **handles);
 int dnnl_memory_destroy(memory_t);
 int dnnl_primitive_attr_create(primitive_attr_t *);
 int dnnl_primitive_attr_destroy(primitive_attr_t);
@@ -81,7 +78,6 @@ pooling_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, POOLING, 
 pooling_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, POOLING, HINT)
 eltwise_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, float alpha, float beta, ATTR)
 eltwise_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, md_t data, float alpha, float beta, HINT)
-softmax_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, int axis, ATTR)
 lrn_forward(engine_t, int prop, int algorithm, md_t src, md_t dst, LRN, ATTR)
 lrn_backward(engine_t, int algorithm, md_t dsrc, md_t ddst, md_t src, LRN, HINT)
 """
@@ -128,7 +124,6 @@ RELU_FROM_DST, TANH_FROM_DST, LOGISTIC_FROM_DST = 0x100, 0x101, 0x104
 POOLING_MAX, POOLING_AVERAGE_ALL, POOLING_AVERAGE_VALID = 0x1FF, 0x2FF, 0x3FF
 LRN_ACROSS_CHANNELS = 0xAFF
 BINARY_ADD, BINARY_MUL, BINARY_SUB = 0x1FFF0, 0x1FFF1, 0x1FFF5
-SOFTMAX_ACCURATE = 0x30000
 
 # Flags of batch normalization.
 GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8

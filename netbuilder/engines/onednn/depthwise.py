@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from netbuilder.engines.onednn.convolutions import Views, any_order, backward_we
 from netbuilder.engines.onednn.primitive import Extra, Primitive, Step
 from netbuilder.ops.core.contexts import Call
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["DepthwiseGradient", "depthwise_gradient"]
 

@@ -32,6 +32,9 @@ class OneDnnEngine(Engine):
     def why_unavailable(self) -> str:
         return onednn.why_unavailable()
 
+    def describe(self) -> str:
+        return onednn.describe()
+
     def register_kernels(self) -> None:
         onednn.register_kernels()
 

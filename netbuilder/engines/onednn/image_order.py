@@ -8,7 +8,7 @@ faster with blocks, and channels last is used within single operators only (see 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from netbuilder.engines.engine import HOST
@@ -20,6 +20,7 @@ from netbuilder.engines.onednn.kernels_conv import conv
 from netbuilder.ops.core.contexts import ANY_ORDER, CHANNELS_LAST, Call, CompiledSubgraph, Prepared, Subgraph
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["best_image_order"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from netbuilder.engines.onednn.reorders import reorder
 from netbuilder.ops.core.contexts import CHANNELS_LAST, NOT_NEGATIVE, Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import MeasuredTime
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["conv", "conv_relu", "conv_transpose", "fused_conv"]
 

@@ -10,7 +10,6 @@ channels than a block). The gradient of images is computed in channels last wher
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.onednn import declarations as c
@@ -37,6 +36,7 @@ from netbuilder.engines.onednn.reorders import reorder, reorder_primitive
 from netbuilder.engines.onednn.winograd import FilterGradient, Winograd, data_gradient, filter_gradient, may_serve
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["conv_gradient", "conv_transpose_gradient"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from netbuilder.ops.core.conv_geometry import Geometry
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import CPU, find, plain_kernel
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["average_pool", "average_pool_gradient", "max_pool", "max_pool_gradient", "mean_of_images"]
 

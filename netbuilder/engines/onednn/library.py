@@ -11,19 +11,22 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from netbuilder.data.forking import loading
 from netbuilder.engines.brief_calls import brief_call
 from netbuilder.engines.onednn import declarations as c
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import is_out_of_memory
 
 __all__ = [
+    "AVX512_BF16",
+    "AVX512_CORE",
     "OneDnnError",
     "available",
     "check",
+    "describe",
     "dnnl",
     "limit_cache",
     "set_threads",
@@ -35,6 +38,10 @@ __all__ = [
 PACKAGE = "onednn-cpu-gomp"
 PATH_VARIABLE = "NETBUILDER_DNNL"
 SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
+
+# The bits of instruction sets, which later ones include.
+AVX512_CORE, AVX512_BF16 = 0x27, 0xE7
+_INSTRUCTIONS = {"AVX-512 with bfloat16": AVX512_BF16, "AVX-512": AVX512_CORE, "AVX2": 0x7, "AVX": 0x3, "SSE4.1": 0x1}
 
 _OPENMP = "libgomp.so.1"
 _OMP_PAUSE_HARD = 2
@@ -87,6 +94,14 @@ def why_unavailable() -> str:
         return f"turned off by {SWITCH_VARIABLE}={os.environ[SWITCH_VARIABLE]}"
     loaded = _load()
     return loaded if isinstance(loaded, str) else ""
+
+
+def describe() -> str:
+    """Return the library's version, and the widest instructions that it uses here."""
+    library = dnnl()
+    isa = library.lib.dnnl_get_effective_cpu_isa()
+    widest = next((name for name, bits in _INSTRUCTIONS.items() if isa & bits == bits), "no vector instructions")
+    return f"oneDNN {'.'.join(map(str, library.version))}, {widest}, from {library.path}"
 
 
 def turned_off() -> bool:
@@ -154,6 +169,11 @@ def _loaded() -> Library | str:
     if path is None:
         if sys.platform != "linux" or os.uname().machine != "x86_64":
             return f"no library for {sys.platform}: set {PATH_VARIABLE} to a libdnnl of version 3"
+        if _files():
+            return (
+                f"the package {PACKAGE} is installed, but its library is not: `pip install --target` leaves out what a "
+                f"wheel has outside its packages; install into an environment, or set {PATH_VARIABLE} to a libdnnl.so.3"
+            )
         return f"the package is not installed (pip install {PACKAGE})"
     flags = _RTLD_NOW | (_RTLD_NODELETE if sys.platform == "linux" else 0)
     from netbuilder.engines.onednn.interface import ffi
@@ -234,10 +254,14 @@ def _find() -> str | None:
     named = os.environ.get(PATH_VARIABLE)
     if named:
         return named
-    try:
-        files = importlib.metadata.files(PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    paths = [Path(str(file.locate())) for file in files if file.name == "libdnnl.so.3"]
+    paths = [Path(str(file.locate())) for file in _files() if file.name == "libdnnl.so.3"]
     paths += [Path(prefix) / "lib" / "libdnnl.so.3" for prefix in (sys.prefix, sys.base_prefix)]
     return next((str(path.resolve()) for path in paths if path.exists()), None)
+
+
+def _files() -> list[importlib.metadata.PackagePath]:
+    """Return what the package says that it has installed; nothing without the package."""
+    try:
+        return importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []

@@ -6,17 +6,17 @@ import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from netbuilder.data.forking import loading
 from netbuilder.engines.onednn import declarations as c
-from netbuilder.engines.onednn.arguments import MemoryRef, Part, Sparse, Workspace, parts_of, resolve
+from netbuilder.engines.onednn.arguments import MemoryRef, Part, Workspace, resolve
 from netbuilder.engines.onednn.blocked_layout import BlockedLayout, Desc, Exact, View, element_code, layout_of
 from netbuilder.engines.onednn.library import OneDnnError, check, dnnl, limit_cache, threads
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import KeptForGradient, SavedFlops
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "CACHE_BYTES",
@@ -310,42 +310,35 @@ class Step:
     """
 
     primitive: Primitive
-    arguments: Mapping[int, MemoryRef | Part | Sparse]
+    arguments: Mapping[int, MemoryRef | Part]
     threads_after: int = 0
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any, start: int) -> Call:
         """Return a call that executes the primitive on these buffers; its own scratch memory starts at ``start``."""
         d = dnnl()
-        buffers = {
-            number: [resolve(part, inputs, outputs, scratch) for part in parts_of(argument)]
-            for number, argument in self.arguments.items()
-        }
+        buffers = {number: resolve(argument, inputs, outputs, scratch) for number, argument in self.arguments.items()}
         if self.primitive.scratch:
-            buffers[c.SCRATCHPAD] = [scratch[start:]]
+            buffers[c.SCRATCHPAD] = scratch[start:]
         arguments = d.ffi.new("exec_arg_t[]", len(buffers))
         memories = []
-        for slot, (number, parts) in zip(arguments, buffers.items()):
+        for slot, (number, buffer) in zip(arguments, buffers.items()):
             slot.arg = number
-            slot.memory = _memory_object(self.primitive.argument(number), parts)
+            slot.memory = _memory_object(self.primitive.argument(number), buffer)
             memories.append(d.ffi.gc(slot.memory, d.lib.dnnl_memory_destroy))
         out = d.ffi.new("stream_t *")
         check(d.lib.dnnl_stream_create(out, d.engine, 1), "stream")
         stream = d.ffi.gc(out[0], d.lib.dnnl_stream_destroy)
         keep = (self.primitive, stream, memories, list(buffers.values()))
-        nbytes = sum(part.nbytes for number, parts in buffers.items() for part in parts if number != c.SCRATCHPAD)
+        nbytes = sum(buffer.nbytes for number, buffer in buffers.items() if number != c.SCRATCHPAD)
         return _execution(self.primitive, stream, arguments, nbytes, self.threads_after, keep)
 
 
-def _memory_object(descriptor: Any, parts: Sequence[Any]) -> Any:
-    """Return oneDNN's memory object for these arrays: one, or the three of a sparse matrix."""
+def _memory_object(descriptor: Any, buffer: Any) -> Any:
+    """Return oneDNN's memory object for an array."""
     d = dnnl()
     memory = d.ffi.new("memory_t *")
-    pointers = [d.ffi.cast("void *", part.ctypes.data) for part in parts]
-    if len(pointers) == 1:
-        check(d.lib.dnnl_memory_create(memory, descriptor, d.engine, pointers[0]), "memory")
-    else:
-        handles = d.ffi.new("void *[]", pointers)
-        check(d.lib.dnnl_memory_create_v2(memory, descriptor, d.engine, len(pointers), handles), "sparse memory")
+    pointer = d.ffi.cast("void *", buffer.ctypes.data)
+    check(d.lib.dnnl_memory_create(memory, descriptor, d.engine, pointer), "memory")
     return memory[0]
 
 

@@ -44,8 +44,6 @@ def kernel_table() -> dict[str, Any]:
     from netbuilder.engines.onednn import kernels_norm as norm
     from netbuilder.engines.onednn import kernels_parts as parts
     from netbuilder.engines.onednn import kernels_pool as pool
-    from netbuilder.engines.onednn import kernels_segments as segments
-    from netbuilder.engines.onednn import kernels_softmax as softmax
     from netbuilder.engines.onednn.widened import widened_where_faster
 
     table: dict[str, Any] = {
@@ -73,21 +71,10 @@ def kernel_table() -> dict[str, Any]:
         "FCTransposedGradient": dense.fc_gradient,
         "LRN": lrn.lrn,
         "LRNGradient": lrn.lrn_gradient,
-        "LengthsMean": segments.segment_sums,
-        "LengthsSum": segments.segment_sums,
-        "LengthsWeightedSum": segments.segment_sums,
-        "LengthsWeightedSumGradient": segments.weighted_rows,
         "MatMul": dense.matmul,
         "MaxPool": pool.max_pool,
         "MaxPoolGradient": pool.max_pool_gradient,
         "ReduceMean": pool.mean_of_images,
-        "SoftmaxWithLoss": softmax.softmax_with_loss,
-        "SoftmaxWithLossGradient": softmax.softmax_with_loss_gradient,
-        "SparseLengthsIndicesInGradientWeightedSumGradient": segments.weighted_rows,
-        "SparseLengthsMean": segments.lookup,
-        "SparseLengthsPositionalWeightedSum": segments.lookup,
-        "SparseLengthsSum": segments.lookup,
-        "SparseLengthsWeightedSum": segments.lookup,
         "SpatialBN": norm.spatial_bn,
         "SpatialBNGradient": norm.spatial_bn_gradient,
         "Split": join.split,

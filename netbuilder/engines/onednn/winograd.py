@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import MemoryRef, Part, Scratch, ScratchAllocator
@@ -24,6 +23,7 @@ from netbuilder.engines.onednn.winograd_matrices import AT, FLOAT, TILE, WINDOW,
 from netbuilder.engines.onednn.winograd_tiles import ImageStrides, Missing, Source, Tiles, by_tile, reuse, zeroed
 from netbuilder.engines.onednn.winograd_weights import by_window_position, derived_weights
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["FilterGradient", "Winograd", "data_gradient", "filter_gradient", "forward", "may_serve"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from netbuilder.engines.onednn.winograd_matrices import (
 )
 from netbuilder.ops.core.contexts import Call
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["CHUNK_BYTES", "ImageStrides", "Missing", "Source", "Tiles", "by_tile", "reuse", "zeroed"]
 

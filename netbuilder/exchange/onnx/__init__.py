@@ -1,4 +1,4 @@
-"""ONNX: predictors written as ONNX models, and ONNX models read as nets. Needs the extra ``netbuilder[onnx]``."""
+"""ONNX: predictors written as ONNX models, and ONNX models read as nets. Needs the extra ``onnx``."""
 
 from netbuilder.exchange.onnx.export import export_onnx, onnx_model
 from netbuilder.exchange.onnx.read_model import ReadModel

@@ -1,4 +1,4 @@
-"""Nodes in place of one: those of the function that ONNX defines an operator by, or of the branch that If takes."""
+"""Nodes in place of one: those of the function that ONNX defines an operator by, or the same with other names."""
 
 from __future__ import annotations
 
@@ -9,17 +9,62 @@ import numpy as np
 
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["branch_taken", "expanded"]
+__all__ = ["Nodes", "expanded", "renamed"]
 
 _AS_THEY_ARE = frozenset({"ReduceLogSumExp", "SequenceMap"})
 
 
-def branch_taken(node: Any, constants: Mapping[str, np.ndarray[Any, Any]]) -> Any:
-    """Return the graph that an If with a constant condition runs; None for any other node."""
-    if node.op_type != "If" or node.input[0] not in constants:
-        return None
-    chosen = "then_branch" if constants[node.input[0]].reshape(-1)[0] else "else_branch"
-    return next(each.g for each in node.attribute if each.name == chosen)
+class Nodes:
+    """Nodes that are read in place of one; ``nodes(kind, *inputs)`` adds one and returns its output.
+
+    Args:
+        onnx: the package.
+        node: the node that they stand for.
+    """
+
+    def __init__(self, onnx: Any, node: Any) -> None:
+        self._onnx, self._hint = onnx, next(filter(None, node.output))
+        self.made: list[Any] = []
+
+    def __call__(self, kind: str, *inputs: str, to: str = "", copied: Any = None, **attributes: Any) -> str:
+        """Add a node with the attributes of the node ``copied``, and these; ``to`` is the name of its output."""
+        output = to or f"{self._hint}/part_{len(self.made)}"
+        self.made.append(self._onnx.helper.make_node(kind, inputs, [output], **attributes))
+        if copied is not None:
+            self.made[-1].attribute.extend(copied.attribute)
+        return output
+
+    def constant(self, value: Any) -> str:
+        return self("Constant", value=self._onnx.numpy_helper.from_array(np.asarray(value)))
+
+    def integers(self, value: Any) -> str:
+        """Return a constant of type int64."""
+        return self.constant(np.asarray(value, np.int64))
+
+    def cast(self, value: str, dtype: Any, to: str = "") -> str:
+        output = to or f"{self._hint}/part_{len(self.made)}"
+        number = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        self.made.append(self._onnx.helper.make_node("Cast", [value], [output], to=number))
+        return output
+
+
+def renamed(node: Any, names: Mapping[str, str]) -> Any:
+    """Return a copy of a node that reads and writes values by other names, in graphs inside it, too."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    for listed in (copy.input, copy.output):
+        listed[:] = [names.get(name, name) for name in listed]
+    for attribute in copy.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            own = {each.name for each in (*graph.input, *graph.initializer)}
+            own.update(name for each in graph.node for name in each.output)
+            outer = {name: other for name, other in names.items() if name not in own}
+            nodes = [renamed(each, outer) for each in graph.node]
+            del graph.node[:]
+            graph.node.extend(nodes)
+            for each in graph.output:
+                each.name = outer.get(each.name, each.name)
+    return copy
 
 
 def expanded(onnx: Any, node: Any, opsets: Iterable[Any], spec: Callable[[str], TensorSpec | None]) -> Any:

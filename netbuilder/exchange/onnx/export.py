@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,12 +13,14 @@ import netbuilder.exchange.onnx.rules_choices
 import netbuilder.exchange.onnx.rules_dense
 import netbuilder.exchange.onnx.rules_elementwise
 import netbuilder.exchange.onnx.rules_images
+import netbuilder.exchange.onnx.rules_recurrent
 import netbuilder.exchange.onnx.rules_samples
 import netbuilder.exchange.onnx.rules_shape  # noqa: F401  (they register themselves)
 from netbuilder.exchange.image_preparation import preparation_texts
 from netbuilder.exchange.mobile_exporter import fetch_parameters
-from netbuilder.exchange.onnx.graph import Graph, rules
+from netbuilder.exchange.onnx.graph import FROM_CONSTANTS, Graph, rules
 from netbuilder.exchange.onnx.library import onnx_library
+from netbuilder.exchange.onnx.reasons import reason
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.shapes import infer_shapes
@@ -38,6 +41,8 @@ OPSETS = range(13, 22)
 """Opset versions that can be written."""
 
 _IR_VERSION = 8
+_MOST_KNOWN = 64
+_OTHER_TYPES = ("bool", "int32", "int64", "float32", "float64", "float16")
 
 
 def export_onnx(
@@ -172,7 +177,7 @@ class _Export:
         self._node_names: set[str] = set()
         self._values = values
         self._open: dict[str, list[Any]] = {}  # shapes of inputs and outputs; extents that depend on the batch are text
-        self.graph = Graph(opset, values)
+        self.graph = Graph(opset, values, self._inside)
         self.graph.specs.update({name: spec_of(value) for name, value in values.items()} | dict(inputs))
 
     def write(self) -> None:
@@ -182,10 +187,20 @@ class _Export:
                 self._add(index, op_def)
             except Exception as error:
                 where = f"net {self._net.name!r}, operator {index}: {op_def.type} {list(op_def.input)}{made_at(op_def)}"
-                remedy = ""
-                if isinstance(error, ShapeError) and any(name in self._inputs for name in op_def.input):
-                    remedy = "; if the type of an input is another, give shapes= a TensorSpec(shape, dtype) for it"
-                raise OperatorError(f"ONNX export, {where}: {error}{remedy}") from error
+                raise OperatorError(f"ONNX export, {where}: {error}") from error
+        self.graph.prune(self._outputs)
+
+    def _inside(
+        self,
+        net: NetDef,
+        inputs: Mapping[str, TensorSpec],
+        outputs: Sequence[str],
+        constants: Mapping[str, np.ndarray[Any, Any]],
+    ) -> Graph:
+        """Return the graph of a net inside this one."""
+        made = _Export(net, constants, inputs, outputs, self.graph.opset)
+        made.write()
+        return made.graph
 
     def make_batch_dynamic(self) -> None:
         """Make the batch dynamic; exporting the net for twice the batch shows which extents depend on it.
@@ -230,18 +245,25 @@ class _Export:
 
     def _add(self, index: int, op_def: OperatorDef) -> None:
         op_def = as_fused(op_def)
-        write = rules().get(op_def.type)
-        if write is None:
-            raise OperatorError(f"{op_def.type} cannot be exported to ONNX")
         op = decode(find(op_def.type), op_def)
         ins = [self._names[value] for value in self._versions.inputs[index]]
         for name in ins:
             if name not in self.graph.specs:
                 raise BlobError(f"blob {name!r} is neither an input with a shape nor a parameter")
-        made = op.infer(*(self.graph.spec(name) for name in ins))
         values = self._versions.outputs[index]
+        write = rules().get(op_def.type)
+        constant = all(map(self.graph.is_constant, ins)) and not (op.stateful or op.draws)
+        if constant := constant and (write is None or op.dynamic):
+            write = _write_constants
+        elif write is None:
+            raise OperatorError(f"{op_def.type} cannot be exported to ONNX: {reason(op_def.type)}")
+        try:
+            made = self._specs_of(op_def, op, ins, constant)
+        except ShapeError as error:
+            raise ShapeError(f"{error}{self._other_type(op, ins)}") from error
         for value, spec in zip(values, made):
             self.graph.specs[self._names[value]] = spec
+            self.graph.makers[self._names[value]] = (op, ins)
         read = [bool(self._versions.readers[value]) or self._names[value] in self._outputs for value in values]
         if not any(read):
             return  # none of its outputs is used
@@ -249,6 +271,57 @@ class _Export:
         write(self.graph, op, ins, [self._names[value] if used else "" for value, used in zip(values, read)])
         for number, node in enumerate(self.graph.nodes[before:]):
             node.name = self._node_name((op_def.name or f"{op_def.type}_{index}") + (f"_{number}" if number else ""))
+
+    def _other_type(self, op: Any, ins: Sequence[str]) -> str:
+        """Return what to do if an operator takes an input of the model in another type than was inferred."""
+        specs = [self._with_elements(name) for name in ins]
+        for i, name in enumerate(ins):
+            for dtype in _OTHER_TYPES if name in self._inputs else ():
+                try:
+                    op.infer(*specs[:i], specs[i].with_dtype(dtype), *specs[i + 1 :])
+                except (ShapeError, NotImplementedError):
+                    continue
+                return f"; if {name!r} is of {dtype}, give shapes= a TensorSpec({specs[i].shape}, np.dtype({dtype!r}))"
+        return ""
+
+    def _specs_of(self, op_def: OperatorDef, op: Any, ins: Sequence[str], constant: bool) -> Sequence[TensorSpec]:
+        """Return the specs of an operator's outputs; their ``known`` elements as far as they follow from shapes."""
+        specs = [self._with_elements(name) for name in ins]
+        if op.static_for(*specs) and not constant:
+            try:
+                made = op.infer(*specs)
+            except NotImplementedError as error:
+                if op.type not in FROM_CONSTANTS:
+                    raise OperatorError(str(error)) from error
+                made = [spec_of(value) for value in self._example(op_def, specs, ins)]
+        elif constant or op.type in FROM_CONSTANTS:
+            arrays = self._example(op_def, specs, ins)
+            return [dataclasses.replace(spec_of(value), inner=value) for value in arrays]
+        else:
+            raise OperatorError(f"{op.type}: the shapes of its outputs are known only when the net runs")
+        if op.type == "Shape":
+            extents = specs[0].shape
+            return [dataclasses.replace(made[0], known=tuple(extents[i] for i in op.axes) if op.axes else extents)]
+        if specs and all(spec.known is not None for spec in specs):
+            arrays = self._example(op_def, specs, ins)
+            return [dataclasses.replace(spec, known=_elements(value)) for spec, value in zip(made, arrays)]
+        return made
+
+    def _with_elements(self, name: str) -> TensorSpec:
+        spec = self.graph.spec(name)
+        if not self.graph.is_constant(name):
+            return spec
+        return dataclasses.replace(spec, known=_elements(self.graph.elements(name)))
+
+    def _example(self, op_def: OperatorDef, specs: Sequence[TensorSpec], ins: Sequence[str]) -> list[Any]:
+        """Run an operator on its constants, on known elements, and zeros in place of what is computed."""
+        workspace = Workspace(threads=1)
+        for blob, name, spec in zip(op_def.input, ins, specs):
+            value = np.zeros(spec.shape, spec.dtype) if spec.known is None else np.reshape(spec.known, spec.shape)
+            given = self.graph.elements(name) if self.graph.is_constant(name) else value.astype(spec.dtype)
+            workspace.feed(blob, given)
+        workspace.run_net_once(NetDef(op=[op_def]))
+        return [np.asarray(workspace.fetch(name)) for name in op_def.output]
 
     def _node_name(self, requested: str) -> str:
         name, number = requested, 1
@@ -262,6 +335,18 @@ class _Export:
         spec = self.graph.spec(name)
         shape = self._open.get(name, list(spec.shape))
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(spec.dtype), shape)
+
+
+def _elements(value: np.ndarray[Any, Any]) -> tuple[int, ...] | None:
+    """Return the elements of a short array of integers, such as a shape; None for any other."""
+    return tuple(value.ravel().tolist()) if value.dtype.kind in "iu" and value.size <= _MOST_KNOWN else None
+
+
+def _write_constants(graph: Graph, op: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Write what an operator makes of constants as constants."""
+    for name in filter(None, outputs):
+        value = graph.constant(f"{name}/value", graph.spec(name).inner)
+        graph.add("Identity", [value], [name])
 
 
 def _extent(extent: int, batch: int) -> str:

@@ -8,23 +8,34 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.library import onnx_library
+from netbuilder.exchange.onnx.reference import names_read
 from netbuilder.ops.core.operator import Operator, TensorSpec
-from netbuilder.proto import OperatorError
+from netbuilder.proto import NetDef, OperatorError
 
-__all__ = ["Graph", "Rule", "rule", "rules"]
+__all__ = ["FROM_CONSTANTS", "Graph", "Rule", "rule", "rules"]
 
 Rule = Callable[["Graph", Any, Sequence[str], Sequence[str]], None]
 """``rule(graph, op, inputs, outputs)`` adds the nodes for one operator; an unused output is ""."""
 
+Writer = Callable[[NetDef, Mapping[str, TensorSpec], Sequence[str], Mapping[str, np.ndarray[Any, Any]]], "Graph"]
+"""``write(net, inputs, outputs, constants)`` exports a net inside another one."""
+
 _rules: dict[str, Rule] = {}
+FROM_CONSTANTS: set[str] = set()
+"""Operators whose outputs' shapes follow from the values of constants."""
 
 
-def rule(*types: str) -> Callable[[Rule], Rule]:
-    """Decorator: register the function that exports operators of these types."""
+def rule(*types: str, from_constants: bool = False) -> Callable[[Rule], Rule]:
+    """Decorator: register the function that exports operators of these types.
+
+    ``from_constants``: shapes of the outputs follow from the values of inputs that must be constants.
+    """
 
     def add(function: Rule) -> Rule:
         for name in types:
             _rules[name] = function
+        if from_constants:
+            FROM_CONSTANTS.update(types)
         return function
 
     return add
@@ -41,18 +52,22 @@ class Graph:
     Args:
         opset: version of ONNX's operators.
         constants: values of blobs that are parameters.
+        write: returns the graph of a net inside the net.
 
     Attributes:
         nodes: the nodes so far.
         specs: shape and type of each value.
         free: values whose first extent is any number, whatever the batch, such as indices for all samples.
+        makers: the operator that makes a value, and what it reads.
     """
 
-    def __init__(self, opset: int, constants: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def __init__(self, opset: int, constants: Mapping[str, np.ndarray[Any, Any]], write: Writer) -> None:
         self.opset = opset
+        self._write = write
         self.nodes: list[Any] = []
         self.specs: dict[str, TensorSpec] = {}
         self.free: set[str] = set()
+        self.makers: dict[str, tuple[Any, Sequence[str]]] = {}
         self._constants = dict(constants)
         self._used: dict[str, np.ndarray[Any, Any]] = {}
         self._names: set[str] = set()
@@ -78,6 +93,10 @@ class Graph:
 
     def is_constant(self, value: str) -> bool:
         return value in self._constants
+
+    def elements(self, value: str) -> np.ndarray[Any, Any]:
+        """Return the elements of a constant."""
+        return self._constants[value]
 
     def constant(self, hint: str, array: Any, dtype: Any = None) -> str:
         """Add a constant; return its name."""
@@ -120,3 +139,27 @@ class Graph:
     def between(self, kind: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
         """Add a node with a new intermediate value as its output; return the value's name."""
         return self.add(kind, inputs, [self.fresh(hint)], **attributes)
+
+    def inner(self, net: NetDef, inputs: Mapping[str, TensorSpec], outputs: Sequence[str]) -> Graph:
+        """Return the graph of a net inside the net; it reads the constants of this one by their names."""
+        constants = {name: value for name, value in self._constants.items() if name in inputs}
+        return self._write(net, inputs, outputs, constants)
+
+    def as_body(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """Return a graph inside this one as an attribute; constants that both read are stored in this one."""
+        graph.prune([each.name for each in outputs])
+        for name in graph._used.keys() & self._constants.keys():
+            self._used[name] = graph._used.pop(name)
+        library = onnx_library()
+        constants = [library.numpy_helper.from_array(value, name) for name, value in graph._used.items()]
+        return library.helper.make_graph(graph.nodes, "body", list(inputs), list(outputs), constants)
+
+    def prune(self, outputs: Sequence[str]) -> None:
+        """Remove nodes, and constants, that no output depends on."""
+        needed, kept = set(outputs), []
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.output):
+                needed.update(names_read(node))
+                kept.append(node)
+        self.nodes[:] = reversed(kept)
+        self._used = {name: value for name, value in self._used.items() if name in needed}

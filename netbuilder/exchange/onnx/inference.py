@@ -9,7 +9,7 @@ from typing import Any
 
 from netbuilder.proto import ParseError
 
-__all__ = ["check_external_data", "inferred_graph"]
+__all__ = ["check_external_data", "copy_inner_infos", "inferred_graph"]
 
 _MOST_VALUES = 1 << 16
 _FREE = "netbuilder/unknown_limit"
@@ -23,6 +23,18 @@ def inferred_graph(onnx: Any, model: Any) -> Any:
         return onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception:  # ONNX may fail on a model that can be imported without inferred shapes
         return model.graph
+
+
+def copy_inner_infos(inferred: Any, graph: Any) -> None:
+    """Copy what ONNX has inferred for values of graphs inside ``inferred`` to the same graphs inside ``graph``."""
+    if inferred is graph:
+        return
+    for source, target in zip(inferred.node, graph.node):
+        for one, other in zip(source.attribute, target.attribute):
+            if one.HasField("g"):
+                del other.g.value_info[:]
+                other.g.value_info.extend(one.g.value_info)
+                copy_inner_infos(one.g, other.g)
 
 
 def _without_long_ranges(onnx: Any, model: Any) -> Any:
@@ -100,8 +112,9 @@ def _tensors(model: Any) -> Iterator[Any]:
             nodes += graph.node
             continue
         for attribute in nodes.pop().attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+            own = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+            for sparse in (*own, *attribute.sparse_tensors):
                 yield from (sparse.values, sparse.indices)
             waiting += [attribute.g] if attribute.HasField("g") else []
             waiting += attribute.graphs

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from netbuilder.proto import DeviceError
+from netbuilder.proto.extras import how_to_install
 
 __all__ = ["onnx_library"]
 
@@ -19,4 +20,4 @@ def onnx_library() -> Any:
     try:
         return importlib.import_module("onnx")
     except ImportError as error:
-        raise DeviceError(f"ONNX needs the package onnx: pip install 'netbuilder[onnx]' ({error})") from error
+        raise DeviceError(f"ONNX needs the package onnx: {how_to_install('onnx')} ({error})") from error

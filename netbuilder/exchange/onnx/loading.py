@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -61,12 +61,14 @@ def without_constants(onnx: Any, model: Any) -> tuple[Any, dict[str, Array]]:
     for field, value in model.graph.ListFields():
         if field.name != "initializer":
             _set(light.graph, field, value)
+    taken = []
     for tensor in model.graph.initializer:
         if _elements_bytes(tensor) < _LARGE:
             light.graph.initializer.append(tensor)
         else:
             found[tensor.name] = _array(onnx, tensor)
-            _declare(onnx, light.graph, tensor)
+            taken.append(tensor)
+    _declare(onnx, light.graph, taken)
     return light, found
 
 
@@ -95,10 +97,13 @@ def _array(onnx: Any, tensor: Any) -> Array:
     return made
 
 
-def _declare(onnx: Any, graph: Any, tensor: Any) -> None:
-    """Add an input with the shape and type of a constant, unless there is one, for checks and inference."""
-    if all(each.name != tensor.name for each in graph.input):
-        graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+def _declare(onnx: Any, graph: Any, tensors: Iterable[Any]) -> None:
+    """Add inputs with the shapes and types of constants, unless there are such, for checks and inference."""
+    declared = {each.name for each in graph.input}
+    for tensor in tensors:
+        if tensor.name not in declared:
+            declared.add(tensor.name)
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
 
 
 def _parsed(onnx: Any, file: BinaryIO, size: int) -> tuple[Any, dict[str, Array]]:
@@ -121,7 +126,7 @@ def _parsed(onnx: Any, file: BinaryIO, size: int) -> tuple[Any, dict[str, Array]
     found = {}
     for tensor, field, offset, length in places:
         found[tensor.name] = _read_array(onnx, tensor, field, file, offset, length)
-        _declare(onnx, model.graph, tensor)
+    _declare(onnx, model.graph, [tensor for tensor, *_ in places])
     return model, found
 
 
@@ -175,7 +180,7 @@ def _read_array(onnx: Any, tensor: Any, field: int, file: BinaryIO, offset: int,
 
 def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) -> None:
     """Read the constants that are in other files into ``found``; others, in nodes, into the model."""
-    kept = []
+    kept, taken = [], []
     for tensor in model.graph.initializer:
         if tensor.data_location != tensor.EXTERNAL or _plain_dtype(onnx, tensor.data_type) is None:
             kept.append(tensor)
@@ -186,7 +191,8 @@ def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) 
         with files.open_file(path) as file:
             length = int(where.get("length", os.fstat(file.fileno()).st_size - offset))
             found[tensor.name] = _read_array(onnx, tensor, 9, file, offset, length)
-        _declare(onnx, model.graph, tensor)
+        taken.append(tensor)
+    _declare(onnx, model.graph, taken)
     if len(kept) < len(model.graph.initializer):
         copies = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]
         del model.graph.initializer[:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetDef, NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 
 __all__ = ["ReadModel"]
@@ -36,7 +36,8 @@ class ReadModel:
         extents: of each input, by name: a number, the name of a dynamic extent, or None for one without a name; None
             in place of all of them if even their number is not stated.
         dtypes: types of the inputs' elements, by name.
-        reference_nodes: types of the nodes that ONNX's reference implementation runs (``ONNXNode``), sorted.
+        reference_nodes: the nodes that ONNX's reference implementation runs (``ONNXNode``): for each type their names,
+            or first outputs.
         dynamic_nodes: those of them that would be operators if their extents were known (see ``shapes``), sorted.
         trained: the parameters that can be trained: the model's own constants of floating-point numbers, not scalars.
     """
@@ -47,7 +48,7 @@ class ReadModel:
     outputs: tuple[str, ...]
     extents: Mapping[str, tuple[Extent, ...] | None]
     dtypes: Mapping[str, np.dtype[Any]]
-    reference_nodes: tuple[str, ...] = ()
+    reference_nodes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     dynamic_nodes: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
 

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import netbuilder.exchange.onnx.reading_choices
+import netbuilder.exchange.onnx.reading_composed
+import netbuilder.exchange.onnx.reading_control
 import netbuilder.exchange.onnx.reading_einsum
+import netbuilder.exchange.onnx.reading_quantized
 import netbuilder.exchange.onnx.reading_resize
 import netbuilder.exchange.onnx.reading_rules
 import netbuilder.exchange.onnx.reading_sequences
@@ -64,11 +67,12 @@ def read_onnx(
         light, constants = without_constants(onnx, model)
         read = Reader(onnx, with_shapes(light, shapes or {}), constants, **options).read()
     if read.reference_nodes:
+        kinds = ", ".join(f"{kind} ({len(places)})" for kind, places in read.reference_nodes.items())
         remedy = ""
         if read.dynamic_nodes:
             remedy = f"; {', '.join(read.dynamic_nodes)} need not, if shapes= gives the extents of the model's inputs"
         warnings.warn(
-            f"ONNX model {read.net.name!r}: nodes of the types {', '.join(read.reference_nodes)} run in ONNX's "
+            f"ONNX model {read.net.name!r}: nodes of the types {kinds} run in ONNX's "
             f"reference implementation: slowly, on the CPU, without gradients (reference=False makes them errors)"
             f"{remedy}",
             ReferenceNodeWarning,

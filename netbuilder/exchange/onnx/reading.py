@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from netbuilder.exchange.image_preparation import copy_texts
 from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, LargeConstantError, compute_node, is_cheap
-from netbuilder.exchange.onnx.expansion import branch_taken, expanded
-from netbuilder.exchange.onnx.inference import inferred_graph
+from netbuilder.exchange.onnx.expansion import expanded, renamed
+from netbuilder.exchange.onnx.inference import copy_inner_infos, inferred_graph
 from netbuilder.exchange.onnx.model_inputs import Extent, extents_of, input_dtype, input_extents
 from netbuilder.exchange.onnx.read_model import ReadModel
 from netbuilder.exchange.onnx.reference import (
@@ -28,7 +28,7 @@ from netbuilder.ops.core.signatures import Form, parsed
 from netbuilder.proto import DeviceError, NetDef, NetError, OperatorDef, OperatorError, ParseError
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["SEQUENCES", "Reader", "UnknownExtentError", "reads"]
+__all__ = ["SEQUENCES", "Reader", "UnknownExtentError", "ValueForm", "reads"]
 
 Array = np.ndarray[Any, Any]
 ReadRule = Callable[["Reader", Any], None]
@@ -41,6 +41,24 @@ SEQUENCES = frozenset({
     "SequenceLength", "SplitToSequence",
 })  # fmt: skip
 """Operators on sequences of tensors, which are followed while reading."""
+
+
+_MOST_INLINED = 1 << 13  # nodes of graphs inside nodes, each counted as often as it is read
+_CONTROL = frozenset({"If", "Loop", "Scan"})  # their values are checked node by node
+
+
+class ValueForm(NamedTuple):
+    """What is known of a value: its type, and its extents as far as they are known; None for what is not."""
+
+    dtype: np.dtype[Any] | None
+    extents: tuple[Extent, ...] | None
+
+    def with_open_extents(self) -> ValueForm:
+        return ValueForm(self.dtype, None if self.extents is None else (None,) * len(self.extents))
+
+    def with_axis(self, extent: Extent) -> ValueForm:
+        """Return this with a further axis in front."""
+        return ValueForm(self.dtype, None if self.extents is None else (extent, *self.extents))
 
 
 class UnknownExtentError(OperatorError):
@@ -80,7 +98,7 @@ class Reader:
         self.library, self._graph = onnx, model.graph
         self._model = model
         self._reference, self.training = reference, training
-        self._reference_nodes: set[str] = set()
+        self._reference_nodes: dict[str, list[str]] = {}
         self._dynamic_nodes: set[str] = set()
         self.opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
         self.net = NetDef(name=model.graph.name or "onnx")
@@ -92,17 +110,20 @@ class Reader:
         self._most, self._elements_left = most_folded, most_folded
         self._work_left = max(MOST_WORK, most_folded)
         self._folded: dict[str, int] = {}
+        self._checked: set[str] = set()
         self._computed: dict[bytes, Any] = {}
         self.outputs = tuple(output.name for output in model.graph.output)
+        self._kept = set(self.outputs)  # values that must be blobs of their own
         self._same: dict[str, str] = {}
         self.sequences: dict[str, list[str]] = {}
         self._infos = self._inferred()
-        self._of_infos: dict[str, tuple[np.dtype[Any] | None, tuple[Extent, ...] | None]] = {}
+        self._of_infos: dict[str, ValueForm] = {}
         self._found: dict[str, TensorSpec] = {}
         self._uses = Counter(name for node in self._graph.node for name in names_read(node))
         self._uses.update(self.outputs)
         self._in_net: set[str] = set()
         self._fresh = 0
+        self._inlined = 0
 
     def read(self) -> ReadModel:
         """Return the imported model."""
@@ -126,9 +147,10 @@ class Reader:
         self.net.external_output.extend(self.outputs)
         extents = {each.name: input_extents(each) for each in given}
         dtypes = {each.name: input_dtype(self.library, each) for each in given}
-        kinds = tuple(sorted(self._reference_nodes)), tuple(sorted(self._dynamic_nodes))
+        kinds = {kind: tuple(self._reference_nodes[kind]) for kind in sorted(self._reference_nodes)}
+        dynamic = tuple(sorted(self._dynamic_nodes))
         trained = tuple(name for name, value in parameters.items() if name in self._own and value.ndim)
-        return ReadModel(self.net, parameters, inputs, self.outputs, extents, dtypes, *kinds, trained)
+        return ReadModel(self.net, parameters, inputs, self.outputs, extents, dtypes, kinds, dynamic, trained)
 
     # For the import functions of operators.
 
@@ -146,8 +168,10 @@ class Reader:
 
     def same(self, source: str, target: str) -> None:
         """Make ``target`` another name of the value ``source``."""
-        if target in self.outputs:
+        if target in self._kept:
             self.add("Copy", [source], [target])
+        elif source in self.sequences:
+            self.sequences[target] = self.sequences[source]
         elif source in self.constants:
             self.constants[target] = self.constants[source]
         else:
@@ -241,12 +265,32 @@ class Reader:
             return found if found.kind in "fiub" else np.dtype(object)
         return self._of_info(value)[0]
 
-    def _of_info(self, value: str) -> tuple[np.dtype[Any] | None, tuple[Extent, ...] | None]:
+    def form_of(self, value: str) -> ValueForm:
+        """Return what is known of a value."""
+        try:
+            return ValueForm(self.dtype(value), self.extents(value))
+        except UnknownExtentError:
+            return ValueForm(self.dtype(value), None)
+
+    def declare(self, value: str, form: ValueForm) -> None:
+        """Say what is known of a value, as far as nothing is yet."""
+        if value not in self._infos:
+            self._of_infos.pop(value, None)
+        before = self._of_info(value)
+        dtype, extents = (mine if mine is not None else new for mine, new in zip(before, form))
+        self._of_infos[value] = ValueForm(dtype, extents)  # type: ignore[arg-type]
+
+    def forget_found(self, values: Iterable[str]) -> None:
+        """Forget the specs that operators have inferred for values."""
+        for name in values:
+            self._found.pop(name, None)
+
+    def _of_info(self, value: str) -> ValueForm:
         """Return the type and the extents that ONNX infers for a value; None for what it does not know."""
         if value not in self._of_infos:
             kind = self._infos[value].type.tensor_type if value in self._infos else None
             dtype = kind.elem_type if kind is not None else 0
-            self._of_infos[value] = (
+            self._of_infos[value] = ValueForm(
                 np.dtype(self.library.helper.tensor_dtype_to_np_dtype(dtype)) if dtype else None,
                 extents_of(self._infos[value]) if kind is not None and kind.HasField("shape") else None,
             )
@@ -282,17 +326,10 @@ class Reader:
             except LargeConstantError:
                 if node.op_type not in _rules:
                     raise
-        taken = branch_taken(node, self.constants)
         before = len(self.net.op)
-        if taken is not None:
-            try:
-                renamed = dict(zip((each.name for each in taken.output), node.output))
-                self._inline(taken.node, renamed, taken.initializer)
-                return
-            except OperatorError:
-                self._forget(node, before)
+        self._infer(node)
         try:
-            if node.op_type not in SEQUENCES:
+            if node.op_type not in SEQUENCES | _CONTROL:
                 self._check_types(node)
             self._translate(node)
             if not self._check_inferred(node, self.net.op[before:]):
@@ -310,6 +347,33 @@ class Reader:
                 raise OperatorError(f"{error}; {other}") from error
             if isinstance(error, UnknownExtentError):
                 self._dynamic_nodes.add(node.op_type)
+
+    def _infer(self, node: Any) -> None:
+        """Infer the shapes of a node's outputs of which ONNX has not even found the number of axes in the whole model.
+
+        Such follow from what is known of its inputs by now.
+        """
+        outputs = [name for name in node.output if name]
+        known = all(name in self._found or self._of_info(name).extents is not None for name in outputs)
+        if known or node.op_type in SEQUENCES | _CONTROL:
+            return
+        helper, infos, tensors = self.library.helper, [], []
+        for name in dict.fromkeys(filter(None, node.input)):
+            form = self.form_of(name)
+            if form.dtype is None or form.dtype.kind not in "fiub":
+                return
+            if name in self.constants and self.constants[name].size <= _MOST_KNOWN:
+                tensors.append(self.library.numpy_helper.from_array(np.asarray(self.constants[name]), name))
+            else:
+                kind = helper.np_dtype_to_tensor_dtype(form.dtype)
+                infos.append(helper.make_tensor_value_info(name, kind, form.extents))
+        empty = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        graph = helper.make_graph([node], "one", infos, empty, tensors)
+        model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        for each in inferred_graph(self.library, model).output:
+            if each.type.WhichOneof("value") == "tensor_type":
+                self._infos[each.name] = each
+                self._of_infos.pop(each.name, None)
 
     def _is_constant(self, node: Any) -> bool:
         """Whether a node is computed now."""
@@ -346,7 +410,8 @@ class Reader:
         before, reference = len(self.net.op), self._reference
         self._reference = False
         try:
-            self._inline(graph.node, {}, ())
+            for each in graph.node:
+                self._node(each)
         except OperatorError:
             self._forget(node, before)
             return False
@@ -354,22 +419,80 @@ class Reader:
             self._reference = reference
         return True
 
-    def _inline(self, nodes: Iterable[Any], renamed: dict[str, str], initializers: Iterable[Any]) -> None:
-        """Translate nodes of a graph inside the model; outputs of the graph are renamed."""
-        self.constants |= {each.name: self._array(each) for each in initializers}
+    def inline(self, graph: Any, arguments: Sequence[str], targets: Sequence[str]) -> None:
+        """Translate a graph inside the model.
+
+        Args:
+            graph: its own values get names that no other value has.
+            arguments: the values that its inputs are.
+            targets: names for its outputs, "" for one that is not used.
+
+        Raises:
+            OperatorError: a node of it cannot be read; too many have been.
+        """
+        self._inlined += len(graph.node)
+        if self._inlined > _MOST_INLINED:
+            raise OperatorError(f"more than {_MOST_INLINED:,} nodes in graphs inside nodes, counting repetitions")
+        prefix = self.between(next(filter(None, targets), "graph"))
+        own = {name for node in graph.node for name in node.output if name} | {each.name for each in graph.initializer}
+        names = dict(zip((each.name for each in graph.input), arguments)) | {name: f"{prefix}/{name}" for name in own}
+        made = {name for node in graph.node for name in node.output}
+        outputs = list(zip((each.name for each in graph.output), targets))
+        for name, target in outputs:
+            if target and name in made:
+                made.remove(name)
+                names[name] = target
+        for each in (*graph.value_info, *graph.output):
+            if each.name in own:
+                self._infos.setdefault(names[each.name], each)
+        self.constants |= {names[each.name]: self._array(each) for each in graph.initializer}
+        for node in graph.node:
+            self._node(renamed(node, names))
+        for name, target in outputs:
+            if target and names.get(name, name) != target:  # not computed here, or an output twice
+                self.same(names.get(name, name), target)
+
+    def read_nodes(self, nodes: Sequence[Any], node: Any) -> None:
+        """Read nodes in place of one, whose inputs they read and whose outputs they make."""
+        helper, infos = self.library.helper, []
+        for name in dict.fromkeys(filter(None, node.input)):
+            form = self.form_of(name)
+            if form.dtype is not None:
+                kind = helper.np_dtype_to_tensor_dtype(form.dtype)
+                infos.append(helper.make_tensor_value_info(name, kind, form.extents))
+        outputs = [name for name in node.output if name]
+        made = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        graph = helper.make_graph(nodes, node.op_type, infos, made)
+        model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        inferred = inferred_graph(self.library, model)  # its nodes may differ
+        graph.value_info.extend(inferred.value_info)
+        graph.value_info.extend(inferred.output)
+        self.inline(graph, [each.name for each in infos], outputs)
+
+    def body(self, graph: Any, arguments: Sequence[str], targets: Sequence[str], *, collected: int = 0) -> NetDef:
+        """Return a net that computes a graph inside the model, with the values that it reads as external inputs.
+
+        Args:
+            arguments, targets: see ``inline``; the targets are the net's external outputs.
+            collected: that many of the targets, the last ones, get a further axis of extent 1 in front.
+        """
+        net, outer, fixed = NetDef(name=graph.name or "graph"), self.net, len(targets) - collected
+        rows = [self.between(name) for name in targets[fixed:]]
+        self._kept.update(targets)
+        self.net = net
+        try:
+            self.inline(graph, arguments, [*targets[:fixed], *rows])
+            for row, target in zip(rows, targets[fixed:]):
+                self.add("ExpandDims", [row], [target], dims=[0])
+                self.declare(target, self.form_of(row).with_axis(1))
+        finally:
+            self.net = outer
         made = set[str]()
-        for node in nodes:
-            copy = type(node)()
-            copy.CopyFrom(node)
-            for i, name in enumerate(copy.output):
-                copy.output[i] = renamed.get(name, name)
-            for i, name in enumerate(copy.input):
-                copy.input[i] = renamed[name] if name in made else name
-            made.update(name for name in node.output if name in renamed)
-            self._node(copy)
-        for name, target in renamed.items():
-            if name not in made:  # a value of the model around it, or a constant
-                self.same(name, target)
+        for op in net.op:
+            net.external_input.extend(n for n in op.input if n not in made and n not in net.external_input)
+            made.update(op.output)
+        net.external_output.extend(targets)
+        return net
 
     def _release(self, node: Any) -> None:
         """Forget constants that nothing reads from here on."""
@@ -388,12 +511,16 @@ class Reader:
     def _check_types(self, node: Any) -> None:
         """Raise OperatorError for a node with values that are not tensors, or have elements that no blob can hold."""
         for name in (*names_read(node), *node.output):
+            if name in self._checked:
+                continue
             info = self._infos.get(name)
             if info is not None and info.type.WhichOneof("value") not in (None, "tensor_type"):
                 raise OperatorError(f"{name!r} is a {info.type.WhichOneof('value')}; only tensors are supported")
             dtype = self.dtype(name) if name else None
             if dtype is not None and not supported_dtype(STRING if dtype.kind in "OUS" else dtype):
                 raise OperatorError(f"{name!r} holds elements of type {dtype}, which no blob can hold")
+            if dtype is not None:
+                self._checked.add(name)
 
     def _check_inferred(self, node: Any, ops: Sequence[OperatorDef]) -> bool:
         """Compare the shapes and types that operators infer for a node with those of ONNX, as far as both are known.
@@ -468,7 +595,8 @@ class Reader:
         if all(spec is not None for spec in specs) and not holds_graphs(node):
             try_node(arguments, [self.constants.get(name, spec) for name, spec in zip(arguments["reads"], specs)])
         self.add("ONNXNode", arguments["reads"], [name for name in node.output if name], **arguments)
-        self._reference_nodes.add(node.op_type)
+        place = node.name or next(filter(None, node.output))
+        self._reference_nodes.setdefault(node.op_type, []).append(place)
 
     def _compute(self, node: Any) -> None:
         """Fold a node with constant inputs, or one that returns a known shape."""
@@ -496,9 +624,8 @@ class Reader:
             self.constants[name] = value
             self._folded[name] = value.size
             self._elements_left -= value.size
-        for name in set(outputs) & set(self.outputs):
-            self.constants[f"{name}/constant"] = self.constants.pop(name)
-            self.add("Copy", [f"{name}/constant"], [name])
+        for name in set(outputs) & self._kept:
+            self.add("Copy", [self.constant(name, self.constants.pop(name))], [name])
 
     def _computed_before(self, node: Any) -> list[Array] | None:
         """Return what the same node of the same constants has computed; None if there is none, or it is forgotten."""
@@ -527,4 +654,5 @@ class Reader:
     def _inferred(self) -> dict[str, Any]:
         """Return the result of ONNX's shape inference by value: its type and, if known, its shape."""
         graph = inferred_graph(self.library, self._model)
+        copy_inner_infos(graph, self._graph)
         return {each.name: each for each in (*graph.output, *graph.value_info, *graph.input)}

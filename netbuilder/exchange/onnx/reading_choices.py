@@ -115,14 +115,21 @@ def _one_hot(r: Reader, node: Any) -> None:
 @reads("TopK")
 def _top_k(r: Reader, node: Any) -> None:
     found = r.attributes(node)
-    k = int(r.elements(node.input[1], "k").item()) if len(node.input) > 1 else int(found["k"])
     x, hint = node.input[0], next(filter(None, node.output))
+    inputs, k = [], found.get("k")
+    if len(node.input) > 1 and node.input[1] in r.constants:
+        k = int(r.constants[node.input[1]].item())
+    elif len(node.input) > 1:
+        inputs = [node.input[1]]
     outputs = [name or r.between(hint) for name in node.output]
     if found.get("largest", 1):
-        r.add("TopK", [x], outputs, k=k, axis=found.get("axis", -1))
+        r.add("TopK", [x, *inputs], outputs, k=k, axis=found.get("axis", -1))
         return
+    dtype = r.dtype(x)
+    if dtype is None or dtype.kind != "f":
+        raise OperatorError(f"the smallest of elements of type {dtype} are not supported")
     opposite = r.add("Negative", [x], [r.between(hint)])
-    values = r.add("TopK", [opposite], [r.between(hint), *outputs[1:]], k=k, axis=found.get("axis", -1))
+    values = r.add("TopK", [opposite, *inputs], [r.between(hint), *outputs[1:]], k=k, axis=found.get("axis", -1))
     r.add("Negative", [values], outputs[:1])
 
 
@@ -185,16 +192,6 @@ def _cast_like(r: Reader, node: Any) -> None:
 @reads("IsNaN")
 def _is_nan(r: Reader, node: Any) -> None:
     r.add("NE", [node.input[0]] * 2, node.output)
-
-
-@reads("IsInf")
-def _is_inf(r: Reader, node: Any) -> None:
-    found, hint = r.attributes(node), node.output[0]
-    dtype = r.dtype(node.input[0])
-    if not (found.get("detect_negative", 1) and found.get("detect_positive", 1)):
-        raise OperatorError("only both infinities together are supported")
-    magnitude = r.add("Abs", node.input, [r.between(hint)])
-    r.add("EQ", [magnitude, r.constant(hint, np.array(np.inf, dtype))], node.output)
 
 
 @reads("Pad")

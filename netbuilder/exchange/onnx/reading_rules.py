@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.exchange.onnx.expansion import Nodes
 from netbuilder.exchange.onnx.reading import Reader, reads
 from netbuilder.exchange.onnx.reading_choices import type_number
 from netbuilder.proto import OperatorError, TensorProto
@@ -465,9 +466,19 @@ def _swish(r: Reader, node: Any) -> None:
 @reads("ArgMax", "ArgMin")
 def _arg(r: Reader, node: Any) -> None:
     found = r.attributes(node)
-    if found.get("select_last_index", 0):
-        raise OperatorError("select_last_index is not supported")
-    r.add(node.op_type, node.input, node.output, axis=found.get("axis", 0), keepdims=found.get("keepdims", 1))
+    axis, keep = found.get("axis", 0), found.get("keepdims", 1)
+    if not found.get("select_last_index", 0):
+        r.add(node.op_type, node.input, node.output, axis=axis, keepdims=keep)
+        return
+    n, last, axis = (
+        Nodes(r.library, node),
+        np.iinfo(np.int64).max,
+        axis % r.rank(node.input[0]),
+    )  # the first from behind
+    ends = [n.integers([value]) for value in (last, -last, axis, -1)]
+    first = n(node.op_type, n("Slice", node.input[0], *ends), axis=axis, keepdims=keep)  # from behind
+    n("Sub", n.integers(r.extent(node.input[0], axis) - 1), first, to=node.output[0])
+    r.read_nodes(n.made, node)
 
 
 @reads("Cast")

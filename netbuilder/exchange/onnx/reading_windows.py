@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.exchange.onnx.reading_choices import type_number
 from netbuilder.ops.core.conv_geometry import CAFFE_LEGACY_POOLING, SAME
 from netbuilder.proto import OperatorError
 
@@ -52,6 +55,66 @@ def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> 
     return {"pads": [*less, *more] if auto == "SAME_UPPER" else [*more, *less]}
 
 
+@reads("RoiAlign")
+def _roi_align(r: Reader, node: Any) -> None:
+    found, hint = r.attributes(node), node.output[0]
+    if found.get("mode", "avg") != "avg":
+        raise OperatorError(f"the mode {found['mode']} is not supported")
+    x, boxes, images = node.input
+    dtype = r.dtype(boxes)
+    if dtype is None:
+        raise OperatorError(f"the type of {boxes!r} is not known")
+    column = r.add("Cast", [images], [r.between(hint)], to=type_number(dtype))
+    column = r.add("ExpandDims", [column], [r.between(hint)], dims=[1])
+    rois = r.add("Concat", [column, boxes], [r.between(hint), r.between(hint)], axis=1)
+    places = found.get("coordinate_transformation_mode", "half_pixel" if r.opset >= 16 else "output_half_pixel")
+    r.add("RoIAlign", [x, rois], node.output, pooled_h=found.get("output_height", 1),
+          pooled_w=found.get("output_width", 1), sampling_ratio=found.get("sampling_ratio", 0),
+          spatial_scale=found.get("spatial_scale", 1.0), aligned=int(places == "half_pixel"))  # fmt: skip
+
+
+@reads("GridSample")
+def _grid_sample(r: Reader, node: Any) -> None:
+    found, (x, grid) = r.attributes(node), node.input
+    dtype, mode = r.dtype(x), found.get("mode", "linear")
+    if dtype is not None and r.dtype(grid) != dtype:
+        grid = r.add("Cast", [grid], [r.between(node.output[0])], to=type_number(dtype))
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    r.add("GridSample", [x, grid], node.output, mode=mode, padding_mode=found.get("padding_mode", "zeros"),
+          align_corners=found.get("align_corners", 0))  # fmt: skip
+
+
+@reads("NonMaxSuppression")
+def _non_max_suppression(r: Reader, node: Any) -> None:
+    hint, defaults = node.output[0], (np.int64(0), np.float32(0), np.float32(-np.inf))
+    given = [*node.input[2:], "", "", ""][:3]
+    limits = [name or r.constant(hint, np.array(value)) for name, value in zip(given, defaults)]
+    r.add("NonMaxSuppression", [*node.input[:2], *limits], node.output,
+          center_point_box=r.attributes(node).get("center_point_box", 0))  # fmt: skip
+
+
+@reads("MaxRoiPool")
+def _max_roi_pool(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    height, width = found["pooled_shape"]
+    r.add("RoIPool", node.input, node.output, pooled_h=height, pooled_w=width, is_test=1,
+          spatial_scale=found.get("spatial_scale", 1.0))  # fmt: skip
+
+
+@reads("LpPool", "GlobalLpPool")
+def _lp_pool(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    power = float(found.get("p", 2))
+    if node.op_type == "GlobalLpPool":
+        r.add("LpPool", node.input, node.output, global_pooling=1, p=power)
+        return
+    kernel = list(found["kernel_shape"])
+    if any(n != 1 for n in found.get("dilations", ())) or found.get("ceil_mode", 0):
+        raise OperatorError("LpPool with dilations or ceil_mode is not supported")
+    strides = list(found.get("strides", [1] * len(kernel)))
+    r.add("LpPool", node.input, node.output, kernels=kernel, strides=strides, p=power, **_pads(r, node, found, kernel))
+
+
 def _known(r: Reader, node: Any, count: int) -> list[int | None]:
     """Return the extents of a node's images along their ``count`` axes, None where they are dynamic."""
     extents = r.extents(node.input[0])[2:]
@@ -91,8 +154,6 @@ def _transposed_pads(
 @reads("MaxPool", "AveragePool")
 def _pool(r: Reader, node: Any) -> None:
     found = r.attributes(node)
-    if len(node.output) > 1 and node.output[1]:
-        raise OperatorError("the second output, indices, is not supported")
     if any(d != 1 for d in found.get("dilations", ())):
         raise OperatorError("pooling with dilations is not supported")
     kernel = list(found["kernel_shape"])
@@ -101,8 +162,29 @@ def _pool(r: Reader, node: Any) -> None:
     count = found.get("count_include_pad", 0) if node.op_type == "AveragePool" else 0
     if found.get("ceil_mode", 0) and padding.get("legacy_pad") != SAME:
         padding = _ceil_padding(r, node, kernel, strides, padding["pads"], count)
+    if len(node.output) > 1 and node.output[1]:
+        _places(r, node, {"kernels": kernel, "strides": strides, **padding})
+        return
     r.add(node.op_type, node.input, node.output[:1], kernels=kernel, strides=strides, **padding,
           count_include_pad=1 if count else None)  # fmt: skip
+
+
+def _places(r: Reader, node: Any, arguments: dict[str, Any]) -> None:
+    """Read a MaxPool with the places of the maxima, which ONNX counts through all image planes."""
+    if r.attributes(node).get("storage_order", 0):
+        raise OperatorError("storage_order is not supported")
+    hint, (channels, *extents) = node.output[1], r.shape(node.input[0], 1)
+    if len(extents) != 2:
+        raise OperatorError(f"indices are supported for images with two axes, got {len(extents)}")
+    y = node.output[0] or r.between(hint)
+    r.add("MaxPoolWithIndex", node.input, [y, r.between(hint)], **arguments)
+    places = r.add("Cast", [r.net.op[-1].output[1]], [r.between(hint)], to=type_number(np.int64))
+    samples = r.add("Shape", node.input, [r.between(hint)], axes=[0])
+    planes = r.add("Mul", [samples, r.constant(hint, np.array([channels], np.int64))], [r.between(hint)])
+    numbers = r.add("Range", [planes], [r.between(hint)])
+    starts = r.add("Mul", [numbers, r.constant(hint, np.array([math.prod(extents)], np.int64))], [r.between(hint)])
+    starts = r.add("Reshape", [starts], [r.between(hint), r.between(hint)], shape=[-1, channels, 1, 1])
+    r.add("Add", [places, starts], [hint])
 
 
 def _ceil_padding(

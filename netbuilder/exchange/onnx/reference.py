@@ -119,7 +119,7 @@ def holds_graphs(node: Any) -> bool:
 
 def names_read(node: Any) -> tuple[str, ...]:
     """Return the values that a node reads, including those that its subgraphs capture."""
-    return tuple(dict.fromkeys(_reads(node)))
+    return tuple(dict.fromkeys(_reads(node) if holds_graphs(node) else filter(None, node.input)))
 
 
 def _reads(node: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.exchange.onnx.graph import Graph, rule
 from netbuilder.exchange.onnx.library import onnx_library
+from netbuilder.exchange.onnx.rules_elementwise import reduced
 from netbuilder.proto import OperatorError
 
 __all__: list[str] = []
@@ -34,6 +35,60 @@ def _scatter(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     reduction = None if op.reduction == "none" else op.reduction
     axis = {"axis": op.axis} if op.type == "ScatterElements" else {}
     g.add(op.type, x, [y[0]], reduction=reduction, **axis)
+
+
+@rule("Scatter")
+def _scatter_rows(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("ScatterElements", x, [y[0]], axis=op.axis)
+
+
+@rule("BatchPermutation")
+def _batch_permutation(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    g.add("Gather", x, [y[0]], axis=0)
+
+
+@rule("NumpyTile", from_constants=True)
+def _numpy_tile(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    repeats = g.constant_of(x[1], op, "repeats")
+    g.add("Tile", [x[0], g.constant(f"{y[0]}/repeats", repeats, np.int64)], [y[0]])
+
+
+@rule("HasElements", "IsEmpty")
+def _has_elements(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    kind = "Greater" if op.type == "HasElements" else "Equal"
+    g.add(kind, [g.between("Size", x[:1], f"{y[0]}/size"), g.constant(f"{y[0]}/zero", 0, np.int64)], [y[0]])
+
+
+@rule("IsMemberOf")
+def _is_member_of(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    spec = g.spec(x[0])
+    if spec.dtype.kind != "i":
+        raise OperatorError(f"IsMemberOf of {spec.dtype} cannot be exported to ONNX")
+    wide = g.between("Unsqueeze", [x[0], g.constant(f"{y[0]}/last", [spec.ndim], np.int64)], f"{y[0]}/wide")
+    values = g.constant(f"{y[0]}/values", op.value, spec.dtype)
+    equal = g.between("Cast", [g.between("Equal", [wide, values], f"{y[0]}/equal")], f"{y[0]}/found", to=6)
+    count = g.fresh(f"{y[0]}/count")
+    reduced(g, "ReduceSum", equal, count, [spec.ndim])
+    g.add("Cast", [count], [y[0]], to=9)  # bool
+
+
+@rule("SinusoidPositionEncoding")
+def _sinusoid(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    columns, last = np.arange(op.embedding_size), g.constant(f"{y[0]}/last", [2], np.int64)
+    positions = g.between("Unsqueeze", [g.between("Cast", x[:1], f"{y[0]}/numbers", to=1), last], f"{y[0]}/positions")
+    periods = g.constant(f"{y[0]}/periods", op.alpha ** (columns / op.embedding_size), np.float32)
+    angles = g.between("Div", [positions, periods], f"{y[0]}/angles")
+    even = g.constant(f"{y[0]}/even", columns % 2 == 0)
+    sin, cos = (g.between(kind, [angles], f"{y[0]}/{kind.lower()}") for kind in ("Sin", "Cos"))
+    wave = g.between("Where", [even, sin, cos], f"{y[0]}/wave")
+    g.add("Mul", [wave, g.constant(f"{y[0]}/amplitude", op.amplitude, np.float32)], [y[0]])
+
+
+@rule("OneHot", from_constants=True)
+def _one_hot(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    """Negative indices, which are an error here, count from the end in ONNX."""
+    values = g.constant(f"{y[0]}/values", [0, 1], g.spec(y[0]).dtype)
+    g.add("OneHot", [x[0], g.constant(f"{y[0]}/depth", g.spec(y[0]).shape[1], np.int64), values], [y[0]], axis=-1)
 
 
 @rule("Trilu")
@@ -73,6 +128,8 @@ def _constant_fill(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> Non
     filled = onnx_library().numpy_helper.from_array(np.asarray(value, spec.dtype))
     if not x:
         shape = g.constant(f"{y[0]}/shape", spec.shape, np.int64)
+    elif op.input_as_shape:
+        shape = g.between("Cast", x[:1], f"{y[0]}/shape", to=7)
     else:
         shape = g.between("Shape", x[:1], f"{y[0]}/shape")
         if op.extra_shape:
@@ -96,8 +153,4 @@ def _mod(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 
 @rule("ReduceProd")
 def _reduce_prod(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    axes = list(op.reduced_axes(g.spec(x[0]).shape))
-    if g.opset < 18:
-        g.add("ReduceProd", x, [y[0]], axes=axes, keepdims=int(op.keepdims))
-    else:
-        g.add("ReduceProd", [x[0], g.constant(f"{y[0]}/axes", axes, np.int64)], [y[0]], keepdims=int(op.keepdims))
+    reduced(g, "ReduceProd", x[0], y[0], list(op.reduced_axes(g.spec(x[0]).shape)), int(op.keepdims))

@@ -40,6 +40,28 @@ def _many(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add(_MANY[op.type], x, [y[0]])
 
 
+@rule("SumInt")
+def _sum_int(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    total = x[0]
+    for each in x[1:]:
+        total = g.between("Add", [total, each], f"{y[0]}/total")
+    g.add("Identity", [total], [y[0]])
+
+
+@rule("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+def _bitwise(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if g.opset < 18:
+        raise OperatorError(f"{op.type} needs opset 18, got {g.opset}; give opset=18")
+    g.add(op.type, x, [y[0]])
+
+
+@rule("StumpFunc")
+def _stump(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    dtype = g.spec(x[0]).dtype
+    bound, low, high = (g.constant(f"{y[0]}/number", n, dtype) for n in (op.threshold, op.low_value, op.high_value))
+    g.add("Where", [g.between("LessOrEqual", [x[0], bound], f"{y[0]}/is_low"), low, high], [y[0]])
+
+
 @rule(*_TWO)
 def _two(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add(_TWO[op.type], [x[0], _placed(g, op, x, y[0])], [y[0]])
@@ -134,6 +156,13 @@ def _clip(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 @rule("Scale")
 def _scale(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Mul", [x[0], g.constant(f"{y[0]}/scale", op.scale, g.spec(x[0]).dtype)], [y[0]])
+
+
+@rule("ScaleBlobs")
+def _scale_blobs(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    for source, target in zip(x, y):
+        if target:
+            g.add("Mul", [source, g.constant(f"{target}/scale", op.scale, g.spec(source).dtype)], [target])
 
 
 @rule("ReluN")

@@ -267,6 +267,22 @@ def _roi_align(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     _on_images(g, op, x[0], y[0], write)
 
 
+@rule("GridSample")
+def _grid_sample(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if g.opset < 16 or g.opset < 20 and g.spec(x[0]).ndim > 4:
+        raise OperatorError(f"GridSample needs opset 16, in volumes 20, got {g.opset}; give opset=20")
+    names = {"linear": "bilinear", "cubic": "bicubic"} if g.opset < 20 else {}
+    g.add("GridSample", x, [y[0]], mode=names.get(op.mode, op.mode), padding_mode=op.padding_mode,
+          align_corners=int(op.align_corners))  # fmt: skip
+
+
+@rule("RoIPool", "RoIPoolF")
+def _roi_pool(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    _only_first(op, y)
+    boxes = g.between("Cast", [x[1]], f"{y[0]}/boxes", to=1) if g.spec(x[1]).dtype.kind != "f" else x[1]
+    g.add("MaxRoiPool", [x[0], boxes], [y[0]], pooled_shape=[op.pooled_h, op.pooled_w], spatial_scale=op.spatial_scale)
+
+
 @rule("MaxPoolWithIndex")
 def _max_pool_with_index(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     """ONNX counts indices through all images, in int64; Caffe2 within the plane, in int32."""
@@ -279,6 +295,69 @@ def _max_pool_with_index(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) 
     g.add("MaxPool", [x[0]], [y[0] or g.fresh(f"{y[1]}/greatest"), places], **attributes)
     plane = g.constant(f"{y[1]}/plane", int(np.prod(spec.shape[2:])), np.int64)
     g.add("Cast", [g.between("Mod", [places, plane], f"{y[1]}/in_plane")], [y[1]], to=6)  # int32
+
+
+@rule("SpaceToBatch", "BatchToSpace")
+def _blocks(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    block, hint = op.block_size, y[0]
+    _, channels, height, width = g.spec(x[0]).shape
+    (top, bottom), (left, right) = op.borders
+
+    def shaped(value: str, shape: Sequence[int], name: str) -> str:
+        return g.between("Reshape", [value, g.constant(f"{hint}/shape", shape, np.int64)], f"{hint}/{name}")
+
+    if op.type == "SpaceToBatch":
+        pads = g.constant(f"{hint}/pads", [0, 0, top, left, 0, 0, bottom, right], np.int64)
+        framed = g.between("Pad", [x[0], pads], f"{hint}/framed", mode="constant")
+        height, width = (height + top + bottom) // block, (width + left + right) // block
+        cut = shaped(framed, [-1, channels, height, block, width, block], "cut")
+        moved = g.between("Transpose", [cut], f"{hint}/moved", perm=[3, 5, 0, 1, 2, 4])
+        g.add("Reshape", [moved, g.constant(f"{hint}/shape", [-1, channels, height, width], np.int64)], [hint])
+        return
+    cut = shaped(x[0], [block, block, -1, channels, height, width], "cut")
+    moved = g.between("Transpose", [cut], f"{hint}/moved", perm=[2, 3, 4, 0, 5, 1])
+    whole = shaped(moved, [-1, channels, height * block, width * block], "whole")
+    ends = [[top, left], [height * block - bottom, width * block - right], [2, 3]]
+    g.add("Slice", [whole, *(g.constant(f"{hint}/bounds", n, np.int64) for n in ends)], [hint])
+
+
+@rule("LpPool")
+def _lp_pool(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if op.p != int(op.p):
+        raise OperatorError(f"LpPool: p must be an integer in ONNX, got {op.p}")
+
+    def write(image: str, made: str) -> None:
+        if op.global_pooling:
+            g.add("GlobalLpPool", [image], [made], p=int(op.p))
+        else:
+            g.add("LpPool", [image], [made], p=int(op.p), **_windows(op.geometry(g.spec(x[0]))))
+
+    _on_images(g, op, x[0], y[0], write)
+
+
+@rule("SpatialNarrowAs")
+def _narrow_as(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    ends = [[0, 0], g.spec(x[1]).shape[2:], [2, 3]]
+    g.add("Slice", [x[0], *(g.constant(f"{y[0]}/bounds", n, np.int64) for n in ends)], [y[0]])
+
+
+@rule("NormalizePlanarYUV")
+def _normalize_planar(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    first, numbers = g.constant(f"{y[0]}/first", 0, np.int64), []
+    for name in x[1:]:
+        row = g.between("Gather", [name, first], f"{y[0]}/row", axis=0)
+        numbers.append(_along_channels(g, row, 2, y[0]))
+    g.add("Div", [g.between("Sub", [x[0], numbers[0]], f"{y[0]}/centered"), numbers[1]], [y[0]])
+
+
+@rule("GroupSpatialSoftmax")
+def _group_softmax(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    _, channels, height, width = g.spec(x[0]).shape
+    anchors = channels // op.num_classes
+    shapes = [[-1, anchors, op.num_classes, height, width], [-1, channels, height, width]]
+    cut, whole = (g.constant(f"{y[0]}/shape", shape, np.int64) for shape in shapes)
+    made = g.between("Softmax", [g.between("Reshape", [x[0], cut], f"{y[0]}/anchors")], f"{y[0]}/softmax", axis=2)
+    g.add("Reshape", [made, whole], [y[0]])
 
 
 @rule("IntegralImage")

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.graph import Graph, rule
+from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.onnx.rules_elementwise import reduced
+from netbuilder.ops.core.broadcasting import placed_shape, start_axis
 from netbuilder.proto import OperatorError
 
 __all__: list[str] = []
@@ -102,6 +104,131 @@ def _moments(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
         reduced(g, "ReduceMean", g.between("Mul", [apart, apart], f"{y[1]}/squares"), y[1], axes, int(op.keepdims))
 
 
+@rule("LpNorm")
+def _lp_norm(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    size = g.between("Abs", x, f"{y[0]}/size") if op.p == 1 else g.between("Mul", [x[0], x[0]], f"{y[0]}/squares")
+    total = g.fresh(f"{y[0]}/total")
+    reduced(g, "ReduceMean" if op.average else "ReduceSum", size, total, list(range(g.spec(x[0]).ndim)))
+    g.add("Reshape", [total, g.constant(f"{y[0]}/shape", [1], np.int64)], [y[0]])
+
+
+@rule("BatchMoments", "ChannelStats")
+def _of_channels(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if op.type == "ChannelStats" and (len(x) > 1 or any(y[2:])):
+        raise OperatorError("ChannelStats: a weight, or the count of elements, cannot be exported to ONNX")
+    ndim, kind = g.spec(x[0]).ndim, "ReduceMean" if op.type == "BatchMoments" else "ReduceSum"
+    axes = [0, *range(2, ndim)] if op.order == "NCHW" else list(range(ndim - 1))
+    if y[0]:
+        reduced(g, kind, x[0], y[0], axes)
+    if y[1]:
+        reduced(g, kind, g.between("Mul", [x[0], x[0]], f"{y[1]}/squares"), y[1], axes)
+
+
+@rule("BatchBoxCox")
+def _box_cox(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    dtype, shape, hint = g.spec(x[0]).dtype, g.spec(x[0]).shape[1:], y[0]
+    if not all(map(g.is_constant, x[1:])):
+        raise OperatorError("BatchBoxCox: lambda1 and lambda2 must be constants in ONNX")
+    powers, offsets = (g.elements(name).reshape(shape) for name in x[1:])
+    zero = powers == 0
+    numbers = {"offset": offsets, "least": 1e-6, "power": np.where(zero, 1, powers), "one": 1}
+    offset, least, power, one = (g.constant(f"{hint}/{name}", value, dtype) for name, value in numbers.items())
+    base = g.between("Max", [g.between("Add", [x[0], offset], f"{hint}/sum"), least], f"{hint}/base")
+    raised = g.between("Sub", [g.between("Pow", [base, power], f"{hint}/raised"), one], f"{hint}/less_one")
+    choice = [g.constant(f"{hint}/zero", zero), g.between("Log", [base], f"{hint}/log")]
+    g.add("Where", [*choice, g.between("Div", [raised, power], f"{hint}/scaled")], [hint])
+
+
+@rule("SumReduceLike")
+def _sum_reduce_like(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    a, b = g.spec(x[0]).shape, g.spec(x[1]).shape
+    if a == b:
+        g.add("Identity", x[:1], [y[0]])
+        return
+    placed = placed_shape(op, a, b, start_axis(op.type, op.axis, op.axis_str, op.order, a, b))
+    placed = (1,) * (len(a) - len(placed)) + tuple(placed)
+    sums = g.fresh(f"{y[0]}/sums")
+    reduced(g, "ReduceSum", x[0], sums, [i for i, (n, m) in enumerate(zip(a, placed)) if n != m], 1)
+    g.add("Reshape", [sums, g.between("Shape", x[1:], f"{y[0]}/shape")], [y[0]])
+
+
+@rule("ReduceFrontWeightedSum")
+def _weighted_rows(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    weighted = g.between("Mul", [x[0], _per_sample(g, x[1], x[0], y[0])], f"{y[0]}/weighted")
+    reduced(g, "ReduceSum", weighted, y[0], [0])
+
+
+@rule("MakeTwoClass")
+def _make_two_class(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    spec = g.spec(x[0])
+    other = g.between("Sub", [g.constant(f"{y[0]}/one", 1, spec.dtype), x[0]], f"{y[0]}/other")
+    last = g.constant(f"{y[0]}/last", [spec.ndim], np.int64)
+    g.add("Concat", [g.between("Unsqueeze", [p, last], f"{y[0]}/part") for p in (other, x[0])], [y[0]], axis=spec.ndim)
+
+
+@rule("Bucketize")
+def _bucketize(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    spec = g.spec(x[0])
+    bounds = g.constant(f"{y[0]}/boundaries", op.boundaries, spec.dtype)
+    wide = g.between("Unsqueeze", [x[0], g.constant(f"{y[0]}/last", [spec.ndim], np.int64)], f"{y[0]}/wide")
+    above = g.between("Cast", [g.between("Greater", [wide, bounds], f"{y[0]}/above")], f"{y[0]}/numbers", to=6)
+    reduced(g, "ReduceSum", above, y[0], [spec.ndim])
+
+
+@rule("BatchOneHot")
+def _batch_one_hot(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    lengths = g.constant_of(x[1], op, "lengths")
+    columns = g.constant(f"{y[0]}/columns", np.repeat(np.arange(lengths.size), lengths), np.int64)
+    equal = g.between("Equal", [g.between("Gather", [x[0], columns], f"{y[0]}/wide", axis=1), x[2]], f"{y[0]}/equal")
+    g.add("Cast", [equal], [y[0]], to=onnx_library().helper.np_dtype_to_tensor_dtype(g.spec(y[0]).dtype))
+
+
+@rule("SequenceMask")
+def _sequence_mask(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    spec, hint = g.spec(x[0]), y[0]
+    _, rows, columns, elements = op.parts(spec.shape)
+    i, j = np.arange(rows)[:, None], np.arange(columns)[None]
+    if len(x) > 1:
+        numbers = g.between("Cast", [x[1]], f"{hint}/numbers", to=7)
+        numbers = g.between("Reshape", [numbers, g.constant(f"{hint}/shape", [-1, 1], np.int64)], f"{hint}/by_row")
+        places = g.constant(f"{hint}/places", j, np.int64)
+        if op.mode == "sequence":
+            keep = g.between("Less", [places, numbers], f"{hint}/keep")
+        else:
+            apart = g.between("Abs", [g.between("Sub", [places, numbers], f"{hint}/apart")], f"{hint}/distance")
+            keep = g.between("LessOrEqual", [apart, g.constant(f"{hint}/radius", op.radius, np.int64)], f"{hint}/keep")
+    else:
+        keep = g.constant(f"{hint}/keep", {"upper": j <= i, "lower": j >= i, "upperdiag": j < i}.get(op.mode, j > i))
+    fill = g.constant(f"{hint}/fill", 0 if op.grad else op.fill_val, spec.dtype)
+    last = spec.ndim - (op.repeat_from_axis % spec.ndim if op.repeat_from_axis else spec.ndim)
+    first = 0 if op.batch is None else op.batch % spec.ndim + 1
+    extents = list(spec.shape[first : spec.ndim - last]) + [1] * last
+    if len(x) > 1 and not first:  # the rows are of the batch
+        extents[0] = -1
+    shaped = g.between("Reshape", [keep, g.constant(f"{hint}/shape", extents, np.int64)], f"{hint}/shaped")
+    g.add("Where", [shaped, x[0], fill], [hint])
+
+
+@rule("UnsortedSegmentSum", "UnsortedSegmentMean", from_constants=True)
+def _unsorted_segments(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if g.opset < 16:
+        raise OperatorError(f"{op.type} needs opset 16, got {g.opset}; give opset=16")
+    spec, hint = g.spec(y[0]), y[0]
+    places = g.between("Unsqueeze", [x[1], g.constant(f"{hint}/last", [1], np.int64)], f"{hint}/places")
+    places = g.between("Cast", [places], f"{hint}/places", to=7)
+    empty = g.constant(f"{hint}/empty", np.zeros(spec.shape), spec.dtype)
+    sums = g.between("ScatterND", [empty, places, x[0]], f"{hint}/sums", reduction="add")
+    if op.type == "UnsortedSegmentSum":
+        g.add("Identity", [sums], [hint])
+        return
+    ones = g.between("Expand", [g.constant(f"{hint}/one", 1, spec.dtype), g.between("Shape", x[1:], f"{hint}/n")],
+                     f"{hint}/ones")  # fmt: skip
+    none = g.constant(f"{hint}/none", np.zeros(spec.shape[:1]), spec.dtype)
+    counts = g.between("ScatterND", [none, places, ones], f"{hint}/counts", reduction="add")
+    least = g.between("Max", [counts, g.constant(f"{hint}/least", 1, spec.dtype)], f"{hint}/divisors")
+    g.add("Div", [sums, _per_sample(g, least, x[0], hint)], [hint])
+
+
 @rule("ReversePackedSegs")
 def _reverse(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     lengths = g.between("Cast", [x[1]], f"{y[0]}/lengths", to=7)
@@ -127,9 +254,12 @@ def _rotary(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     g.add("Concat", turned, [y[0]], axis=g.spec(x[0]).ndim - 1)
 
 
-@rule("LengthsSum", "LengthsMean", "LengthsMax")
+@rule("LengthsSum", "LengthsMean", "LengthsMax", "LengthsWeightedSum")
 def _lengths(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
-    _by_segment(g, op, x[0], x[1], y[0])
+    rows = x[0]
+    if op.type == "LengthsWeightedSum":
+        rows = g.between("Mul", [x[0], _per_sample(g, x[1], x[0], y[0])], f"{y[0]}/weighted")
+    _by_segment(g, op, rows, x[-1], y[0], g.spec(x[0]).shape[1:])
 
 
 @rule("SparseLengthsSum", "SparseLengthsMean", "SparseLengthsMax", "SparseLengthsWeightedSum")

@@ -52,6 +52,9 @@ def _split(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
 def _reshape(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     if len(y) > 1 and y[1]:
         raise OperatorError("Reshape: the old shape, which depends on the batch, is used")
+    if len(x) > 1 and not g.is_constant(x[1]):
+        g.add("Reshape", [x[0], g.between("Cast", x[1:], f"{y[0]}/shape", to=7)], [y[0]])
+        return
     shape = [int(n) for n in g.constant_of(x[1], op, "the shape")] if len(x) > 1 else list(op.shape or ())
     g.add("Reshape", [x[0], g.constant(f"{y[0]}/shape", shape, np.int64)], [y[0]])
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.instructions import describe_operator
 from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Finding", "Place", "Rule"]
 

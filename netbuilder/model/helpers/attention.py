@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from netbuilder.model.helpers.normalization import layer_norm, rms_norm
 from netbuilder.model.initializers import FillAndArguments, update_initializer
 from netbuilder.model.parameter_info import ParameterInfo, ParameterTags
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.numbers import check_flags
 from netbuilder.proto.suggestions import did_you_mean
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import brew
 from netbuilder.model.initializers import Initializer
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterTags
 from netbuilder.model.rnn.cell import Blob, joined_name
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "AttentionType",

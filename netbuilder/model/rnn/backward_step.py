@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from netbuilder.graph.blob import gradient_name
 from netbuilder.graph.gradients import differentiate
@@ -11,6 +11,7 @@ from netbuilder.ops.core.contexts import Sparse
 from netbuilder.ops.core.renaming import rename_in_operator
 from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BackwardStep", "backward_step"]
 

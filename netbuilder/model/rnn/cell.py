@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 from netbuilder.graph.blob import BlobReference, ScopedBlobReference
@@ -12,6 +11,7 @@ from netbuilder.model.initializers import Initializer
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.rnn.recurrent import recurrent_net
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "Blob",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference, ScopedName, gradient_name
@@ -12,6 +12,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model.rnn.backward_step import BackwardStep, backward_step
 from netbuilder.proto import GradientError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["recurrent_net", "set_rnn_executor_config"]
 

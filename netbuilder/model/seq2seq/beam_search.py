@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.proto import ArgumentError, ShapeError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Hypothesis", "beam_search"]
 

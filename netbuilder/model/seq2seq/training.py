@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
@@ -13,6 +12,7 @@ from netbuilder.model.seq2seq.decoder import build_embedding_decoder, output_pro
 from netbuilder.model.seq2seq.encoder import build_embedding_encoder
 from netbuilder.model.seq2seq.model_helper import Seq2SeqModelHelper
 from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["NormClippedUpdate", "translation_loss"]
 

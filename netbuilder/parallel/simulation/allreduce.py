@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["ALGORITHMS", "Cluster", "allreduce_seconds"]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.simulate import Exchange
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["PUBLISHED", "Published"]
 

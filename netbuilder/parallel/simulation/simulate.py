@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES, bucket_lengths
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["WIDTHS", "Bucket", "Exchange", "Prediction", "make_buckets", "simulate", "slowest_of"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.profile.call import CallProfile
 from netbuilder.runtime.profile.record import Profile
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.captures import CapturedCalls, CaptureError
@@ -21,6 +20,7 @@ from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.instructions import describe, run_in_order
 from netbuilder.proto import PROTO_CUDA
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.capturable import why_not_captured
 from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Step

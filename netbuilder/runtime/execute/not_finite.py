@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from netbuilder.ops.core.operator import STRING
 from netbuilder.ops.core.operator_event import OperatorEvent, ReadValue
 from netbuilder.proto import OperatorError
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.options import FindNan
 
 __all__ = ["NotFinite", "NotFiniteError", "NotFiniteFinder"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 
 from netbuilder.data.forking import renew_after_fork
 from netbuilder.data.waiting import Cancellation, CancelledError, FairLock, lock_of_this_thread, wait
@@ -15,6 +14,7 @@ from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Part", "PartsRun", "parts_of"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.workspace import Workspace
 
 __all__ = ["RandomState", "random_state", "set_random_state"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.ops.core.instructions import Instruction, Role, describe
 from netbuilder.ops.core.operator_event import OperatorEvent
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.net import RuntimeNet
 
 __all__ = ["RecordedRun", "Written", "recorded"]

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import GeneratorType
 from typing import Any
 
@@ -16,6 +16,7 @@ from netbuilder.data.forking import renew_after_fork
 from netbuilder.graph.blob import blob_name
 from netbuilder.proto import DeviceOption, NetError
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.numbers import listed
 from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.input.batches import Batch, Splitter, warn_if_constant

@@ -6,10 +6,11 @@ Both kernels of such a pair, the operator's and its gradient's, are replaced; se
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.extensions import Checkpoints
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.values import Step, Value
 
 __all__ = ["CheckpointedPair", "checkpointed_pairs", "with_checkpoints"]

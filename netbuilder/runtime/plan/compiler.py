@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from netbuilder.engines.engine import engine_names, find_engine, library_engines
@@ -21,6 +21,7 @@ from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.extensions import Warned
 from netbuilder.ops.core.instructions import Role, describe, located
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.dead_outputs import mark_unused
 from netbuilder.runtime.plan.elementwise_fusion import fuse_elementwise
 from netbuilder.runtime.plan.even_parts import check_even_parts

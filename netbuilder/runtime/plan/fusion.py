@@ -12,13 +12,13 @@ that sums nothing: the gradients are that of the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.fusion import Condition, Fusion
 from netbuilder.engines.layouts import on_location
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.registry import plain_kernel
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.optimizations import optimization
 from netbuilder.runtime.plan.run_context import KernelContext

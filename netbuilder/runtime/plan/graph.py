@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from netbuilder.engines.engine import Engine
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.options import PlanOptions
 from netbuilder.runtime.plan.values import Node, Value
 

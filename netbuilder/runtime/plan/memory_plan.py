@@ -13,7 +13,7 @@ Some values have memory of their own: texts, and those from which deferred outpu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from netbuilder.engines.arrays import as_flat
@@ -23,6 +23,7 @@ from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_
 from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.ops.core.extensions import CopiesInPlace, KeptForGradient, KeptMemory
 from netbuilder.ops.core.operator import STRING, TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.binding import buffer_of
 from netbuilder.runtime.plan.schedule import Schedule, dependencies
 from netbuilder.runtime.plan.values import Step, Value

@@ -64,6 +64,8 @@ def move_when_ready(
         nodes, moves, in_order: see ``ready_after``.
     """
     moving = [moves(node) for node in nodes]
+    if True not in moving:
+        return list(nodes)
     ready: dict[int, list[Node]] = defaultdict(list)
     for node, at, moved in zip(nodes, ready_after(nodes, moves, in_order), moving):
         if moved:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from netbuilder.proto import NetError
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.numbers import listed
 from netbuilder.proto.suggestions import did_you_mean
 

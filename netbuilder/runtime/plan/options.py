@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Literal
 
 from netbuilder.engines.engine import engine_names
@@ -22,6 +22,7 @@ from netbuilder.proto import NetDef, NetError
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.call_checks import is_flag, is_whole
 from netbuilder.proto.cores import core_count
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.observable import check_constants
 from netbuilder.runtime.plan.optimizations import (
     OPTIMIZATIONS,

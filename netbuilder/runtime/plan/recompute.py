@@ -19,7 +19,7 @@ import enum
 import logging
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.extensions import Again, MeasuredTime, SplitKernel
 from netbuilder.ops.core.instructions import Role
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.checkpoints import CheckpointedPair, checkpointed_pairs, with_checkpoints
 from netbuilder.runtime.plan.memory_plan import Place, arena_bytes, arena_load
 from netbuilder.runtime.plan.values import Step, StepKind, Value

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from netbuilder.engines.engine import Engine, Location
 from netbuilder.engines.joined_updates import JoinedOperator, JoinedUpdates, UpdateForm
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.values import Node, Value
 
 __all__ = ["Chain", "joined"]

@@ -19,7 +19,6 @@ that those of one run while the next one is exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from netbuilder.engines.layouts import on_location
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.graph import PlanGraph
 from netbuilder.runtime.plan.kernel_choice import choose_kernel
 from netbuilder.runtime.plan.node_order import move_when_ready, ready_after
@@ -51,9 +51,11 @@ def fuse_updates(graph: PlanGraph) -> None:
     those of large gradients with the kernel that computes the gradient, in parts.
     """
     options, nodes, last, hidden = graph.options, graph.nodes, graph.last, graph.hidden
+    groups = _groups(nodes, graph.engines)
+    if not groups:
+        return
     early = options.enabled("early_updates") and not (graph.in_subgraph or options.exchange_lane)
     choose = partial(choose_kernel, options=options) if options.enabled("updates_in_parts") else None
-    groups = _groups(nodes, graph.engines)
     readers = graph.readers()
     moved: set[Node] = set()
     with_gradients: list[tuple[Chain, Node]] = []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from netbuilder.engines.layouts import HOST, Location, convert
 from netbuilder.ops.core.contexts import Demand, Prepared
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.values.blob import Blob, ConstantCopy, EdgeContext
 
 __all__ = ["Node", "Step", "StepKind", "Value"]

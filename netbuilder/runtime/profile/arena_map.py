@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from netbuilder.engines.layouts import HOST, Location, alignment_of
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.plan.memory_plan import Placed
 from netbuilder.runtime.plan.values import Step, StepKind

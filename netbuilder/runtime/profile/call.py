@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.engines.layouts import HOST, Location
@@ -14,9 +13,11 @@ from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.proto import PROTO_CPU
 from netbuilder.proto.errors import counted
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.launched_graphs import Captured
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.plan.binding import needs_temporary
+from netbuilder.runtime.plan.plain_kernels import PLAIN
 from netbuilder.runtime.plan.values import Node, Step, StepKind, Value
 from netbuilder.runtime.profile.timing import Span
 
@@ -101,6 +102,14 @@ class CallProfile:
     def name(self) -> str:
         """The kind and the first output."""
         return f"{self.kind} {self.output}".rstrip()
+
+    @property
+    def by_numpy(self) -> bool:
+        """Whether it runs by NumPy on the host: by a plain kernel, or by functions of NumPy that are bound to buffers.
+
+        The reference implementation of an ONNX node is a plain kernel, too.
+        """
+        return self.device.startswith("CPU") and self.kernel.startswith((PLAIN, "numpy"))
 
 
 _DYNAMIC = "its output shapes depend on data, so it cannot be part of a plan"
@@ -215,13 +224,13 @@ def describe_alone(
     sizes = [*map(_size, specs)], [_size(spec.plain) for _, spec in outs]
     flops = _flops_of(instruction.op, specs) if complete else 0
     return CallProfile(
-        kind=instruction.op_def.type,
+        kind=instruction.op.shown_as,
         category=_category([instruction]),
         output=next(iter(instruction.outputs), ""),
         operators=(_operator_text(instruction),),
         inputs=tuple(_operand(*pair) for pair in dict(ins).items()),
         outputs=tuple(_operand(*pair) for pair in outs),
-        kernel="plain, outside plans",
+        kernel=f"{PLAIN}, outside plans",
         device=device_text(instruction.device),
         lane=0,
         flops=flops,
@@ -249,7 +258,7 @@ def _kind(step: Step) -> str:
 
 
 def _kind_of(node: Node) -> str:
-    counts = Counter(part.op_def.type for part in _in_order(node))
+    counts = Counter(part.op.shown_as for part in _in_order(node))
     return "+".join(kind if count == 1 else f"{kind} x{count}" for kind, count in counts.items())
 
 
@@ -258,7 +267,7 @@ def _first(values: Sequence[Value | None]) -> str:
 
 
 def _operator_text(part: Instruction) -> str:
-    return f"{part.op_def.type} {next(iter(part.outputs), '')}".rstrip()
+    return f"{part.op.shown_as} {next(iter(part.outputs), '')}".rstrip()
 
 
 def _operand(name: str, spec: TensorSpec) -> Operand:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from netbuilder.engines.layouts import HOST, Location
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING
 from netbuilder.proto import PROTO_CUDA
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.execute.workspace import Workspace

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.instructions import Role
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.profile.call import CallProfile, share_again
 from netbuilder.runtime.profile.memory import Memory
 from netbuilder.runtime.profile.roofline import Limits
 from netbuilder.runtime.profile.timing import Span
 
-__all__ = ["Kind", "LaneProfile", "Profile", "WaitProfile"]
+__all__ = ["ByNumPy", "Kind", "LaneProfile", "Profile", "WaitProfile"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,25 @@ class Kind:
     flops: float
     nbytes: float
     limit_seconds: float
+
+
+@dataclass(frozen=True)
+class ByNumPy:
+    """All calls of one kind that run by NumPy.
+
+    Args:
+        kind: see ``CallProfile.kind``.
+        kernel: what of NumPy; "plain": the plain kernel.
+        calls: per step.
+        seconds: per step.
+        places: the first output of each call, and the line of the user's program that added the operator.
+    """
+
+    kind: str
+    kernel: str
+    calls: float
+    seconds: float
+    places: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -233,6 +252,24 @@ class Profile:
         ]
         return sorted(sums, key=lambda kind: -kind.seconds)
 
+    def by_numpy(self) -> list[ByNumPy]:
+        """Return what runs by NumPy, see ``CallProfile.by_numpy``, summed by kind and kernel; the longest first."""
+        groups: dict[tuple[str, str], list[CallProfile]] = {}
+        for call in self.calls:
+            if call.by_numpy:
+                groups.setdefault((call.kind, call.kernel), []).append(call)
+        sums = [
+            ByNumPy(
+                kind,
+                kernel,
+                sum(call.count for call in calls),
+                sum(call.seconds for call in calls),
+                tuple(f"{call.output} ({call.line})" if call.line else call.output for call in calls),
+            )
+            for (kind, kernel), calls in groups.items()
+        ]
+        return sorted(sums, key=lambda each: -each.seconds)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the profile, without single spans, in types of JSON: seconds, flops, bytes, and rates."""
         calls = []
@@ -275,6 +312,7 @@ class Profile:
             "categories": self.categories(),
             "lanes": [dataclasses.asdict(lane) for lane in self.lanes],
             "kinds": kinds,
+            "by_numpy": [dataclasses.asdict(each) for each in self.by_numpy()],
             "calls": calls,
             "waits": waits,
         }

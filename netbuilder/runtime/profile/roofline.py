@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from netbuilder.engines.gpu import GPU, copy_into, gpu
 from netbuilder.engines.tf32 import has_tf32, tf32
 from netbuilder.proto import PROTO_CPU, NetDef
 from netbuilder.proto.arguments import make_op
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 from netbuilder.runtime.profile.timing import Recorder

@@ -12,6 +12,7 @@ from netbuilder.runtime.profile.roofline import Limits
 __all__ = ["again_text", "profile_table", "text_table"]
 
 _HEAD = ("time ms", "share", "GFLOP/s", "GB/s", "limit ms", "of limit")
+_PLACES = 3  # that are listed
 _VISIBLE = 0.5e-6  # seconds: less is shown as 0.000 ms
 
 
@@ -23,7 +24,7 @@ def profile_table(profile: Profile, top: int = 20, *, width: int | None = None) 
         top: how many calls, copies and waits to list, the longest first.
         width: cut off lines after so many characters; None: do not.
     """
-    tables = (_calls, _copies, _waits, _not_captured)
+    tables = (_calls, _by_numpy, _copies, _waits, _not_captured)
     parts = [_summary(profile), _kinds(profile), *(table(profile, top) for table in tables)]
     text = "\n\n".join(part for part in parts if part)
     return text if width is None else "\n".join(line[:width] for line in text.splitlines())
@@ -112,6 +113,22 @@ def _calls(profile: Profile, top: int) -> str:
         rows.append((*figures, f"{where}{call.name}", _shapes(call), call.kernel))
     title = f"by call, the {len(rows)} that take longest of {len(profile.calls)}"
     return text_table(title, (*_HEAD, "call", "first input, first output", "kernel"), rows)
+
+
+def _by_numpy(profile: Profile, top: int) -> str:
+    """Return what runs by NumPy, with the places of the first calls."""
+    found = profile.by_numpy()
+    rows = []
+    for each in found[:top]:
+        more = f", and {len(each.places) - _PLACES} more" if len(each.places) > _PLACES else ""
+        places = ", ".join(each.places[:_PLACES]) + more
+        rows.append((_ms(each.seconds), f"{each.calls:g}", each.kind, each.kernel, places))
+    if not rows:
+        return ""
+    seconds = sum(each.seconds for each in found)
+    calls = sum(each.calls for each in found)
+    title = f"by NumPy: {calls:g} calls, {_ms(seconds)} ms, {profile.share_of(seconds):.1%}"
+    return text_table(title, ("time ms", "calls", "kind", "kernel", "places"), rows)
 
 
 def _copies(profile: Profile, top: int) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST
 from netbuilder.ops.core.instructions import Instruction
+from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.execute.net import RuntimeNet

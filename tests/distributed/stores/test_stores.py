@@ -241,7 +241,7 @@ def test_redis_is_not_there(monkeypatch):
     with pytest.raises(DistributedError, match="the Redis server 127.0.0.1:1 does not answer: .*; start it, or give"):
         stores.open_store("redis://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(DeviceError, match=r"needs the package 'redis'; pip install 'netbuilder\[redis\]'"):
+    with pytest.raises(DeviceError, match=r"needs the package 'redis'; pip install 'netbuilder-nn\[redis\]'"):
         RedisStore("127.0.0.1")
 
 

@@ -7,7 +7,7 @@ from checks import interpret
 from netbuilder.engines.cuda.noted_errors import note_of
 from netbuilder.engines.cuda.row_order import RowOrder
 from netbuilder.engines.gpu import gpu
-from netbuilder.ops.updates.row_updates import no_row
+from netbuilder.ops.core.indexing import no_row
 from netbuilder.proto import NetDef, ShapeError
 from netbuilder.proto.arguments import make_op
 from netbuilder.runtime import Workspace

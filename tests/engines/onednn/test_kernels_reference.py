@@ -336,37 +336,6 @@ def test_sum_of_four(block):
     check(make_op("Sum", list(arrays), ["y"]), arrays, block, gradient=False, blocked=tuple("abcd"))
 
 
-@pytest.mark.parametrize("label_type", [np.int32, np.int64])
-def test_softmax_with_loss(label_type):
-    x, label = random(6, 5, high=30), np.array([0, 4, 2, 2, 1, 3], label_type)
-    forward = make_op("SoftmaxWithLoss", ["x", "label"], ["p", "loss"], scale=0.5)
-    check(forward, {"x": x, "label": label}, gradient=False)
-    p = interpret([forward], {"x": x.astype(np.float64), "label": label})["p"].astype(np.float32)
-    arrays = {"x": x, "label": label, "p": p, "d": np.array(0.3, np.float32)}
-    backward = make_op("SoftmaxWithLossGradient", ["x", "label", "p", "d"], ["dx"], scale=0.5)
-    check(backward, arrays, gradient=False)
-
-
-@pytest.mark.parametrize("axis", [1, 2])
-def test_loss_where_the_probability_of_the_label_is_too_small_for_float32(axis):
-    x = random(6, 3, 4, high=30)
-    rows = x.reshape(-1, 12 if axis == 1 else 4)
-    label = rows.argmin(axis=1).astype(np.int32)
-    rows[::2] *= np.linspace(3, 30, len(rows[::2]), dtype=np.float32)[:, None]
-    check(
-        make_op("SoftmaxWithLoss", ["x", "label"], ["p", "loss"], axis=axis), {"x": x, "label": label}, gradient=False
-    )
-
-
-@pytest.mark.parametrize("label", [-1, 5])
-def test_softmax_with_loss_refuses_labels_out_of_range(label):
-    values = {"x": Value.of(random(2, 5)), "label": Value.of(np.array([0, label], np.int32))}
-    op = decode(find("SoftmaxWithLoss"), make_op("SoftmaxWithLoss", ["x", "label"], ["p", "loss"]))
-    bound = bind(TABLE["SoftmaxWithLoss"], op, list(values.values()))
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 5\)"):
-        bound.call()
-
-
 @pytest.mark.skipif(not has_instructions("avx512"), reason="the library has only its reference for so few channels")
 @pytest.mark.parametrize("block", [PLAIN, B16])
 def test_lrn(block):

@@ -49,6 +49,18 @@ def test_missing_library_warns_once_and_names_the_package():
     assert "pip install onednn-cpu-gomp" in lines[1]
 
 
+def test_a_package_whose_library_was_not_installed_is_named(tmp_path):
+    """As after ``pip install --target``."""
+    folder = tmp_path / "onednn_cpu_gomp-2023.2.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: onednn-cpu-gomp\nVersion: 2023.2.0\n")
+    (folder / "RECORD").write_text("../libdnnl.so.3,sha256=5jdi,54569528\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.prefix = sys.base_prefix = '/nowhere'\n"
+    said = report(code + REGISTER_TWICE).splitlines()
+    assert said[0] == "False False False 1"
+    assert "onednn-cpu-gomp is installed, but its library is not" in said[1] and "NETBUILDER_DNNL" in said[1]
+
+
 def test_missing_cffi_is_named():
     code = "import sys; sys.modules['cffi'] = None\n" + REGISTER_TWICE
     assert "cffi" in report(code).splitlines()[1]

@@ -43,7 +43,7 @@ def trained(name, devices):
     x = recorded(name)[0]
     share = len(x) // devices
     read = read_onnx(FOLDER / f"{name}.onnx", training=True, shapes={"x": (share, *x.shape[1:])})
-    assert read.reference_nodes == ()
+    assert read.reference_nodes == {}
     model = ModelHelper(name)
     Parallelize_CPU(
         model,

@@ -38,7 +38,7 @@ def test_ctrl_c_during_a_wait_ends_all_processes():
 def test_without_mpi4py_the_error_names_the_extra(monkeypatch):
     mpi.cache_clear()
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(DeviceError, match=r"mpi4py is missing: pip install 'netbuilder\[mpi\]'"):
+    with pytest.raises(DeviceError, match=r"mpi4py is missing: pip install 'netbuilder-nn\[mpi\]'"):
         mpi()
     monkeypatch.undo()
     mpi.cache_clear()

@@ -155,7 +155,7 @@ def test_something_else_than_a_store():
 
 def test_redis_needs_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(DeviceError, match=r"netbuilder\[redis\]"):
+    with pytest.raises(DeviceError, match=r"netbuilder-nn\[redis\]"):
         run(Workspace(), "RedisStoreHandlerCreate", [], ["store"], host="localhost")
 
 

@@ -45,7 +45,7 @@ class TestONNXWhile(OperatorSuite):
         refusal(
             ONNXWhile(body=body(), has_cond=True),
             [i64(1), BOOL],
-            "takes 3 blobs and gives 2 for 0 values and 1 output",
+            "takes 3 blobs and gives 2 for 2 inputs and 1 output",
             ArgumentError,
             n_out=1,
         ),

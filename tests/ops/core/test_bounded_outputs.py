@@ -174,7 +174,8 @@ BOUNDED = {
     "it chooses some of the rows or elements of an input": (
         "BooleanMask BoxWithNMSLimit CollectAndDistributeFpnRpnProposals CollectRpnProposals CTCGreedyDecoder "
         "DenseVectorToIdList DistributeFpnProposals FindDuplicateElements FlexibleTopK GenerateProposals "
-        "GenerateProposalsCPP MergeDenseFeatureTensors MergeIdLists MergeSingleScalarFeatureTensors RemoveDataBlocks "
+        "GenerateProposalsCPP MergeDenseFeatureTensors MergeIdLists MergeSingleScalarFeatureTensors "
+        "NonMaxSuppression RemoveDataBlocks "
         "SampleAs Slice SparseLengthsSumSparseLookup StumpFuncIndex SumRepeatedRows Unique UnpackRNNSequence "
         "UnpackSegments"
     ),

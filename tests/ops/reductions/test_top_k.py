@@ -9,10 +9,11 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import run_plain
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.reductions import top_k
 from netbuilder.ops.reductions.top_k import TopK, TopKGradient
 from netbuilder.proto import ArgumentError, ShapeError
-from suite import OperatorSuite, f32, floats, i32, i64, refusal
+from suite import OperatorSuite, f32, floats, i64, refusal
 
 
 def draw_line(data, cls):
@@ -42,7 +43,7 @@ class TestTopK(OperatorSuite):
     refusals = (
         refusal(TopK(), [f32(3)], "k must be at least 1, got -1", ArgumentError),
         refusal(TopK(k=1, axis=1), [f32(3)], "axis must lie in"),
-        refusal(TopK(k=1), [i32(3)], "one floating type"),
+        refusal(TopK(k=1), [TensorSpec((3,), np.dtype(bool))], "X must have elements of type float or int, got bool"),
         refusal(TopK(k=1), [f32()], "X must have an axis, got a scalar"),
     )
 
@@ -94,9 +95,19 @@ def test_what_is_no_number_comes_last():
     assert np.isnan(values[0, 2])
 
 
-def test_k_as_an_input_must_be_positive():
-    with pytest.raises(ShapeError, match="k must be at least 1, got 0"):
-        run_plain(TopK().with_arity(2, 2), [np.zeros(3, np.float32), np.int64([0])])
+def test_k_as_an_input_may_be_zero_but_not_negative():
+    values, indices = run_plain(TopK().with_arity(2, 2), [np.zeros(3, np.float32), np.int64([0])])
+    assert values.shape == indices.shape == (0,)
+    with pytest.raises(ShapeError, match="k must not be negative, got -1"):
+        run_plain(TopK().with_arity(2, 2), [np.zeros(3, np.float32), np.int64([-1])])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])
+def test_integers_in_descending_order(dtype):
+    limits = np.iinfo(dtype)
+    x = np.array([1, limits.min, 5, limits.max, 5], dtype)
+    values, indices = run_plain(TopK(k=4).with_arity(1, 2), [x])
+    assert values.dtype == dtype and values.tolist() == [limits.max, 5, 5, 1] and indices.tolist() == [3, 2, 4, 0]
 
 
 def test_with_k_as_an_input_a_scalar_is_refused_when_it_runs():

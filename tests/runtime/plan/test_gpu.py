@@ -391,7 +391,9 @@ def test_without_any_gpu_the_error_names_what_to_install():
     workspace = Workspace()
     workspace.feed("x", X)
     workspace.create_net(net(on(0, "Relu", ["x"], ["y"])))
-    with pytest.raises(DeviceError, match=r"net 'net', operator 0: Relu .* on GPU 0: no NVIDIA GPU .* netbuilder\[gpu"):
+    with pytest.raises(
+        DeviceError, match=r"net 'net', operator 0: Relu .* on GPU 0: no NVIDIA GPU .*netbuilder-nn\[gpu"
+    ):
         workspace.run_net("net")
 
 

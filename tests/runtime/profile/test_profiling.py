@@ -8,6 +8,7 @@ import pytest
 import emulated_gpu
 from netbuilder import ModelHelper, Workspace, brew
 from netbuilder.engines import onednn
+from netbuilder.engines.llvm import machine
 from netbuilder.engines.onednn.bfloat16 import why_bfloat16_is_slow
 from netbuilder.graph import Net
 from netbuilder.optimizers import build_sgd, reset_optimizer_instance_count
@@ -417,6 +418,38 @@ def test_tables_and_figures():
     assert sum(row["share"] for row in figures["calls"]) + figures["interpreter_share"] == pytest.approx(1)
 
 
+def test_what_runs_by_numpy_is_listed_with_counts_and_places():
+    feeds = {"x": np.int32([4, 2, 4, 4]), "z": floats(3)}
+    relu = make_op("Relu", ["z"], ["a"])
+    relu.debug_info = "here"
+    workspace = created(
+        relu,
+        make_op("Sigmoid", ["a"], ["b"]),
+        make_op("Sigmoid", ["b"], ["c"]),
+        make_op("Unique", ["x"], ["u", "remap"]),
+        feeds=feeds,
+        engines=(),
+    )
+    found = profile(workspace, "net", runs=2, limits=LIMITS)
+    listed = {(each.kind, each.kernel): each for each in found.by_numpy()}
+    assert {key: (each.calls, each.places) for key, each in listed.items()} == {
+        ("Relu", "plain"): (1, ("a (here)",)),
+        ("Sigmoid", "plain"): (2, ("b", "c")),
+        ("Unique", "plain, outside plans"): (1, ("u",)),
+    }
+    assert sum(each.seconds for each in listed.values()) == pytest.approx(sum(call.seconds for call in found.calls))
+    table = profile_table(found).split("by NumPy: 4 calls, ")[1].split("\n\n")[0]
+    assert "plain, outside plans  u" in table and "Sigmoid  plain                 b, c" in table
+    assert [row["kind"] for row in found.to_dict()["by_numpy"]] == [each.kind for each in found.by_numpy()]
+
+
+@pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
+def test_nothing_is_listed_where_nothing_runs_by_numpy():
+    workspace = created(make_op("Relu", ["z"], ["a"]), feeds={"z": floats(3)})
+    found = profile(workspace, "net", runs=1, limits=LIMITS)
+    assert found.by_numpy() == [] and "by NumPy" not in profile_table(found)
+
+
 def test_an_unknown_net_and_numbers_of_runs():
     workspace = created(make_op("Relu", ["x"], ["y"]), feeds={"x": floats(2)})
     with pytest.raises(NetError, match="no net 'nat' in the workspace.*created: 'net'"):
@@ -481,3 +514,21 @@ def test_a_gpu_is_measured(monkeypatch):
     found = measure_gpu_limits(0)
     least_rate, least_bandwidth = (0, 0) if emulated_gpu.active() else (1e11, 1e10)
     assert found.matrix_rate > least_rate and found.copy_bandwidth > least_bandwidth and found.threads == 0
+
+
+def test_what_runs_by_plain_kernels_is_listed_with_its_places():
+    found = profiled(
+        make_op("NonZero", ["x"], ["places"]), make_op("NonZero", ["y"], ["others"]), make_op("Relu", ["x"], ["y"]),
+        feeds={"x": floats(4), "y": floats(4)},
+    )  # fmt: skip
+    text = profile_table(found)
+    section = text.split("by NumPy: ")[1].split("\n\n")[0]
+    assert "NonZero" in section and "places, others" in section and "Relu" not in section
+
+
+def test_a_node_that_onnx_runs_is_named():
+    onnx = pytest.importorskip("onnx")
+    node = onnx.helper.make_node("Det", ["x"], ["y"])
+    arguments = {"node": node.SerializeToString(), "reads": ["x"], "opsets": [":17"]}
+    found = profiled(make_op("ONNXNode", ["x"], ["y"], **arguments), feeds={"x": np.eye(3, dtype=np.float32)})
+    assert "ONNXNode Det" in profile_table(found).split("by NumPy: ")[1]

@@ -203,9 +203,10 @@ def _detection(name: str) -> Built:
 
     more = {} if name.startswith("ssd") else {"min_size": 128, "max_size": 160}
     made = getattr(torchvision.models.detection, name)(weights=None, weights_backbone=None, **more)
+    spread = 0.1 if name.startswith("fcos") else 0.5  # of scores neither near each other nor all 1
     for title, parameter in made.named_parameters():
         if any(part in title for part in ("cls", "class", "objectness")):
-            torch.nn.init.normal_(parameter, std=0.5)  # scores that differ by more than is rounded
+            torch.nn.init.normal_(parameter, std=spread)
     return _tensors(_OneImage(made)), _images(3, 128, 160)
 
 

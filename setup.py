@@ -24,6 +24,7 @@ REDIS = ["redis>=5"]
 PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
 ONNX = ["onnx>=1.16"]
+SERVE = ["fastapi>=0.110", "uvicorn>=0.29"]
 MPI = ["mpi4py>=4", "mpich>=4.2"]
 # What Caffe2's own tests import; the last NumPy and SciPy that serve tests of their age.
 CAFFE2_TESTS = [
@@ -84,14 +85,15 @@ setup(
         "caffe2-tests": TEST + TRAIN + DATA + ONNX + CAFFE2_TESTS,
         "data": DATA,
         "draw": ["pydot>=1.4.2"],
-        "dev": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS,
+        "dev": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE,
         "gpu": GPU(12),
         "gpu-cuda13": GPU(13),
         "mpi": MPI,
         "onnx": ONNX,
         "plot": PLOT,
         "redis": REDIS,
-        "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS,
+        "serve": SERVE,
+        "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE,
         "train": TRAIN,
     },
     entry_points={

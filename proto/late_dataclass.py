@@ -31,17 +31,26 @@ else:
 
 
 _PARAMETERS = {
-    eq: dataclasses.dataclass(type("", (), {"__doc__": "none"}), frozen=True, eq=eq).__dataclass_params__
+    eq: vars(dataclasses.dataclass(type("", (), {"__doc__": "none"}), frozen=True, eq=eq))["__dataclass_params__"]
     for eq in (False, True)
 }
 
 
-_ALONE: dict[str, dict[str, bool]] = {  # the options that make one method, and as few others as can be
-    "__init__": {"frozen": True, "eq": False, "repr": False},
+_ALONE: dict[str, dict[str, bool]] = {  # the options with which the standard library makes one method, or few others
     "__repr__": {"init": False, "eq": False},
     "__eq__": {"init": False, "repr": False},
     "__hash__": {"init": False, "repr": False, "unsafe_hash": True},
 }
+
+
+class _Factory:
+    """Stands in signatures for what a factory makes."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
 
 
 class _Late:
@@ -53,7 +62,8 @@ class _Late:
         self._cls, self._name = cls, name
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        method = vars(_twin(self._cls, **_ALONE[self._name]))[self._name]
+        alone = _ALONE.get(self._name)
+        method = _initializer(self._cls) if alone is None else vars(_twin(self._cls, **alone))[self._name]
         setattr(self._cls, self._name, method)
         return method.__get__(instance, owner)
 
@@ -72,9 +82,10 @@ def _with_late_methods(cls: Any, eq: bool, kw_only: bool) -> Any:
     fields: dict[str, Any] = {}
     for base in cls.__mro__[:0:-1]:
         fields |= getattr(base, "__dataclass_fields__", {})
-    cls.__dataclass_fields__ = fields | own.__dataclass_fields__  # type: ignore[attr-defined]
+    cls.__dataclass_fields__ = fields | own.__dataclass_fields__
     cls.__dataclass_params__ = _PARAMETERS[eq]
-    cls.__match_args__ = tuple(field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only)
+    matched = tuple(field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only)
+    setattr(cls, "__match_args__", matched)  # noqa: B010
     if hasattr(own, "__replace__"):  # of Python 3.13
         cls.__replace__ = own.__replace__
     _add_methods(cls, eq)
@@ -109,9 +120,36 @@ def _twin(cls: Any, **options: Any) -> Any:
     """Return a dataclass with the fields of a class, and nothing else of it."""
     fields = dataclasses.fields(cls)
     values: dict[str, Any] = {field.name: field for field in fields}
-    if hasattr(cls, "__post_init__"):
-        values["__post_init__"] = None
     return dataclasses.dataclass(_plain(cls, {field.name: field.type for field in fields}, values), **options)
+
+
+def _initializer(cls: Any) -> Any:
+    """Return the method ``__init__``; that of the standard library comes with two other methods, and takes longer."""
+    given, by_keyword, lines = list[str](), list[str](), list[str]()
+    names: dict[str, Any] = {"__set": object.__setattr__, "__factory": _FACTORY}
+    for field in dataclasses.fields(cls):
+        default, value = f"__default_{field.name}", field.name
+        if field.default_factory is not dataclasses.MISSING:
+            names[default] = field.default_factory
+            value = f"{default}() if {field.name} is __factory else {field.name}" if field.init else f"{default}()"
+        elif not field.init:
+            continue  # its default is an attribute of the class
+        else:
+            names[default] = field.default
+        if field.init:
+            optional = not field.default is field.default_factory is dataclasses.MISSING
+            stated = default if value == field.name else "__factory"
+            (by_keyword if field.kw_only else given).append(f"{field.name}={stated}" if optional else field.name)
+        lines.append(f" __set(__self, {field.name!r}, {value})")
+    if hasattr(cls, "__post_init__"):
+        lines.append(" __self.__post_init__()")
+    parameters = ", ".join(["__self", *given, *(["*", *by_keyword] if by_keyword else [])])
+    exec("\n".join([f"def __init__({parameters}):", *(lines or [" pass"])]), names)
+    made = names["__init__"]
+    made.__module__, made.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
+    made.__annotations__ = {field.name: field.type for field in dataclasses.fields(cls) if field.init}
+    made.__annotations__["return"] = None
+    return made
 
 
 def _plain(cls: Any, annotations: dict[str, Any], values: dict[str, Any]) -> Any:

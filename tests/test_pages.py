@@ -14,7 +14,8 @@ from house import ROOT, files, library_modules
 from netbuilder import zoo
 from netbuilder.exchange.onnx.graph import rules
 from netbuilder.model import brew
-from netbuilder.ops.core.registry import operator_types
+from netbuilder.ops.core.registry import find, operator_types
+from netbuilder.ops.core.signatures import is_gradient
 from netbuilder.ops.core.unsupported import ABSENT
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.runtime.plan.optimizations import ALL, GROUPS
@@ -54,6 +55,10 @@ def test_the_page_of_operators_can_be_made(tmp_path):
         ("Operators", operator_types()),
         ("Helpers of `brew`", sorted(name for name in dir(brew) if name.islower() and brew.has_helper(name))),
         ("Operators of Caffe2 that are not in this version", sorted(ABSENT)),
+        (
+            "Operators that are not written to ONNX",
+            sorted(name for name in operator_types() if name not in rules() and not is_gradient(find(name))),
+        ),
     ],
 )
 def test_the_page_of_operators(section, names):

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from netbuilder.exchange.onnx.graph import rules
+from netbuilder.exchange.onnx.reasons import reason
 from netbuilder.model import brew
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import find, operator_types
@@ -22,7 +24,7 @@ from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.options import OptionsParser, argument
 from netbuilder.tools.reporting import reporting
 
-__all__ = ["brew_table", "main", "operator_tables", "page", "unsupported_table"]
+__all__ = ["brew_table", "main", "onnx_table", "operator_tables", "page", "unsupported_table"]
 
 
 def operator_tables() -> str:
@@ -55,6 +57,15 @@ def unsupported_table() -> str:
     )
 
 
+def onnx_table() -> str:
+    """Return the table of the operators that are not written to ONNX, with the reasons."""
+    reasons: dict[str, list[str]] = {}
+    for name in operator_types():
+        if name not in rules() and not is_gradient(find(name)):
+            reasons.setdefault(reason(name), []).append(name)
+    return _table("| operators | |", [f"| {_code(names)} | {why} |" for why, names in reasons.items()])
+
+
 _PAGE = """# Operators and helpers
 
 Made by `make operators-page`. `net.Relu("x", "y")` adds an operator to a net. What an operator computes, the shapes and
@@ -84,12 +95,20 @@ A net that names one says so when it is built or created. All other operators of
 there. The `engine` of an operator names a library that is preferred; where it is not there, another kernel is used.
 
 {unsupported}
+
+## Operators that are not written to ONNX
+
+The error of an export says the same. All others are written (docs/onnx.md); no operator of a backward pass is.
+
+{onnx}
 """
 
 
 def page() -> str:
     """Return the page, in Markdown."""
-    return _PAGE.format(operators=operator_tables(), brew=brew_table(), unsupported=unsupported_table())
+    return _PAGE.format(
+        operators=operator_tables(), brew=brew_table(), unsupported=unsupported_table(), onnx=onnx_table()
+    )
 
 
 def _with_gradients(names: Iterable[str]) -> list[list[str]]:

@@ -116,6 +116,18 @@ class Optimizer:
         self._lr_multiplier: BlobReference | None = None
         self._scaled_from: dict[str, BlobReference] = {}
 
+    def __repr__(self) -> str:
+        """The class with the arguments that are not its defaults, as its attributes are now."""
+        shown = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name, parameter.default)
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD or value is parameter.default:
+                continue
+            if type(value) is not type(parameter.default) or value != parameter.default:
+                shown.append(f"{name}={value!r}")
+        shown += [f"{name}={value!r}" for name, value in getattr(self, "init_kwargs", {}).items()]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     def __call__(
         self,
         net: Net,

@@ -55,7 +55,7 @@ def trained_by_two(monkeypatch, optimizer, devices, steps=3, **options):
         reset_names()
         reset_optimizer_instance_count()
         model, place = ModelHelper("net"), {"num_shards": 2, "shard_id": rank, "engine": "MPI"}
-        options = {"optimizer_builder_fun": OPTIMIZERS[optimizer], "bucket_bytes": 100, **options}  # two buckets
+        options = {"optimizer_builder_fun": OPTIMIZERS[optimizer], "bucket_bytes": 144, **options}  # two buckets
         record = parallel.Parallelize_CPU(model, no_input, mlp, devices=devices, rendezvous=place, **options)
         models.append((model, record))
 

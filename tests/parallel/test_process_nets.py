@@ -1,6 +1,9 @@
 """The nets of one of several processes: what is exchanged, in which order, over which common worlds."""
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from netbuilder import parallel
 from netbuilder.distributed import Rendezvous
@@ -10,7 +13,7 @@ from netbuilder.model import Initializer, ModelHelper, ParameterTags, brew
 from netbuilder.optimizers import reset_optimizer_instance_count
 from netbuilder.parallel.accumulate import created_nets
 from netbuilder.passes import Devices
-from netbuilder.passes.processes import ProcessLink, assign_worlds_pass, buckets
+from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES, ProcessLink, assign_worlds_pass, bucket_lengths, buckets
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_op
 from parallel_models import OPTIMIZERS, no_input
@@ -105,7 +108,7 @@ def test_sums_stay_on_the_first_device_where_it_alone_updates(shards):
 
 
 def test_a_bucket_follows_the_operator_that_completes_it():
-    model, _ = built(hosts(2), devices=[0], bucket_bytes=100)  # fc2_b 16 bytes, fc2_w 128, fc1_b 32, fc1_w 192
+    model, _ = built(hosts(2), devices=[0], bucket_bytes=144)  # fc2_b 16 bytes, fc2_w 128, fc1_b 32, fc1_w 192
     ops = list(model.net.Proto().op)
     exchanged = [(index, list(op.input[1:])) for index, op in enumerate(ops) if op.type == "AllreduceBucket"]
     assert [[blob.partition("/")[2] for blob in blobs] for _, blobs in exchanged] == [GRADIENTS[:2], GRADIENTS[2:]]
@@ -128,6 +131,43 @@ def test_buckets_are_filled_in_the_order_of_readiness(limit, want):
     assert [[group[0] for group in groups] for _, groups in alone] == [["a"], ["b"], ["c"]], "b's size is not known"
     with pytest.raises(NetError, match=r"net 'net': no operator writes \['e'\]"):
         buckets(net, [["e"]], {}, 4)
+
+
+@given(sizes=st.lists(st.none() | st.integers(0, 300), max_size=40), limit=st.integers(0, 100))
+def test_no_bucket_is_large_and_the_last_ones_are_small(sizes, limit):
+    ends = np.cumsum(bucket_lengths(sizes, limit)).tolist()
+    assert ends[-1:] == [len(sizes)] * bool(sizes)
+    left = sum(filter(None, sizes))
+    for start, end in zip([0, *ends], ends):
+        part, after = sizes[start:end], sizes[end : end + 1]
+        assert (None in part) <= (end == start + 1)
+        if limit == 0 or None in part:
+            assert end == start + 1
+            left -= part[0] or 0
+            continue
+        total = sum(part)
+        assert total <= 1.5 * limit or end == start + 1 or sum(part[:-1]) < limit / 4
+        if after and after != [None]:
+            closed = total >= limit or total >= 0.75 * left or total + after[0] > 1.5 * limit
+            assert closed and total >= limit / 8
+        if end > start + 1:
+            assert sum(part[:-1]) < limit and sum(part[:-1]) < max(0.75 * left, limit / 8), (
+                "it is closed when it may be"
+            )
+        left -= total
+
+
+def test_the_buckets_of_resnet50():
+    """From its loss back, bytes of the weights of convolutions; statistics' gradients are small."""
+    last = [8_192_000, *2 * [4 << 20, 9 << 20, 4 << 20], 8 << 20, 4 << 20, 9 << 20, 2 << 20]
+    third = [*5 * [1 << 20, 9 << 18, 1 << 20], 2 << 20, 1 << 20, 9 << 18, 1 << 19]
+    second = [*3 * [1 << 18, 9 << 16, 1 << 18], 1 << 19, 1 << 18, 9 << 16, 1 << 17]
+    first = [*2 * [1 << 16, 9 << 14, 1 << 16], 1 << 16, 1 << 16, 9 << 14, 1 << 14, 147 << 8]
+    sizes = [*last, *third, *second, *first]
+    lengths = bucket_lengths(sizes, DEFAULT_BUCKET_BYTES)
+    parts = [sum(sizes[end - length : end]) for length, end in zip(lengths, np.cumsum(lengths))]
+    assert len(parts) == 10 and max(parts) <= 16 << 20, "one call of MPI each"
+    assert parts[-1] < 1 << 20
 
 
 @pytest.mark.parametrize("most", [1, 3, 16])

@@ -73,6 +73,13 @@ def _classes(decorate):
             return 7
 
     @decorate(frozen=True)
+    class NamesOfItsOwn:
+        a: int
+        set: Any = None
+        factory: dict = field(default_factory=dict, compare=False)
+        self: int = field(default_factory=int, init=False)
+
+    @decorate(frozen=True)
     class Empty:
         pass
 
@@ -85,7 +92,7 @@ def _classes(decorate):
     class Ordered:
         a: int
 
-    return Base, Inherits, NothingNew, ByKeyword, ByIdentity, OwnMethods, OwnHash, Empty, Open, Ordered
+    return Base, Inherits, NothingNew, ByKeyword, ByIdentity, OwnMethods, OwnHash, NamesOfItsOwn, Empty, Open, Ordered
 
 
 _NAMES = [cls.__name__ for cls in _classes(dataclasses.dataclass)]

@@ -90,7 +90,8 @@ def test_options_reach_the_simulation(stored, tmp_path, capsys):
 
 def test_another_device(stored, capsys):
     assert run(stored, "--devices", 1, "--step-time", "35ms", "--backward-time", "30ms") == 0
-    assert "step, batch 16 a device, 35.00 ms on one; 20.0 MB of gradients, buckets of 4 MiB" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "step, batch 16 a device, 35.00 ms on one; 20.0 MB of gradients, buckets of 12 MiB" in said
 
 
 def test_published_figures(stored, tmp_path, capsys):

@@ -64,7 +64,7 @@ class Work:
     devices: int = 1
     combine_bn: bool = False
     width: int = 0
-    bucket: int = 4 << 20
+    bucket: int = 12 << 20  # as in netbuilder, which a peer may not have
     dtype: str = "float32"
     mode: str = "eager"
     test: bool = False

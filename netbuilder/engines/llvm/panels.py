@@ -59,7 +59,7 @@ class _Function(Multiplying):
         self._name, self._entry, self._body = name, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
-        getattr(self, f"_{self._name}")()
+        getattr(self, f"_write_{self._name}")()
         head = f"define internal void @{self._name}({PANELS[self._name]}) {{"
         return "\n".join(
             [head, "entry:", *self._entry.lines, "br label %body", "body:", *self._body.lines, "ret void", "}"]
@@ -69,7 +69,7 @@ class _Function(Multiplying):
     def declared(self) -> set[str]:
         return self._body.declared
 
-    def _rows(self) -> None:
+    def _write_rows(self) -> None:
         b = self._body
         with self._for("0", "%count", 1) as panel, self._for("0", "%m", _ROWS) as first:
             right, place = self._panel(panel), self._target(panel, first)
@@ -84,7 +84,7 @@ class _Function(Multiplying):
                         self._add(sums, [self._moved(each, _F, j) for each in of_rows], self._moved(at, _F, j * LANES))
             self._store(sums, place)
 
-    def _columns(self) -> None:
+    def _write_columns(self) -> None:
         b = self._body
         with self._for("0", "%count", 1) as panel, self._for("0", "%m", _ROWS) as first:
             right, place = self._panel(panel), self._target(panel, first)
@@ -120,7 +120,7 @@ class _Function(Multiplying):
             at = self._moved(place, _F, b.let(f"mul i64 {r}, %ldc"))
             self._write(self._get(each, vector("float")), _F, at)
 
-    def _dots(self) -> None:
+    def _write_dots(self) -> None:
         b, kind = self._body, vector("float")
         whole = b.let(f"and i64 %k, {-LANES}")
         with self._for("0", "%n", 1) as row:
@@ -134,7 +134,7 @@ class _Function(Multiplying):
             first = b.let(f"extractelement {kind} {found}, i64 0")
             b.add(f"store float {first}, ptr {self._moved('%y', _F, row)}, align 4")
 
-    def _weighted(self) -> None:
+    def _write_weighted(self) -> None:
         b, kind = self._body, vector("float")
         several = _ROWS * LANES
         whole, vectors = b.let(f"sub i64 %n, {b.let(f'urem i64 %n, {several}')}"), b.let(f"and i64 %n, {-LANES}")
@@ -151,7 +151,7 @@ class _Function(Multiplying):
                 for j, place in enumerate(sums):
                     self._write(self._get(place, kind), _F, self._moved(self._moved("%y", _F, column), _F, j * LANES))
 
-    def _pack(self) -> None:
+    def _write_pack(self) -> None:
         b = self._body
         whole = b.let(f"and i64 %n, {-LANES}")
         for start, end in (("0", whole), (whole, "%n")):
@@ -163,7 +163,7 @@ class _Function(Multiplying):
                     value = self._vector(self._moved(source, _F, b.let(f"mul i64 {k}, %ld")), _F, mask)
                     self._write(value, _F, self._moved(target, _F, b.let(f"mul i64 {k}, {LANES}")))
 
-    def _pack_transposed(self) -> None:
+    def _write_pack_transposed(self) -> None:
         b = self._body
         last, whole = b.let("sub i64 %n, 1"), b.let(f"and i64 %k, {-LANES}")
         with self._for("0", "%n", LANES) as row:

@@ -128,21 +128,24 @@ def _traced(op: Any, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) ->
 
     states = [symbol(i) for i in op.tables]
     g = None if op.gradient_input is None else symbol(op.gradient_input)
-    numbers = [symbol(i) for i in op.numbers]
+    given = [symbol(i) for i in op.numbers]
     try:
         reduced = None
         if op.reduced is not None:
-            measured = op.measure(tracer, states, g, numbers)
+            measured = op.measure(tracer, states, g, given)
             reduced = measured.reshape(1, width).sum(axis=1)
             reduced = reduced / width if op.reduced == "mean" else reduced
-        results = [*op.update(tracer, states, g, numbers, reduced)]
+        results = [*op.update(tracer, states, g, given, reduced)]
     except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
         raise NotTraced(f"{op.type}: {error}") from error
     order = [j for _, j in type(op).must_inplace] + ([] if op.effective is None else [op.effective])
     found = dict(zip(order, results))
     symbols = [_stored(found[j], outs[j]) for j in sorted(found)]
     if op.reduced is None:
-        return _Formula(made(tracer.program(symbols)), tracer.numbers)
+        numbers = [number for number in tracer.numbers if isinstance(number, HostNumber)]
+        if len(numbers) < len(tracer.numbers):
+            raise NotTraced("random numbers")
+        return _Formula(made(tracer.program(symbols)), numbers)
     if tracer.numbers or width == 1:
         raise NotTraced("numbers that the host computes, or nothing to reduce")
     code = reduced_code(symbols)

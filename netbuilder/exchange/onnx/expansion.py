@@ -37,6 +37,10 @@ class Nodes:
     def constant(self, value: Any) -> str:
         return self("Constant", value=self._onnx.numpy_helper.from_array(np.asarray(value)))
 
+    def integers(self, value: Any) -> str:
+        """Return a constant of type int64."""
+        return self.constant(np.asarray(value, np.int64))
+
     def cast(self, value: str, dtype: Any, to: str = "") -> str:
         output = to or f"{self._hint}/part_{len(self.made)}"
         number = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

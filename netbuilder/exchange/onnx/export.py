@@ -42,6 +42,7 @@ OPSETS = range(13, 22)
 
 _IR_VERSION = 8
 _MOST_KNOWN = 64
+_OTHER_TYPES = ("bool", "int32", "int64", "float32", "float64", "float16")
 
 
 def export_onnx(
@@ -186,10 +187,7 @@ class _Export:
                 self._add(index, op_def)
             except Exception as error:
                 where = f"net {self._net.name!r}, operator {index}: {op_def.type} {list(op_def.input)}{made_at(op_def)}"
-                remedy = ""
-                if isinstance(error, ShapeError) and any(name in self._inputs for name in op_def.input):
-                    remedy = "; if the type of an input is another, give shapes= a TensorSpec(shape, dtype) for it"
-                raise OperatorError(f"ONNX export, {where}: {error}{remedy}") from error
+                raise OperatorError(f"ONNX export, {where}: {error}") from error
         self.graph.prune(self._outputs)
 
     def _inside(
@@ -259,7 +257,10 @@ class _Export:
             write = _write_constants
         elif write is None:
             raise OperatorError(f"{op_def.type} cannot be exported to ONNX: {reason(op_def.type)}")
-        made = self._specs_of(op_def, op, ins, constant)
+        try:
+            made = self._specs_of(op_def, op, ins, constant)
+        except ShapeError as error:
+            raise ShapeError(f"{error}{self._other_type(op, ins)}") from error
         for value, spec in zip(values, made):
             self.graph.specs[self._names[value]] = spec
             self.graph.makers[self._names[value]] = (op, ins)
@@ -270,6 +271,18 @@ class _Export:
         write(self.graph, op, ins, [self._names[value] if used else "" for value, used in zip(values, read)])
         for number, node in enumerate(self.graph.nodes[before:]):
             node.name = self._node_name((op_def.name or f"{op_def.type}_{index}") + (f"_{number}" if number else ""))
+
+    def _other_type(self, op: Any, ins: Sequence[str]) -> str:
+        """Return what to do if an operator takes an input of the model in another type than was inferred."""
+        specs = [self._with_elements(name) for name in ins]
+        for i, name in enumerate(ins):
+            for dtype in _OTHER_TYPES if name in self._inputs else ():
+                try:
+                    op.infer(*specs[:i], specs[i].with_dtype(dtype), *specs[i + 1 :])
+                except (ShapeError, NotImplementedError):
+                    continue
+                return f"; if {name!r} is of {dtype}, give shapes= a TensorSpec({specs[i].shape}, np.dtype({dtype!r}))"
+        return ""
 
     def _specs_of(self, op_def: OperatorDef, op: Any, ins: Sequence[str], constant: bool) -> Sequence[TensorSpec]:
         """Return the specs of an operator's outputs; their ``known`` elements as far as they follow from shapes."""

@@ -327,6 +327,7 @@ class Reader:
                 if node.op_type not in _rules:
                     raise
         before = len(self.net.op)
+        self._infer(node)
         try:
             if node.op_type not in SEQUENCES | _CONTROL:
                 self._check_types(node)
@@ -346,6 +347,33 @@ class Reader:
                 raise OperatorError(f"{error}; {other}") from error
             if isinstance(error, UnknownExtentError):
                 self._dynamic_nodes.add(node.op_type)
+
+    def _infer(self, node: Any) -> None:
+        """Infer the shapes of a node's outputs of which ONNX has not even found the number of axes in the whole model.
+
+        Such follow from what is known of its inputs by now.
+        """
+        outputs = [name for name in node.output if name]
+        known = all(name in self._found or self._of_info(name).extents is not None for name in outputs)
+        if known or node.op_type in SEQUENCES | _CONTROL:
+            return
+        helper, infos, tensors = self.library.helper, [], []
+        for name in dict.fromkeys(filter(None, node.input)):
+            form = self.form_of(name)
+            if form.dtype is None or form.dtype.kind not in "fiub":
+                return
+            if name in self.constants and self.constants[name].size <= _MOST_KNOWN:
+                tensors.append(self.library.numpy_helper.from_array(np.asarray(self.constants[name]), name))
+            else:
+                kind = helper.np_dtype_to_tensor_dtype(form.dtype)
+                infos.append(helper.make_tensor_value_info(name, kind, form.extents))
+        empty = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        graph = helper.make_graph([node], "one", infos, empty, tensors)
+        model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        for each in inferred_graph(self.library, model).output:
+            if each.type.WhichOneof("value") == "tensor_type":
+                self._infos[each.name] = each
+                self._of_infos.pop(each.name, None)
 
     def _is_constant(self, node: Any) -> bool:
         """Whether a node is computed now."""

@@ -48,8 +48,8 @@ def _compress(r: Reader, node: Any) -> None:
     """The rows, or elements, at the places where the condition is true."""
     n, (x, condition), axis = Nodes(r.library, node), node.input, r.attributes(node).get("axis")
     if axis is None:
-        x = n("Reshape", x, n.constant(np.int64([-1])))
-    places = n("Reshape", n("NonZero", condition), n.constant(np.int64([-1])))
+        x = n("Reshape", x, n.integers([-1]))
+    places = n("Reshape", n("NonZero", condition), n.integers([-1]))
     n("Gather", x, places, axis=0 if axis is None else axis % r.rank(x), to=node.output[0])
     r.read_nodes(n.made, node)
 

@@ -40,12 +40,12 @@ def _spread(
         return n("Gather", parameter, n.constant(repeats), axis=axis)
     if len(extents) > 1:
         raise OperatorError(f"scale and zero point must be a number or a vector, got the shape {extents}")
-    return n("Reshape", parameter, n.constant(np.int64([-1 if i == axis else 1 for i in range(ndim)])))
+    return n("Reshape", parameter, n.integers([-1 if i == axis else 1 for i in range(ndim)]))
 
 
 @reads("DequantizeLinear", "QuantizeLinear")
 def _linear(r: Reader, node: Any) -> None:
-    x, scale, zero = *node.input[:2], _optional(node, 2)
+    (x, scale), zero = node.input[:2], _optional(node, 2)
     found, ndim = r.attributes(node), r.rank(x)
     n, block = Nodes(r.library, node), found.get("block_size", 0)
     axis = found.get("axis", 1) % max(ndim, 1)

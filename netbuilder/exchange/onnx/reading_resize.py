@@ -24,14 +24,13 @@ def _resize(r: Reader, node: Any) -> None:
         _as_samples(r, node, found)
         return
     scales = _scales(r, node, found)
+    if len(scales) == 5 and _repeats(r, node, found, scales):
+        r.add("ResizeNearest3D", node.input[:1], node.output, temporal_scale=scales[2], height_scale=scales[3],
+              width_scale=scales[4], order="NCHW")  # fmt: skip
+        return
     if len(scales) != 4 or scales[:2] != [1.0, 1.0]:
         raise OperatorError(f"only height and width of images (N, C, H, W) can be resized, got scales {scales}")
-    old = node.op_type == "Upsample" or r.opset < 11
-    places = found.get("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
-    nearest = found.get("mode", "nearest") == "nearest"
-    whole = all(float(n).is_integer() for n in scales)
-    rounding = found.get("nearest_mode", "floor" if old else "round_prefer_floor")
-    if nearest and whole and (places == "half_pixel" or (places == "asymmetric" and rounding == "floor")):
+    if _repeats(r, node, found, scales):
         r.add("ResizeNearest", node.input[:1], node.output, height_scale=scales[2], width_scale=scales[3], order="NCHW")
         return
     before = len(r.net.op)
@@ -49,10 +48,20 @@ def _resize(r: Reader, node: Any) -> None:
     r.add("BatchMatMul", [down, wide], node.output, broadcast=1)
 
 
+def _repeats(r: Reader, node: Any, found: dict[str, Any], scales: list[float]) -> bool:
+    """Whether a Resize repeats each pixel."""
+    old = node.op_type == "Upsample" or r.opset < 11
+    places = found.get("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
+    rounding = found.get("nearest_mode", "floor" if old else "round_prefer_floor")
+    if found.get("mode", "nearest") != "nearest" or not all(float(n).is_integer() for n in scales):
+        return False
+    return scales[:2] == [1.0, 1.0] and (places == "half_pixel" or places == "asymmetric" and rounding == "floor")
+
+
 def _as_samples(r: Reader, node: Any, found: dict[str, Any]) -> None:
     """Read a Resize of images to computed extents as samples at a grid of positions."""
     mode, places = found.get("mode", "nearest"), found.get("coordinate_transformation_mode", "half_pixel")
-    if mode not in ("linear", "cubic") or places not in _POSITIONS:
+    if mode not in ("linear", "cubic") or places not in _POSITIONS or r.opset < 11:
         raise OperatorError(f"a computed extent with mode {mode} and {places} is not supported")
     if node.input[2] and places in ("align_corners", "pytorch_half_pixel"):
         raise OperatorError(f"computed scales with {places} are not supported; sizes are")
@@ -65,7 +74,7 @@ def _as_samples(r: Reader, node: Any, found: dict[str, Any]) -> None:
     zero, one, two, half = (n.constant(np.float32(value)) for value in (0, 1, 2, 0.5))
     positions, sizes = [], []
     for axis in (2, 3):
-        index = n.constant(np.int64([axis]))
+        index = n.integers([axis])
         old = n.cast(n("Gather", extents, index), np.float32)
         if node.input[2]:
             scale = n("Gather", node.input[2], index)
@@ -73,7 +82,7 @@ def _as_samples(r: Reader, node: Any, found: dict[str, Any]) -> None:
         else:
             size = n("Gather", node.input[3], index)
             scale = n("Div", n.cast(size, np.float32), old)
-        ends = [n.constant(np.int64(0)), n("Squeeze", size), n.constant(np.int64(1))]
+        ends = [n.integers(0), n("Squeeze", size), n.integers(1)]
         at = n.cast(n("Range", *ends), np.float32)
         new = n.cast(size, np.float32)
         centers = n("Sub", n("Div", n("Add", at, half), scale), half)
@@ -86,9 +95,9 @@ def _as_samples(r: Reader, node: Any, found: dict[str, Any]) -> None:
             centers = n("Where", n("Greater", new, one), centers, zero)
         positions.append(n("Sub", n("Div", n("Add", n("Mul", centers, two), one), old), one))
         sizes.append(size)
-    last = n.constant(np.int64([1]))
-    plane = n("Concat", n("Gather", extents, n.constant(np.int64([0]))), *sizes, last, axis=0)
-    shapes = (n.constant(np.int64(shape)) for shape in ([1, 1, -1, 1], [1, -1, 1, 1]))
+    last = n.integers([1])
+    plane = n("Concat", n("Gather", extents, n.integers([0])), *sizes, last, axis=0)
+    shapes = (n.integers(shape) for shape in ([1, 1, -1, 1], [1, -1, 1, 1]))
     across, down = (n("Expand", n("Reshape", at, shape), plane) for at, shape in zip(positions[::-1], shapes))
     grid = n("Concat", across, down, axis=3)
     n("GridSample", x, grid, mode=mode, padding_mode="border", to=node.output[0])

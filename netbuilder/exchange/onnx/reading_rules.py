@@ -475,9 +475,9 @@ def _arg(r: Reader, node: Any) -> None:
         np.iinfo(np.int64).max,
         axis % r.rank(node.input[0]),
     )  # the first from behind
-    ends = [n.constant(np.int64([value])) for value in (last, -last, axis, -1)]
+    ends = [n.integers([value]) for value in (last, -last, axis, -1)]
     first = n(node.op_type, n("Slice", node.input[0], *ends), axis=axis, keepdims=keep)  # from behind
-    n("Sub", n.constant(np.int64(r.extent(node.input[0], axis) - 1)), first, to=node.output[0])
+    n("Sub", n.integers(r.extent(node.input[0], axis) - 1), first, to=node.output[0])
     r.read_nodes(n.made, node)
 
 

@@ -173,14 +173,18 @@ def _places(r: Reader, node: Any, arguments: dict[str, Any]) -> None:
     """Read a MaxPool with the places of the maxima, which ONNX counts through all image planes."""
     if r.attributes(node).get("storage_order", 0):
         raise OperatorError("storage_order is not supported")
-    hint, (samples, channels, *extents) = node.output[1], r.shape(node.input[0])
+    hint, (channels, *extents) = node.output[1], r.shape(node.input[0], 1)
     if len(extents) != 2:
         raise OperatorError(f"indices are supported for images with two axes, got {len(extents)}")
     y = node.output[0] or r.between(hint)
     r.add("MaxPoolWithIndex", node.input, [y, r.between(hint)], **arguments)
     places = r.add("Cast", [r.net.op[-1].output[1]], [r.between(hint)], to=type_number(np.int64))
-    planes = np.arange(samples * channels).reshape(samples, channels, 1, 1) * math.prod(extents)
-    r.add("Add", [places, r.constant(hint, planes)], [hint])
+    samples = r.add("Shape", node.input, [r.between(hint)], axes=[0])
+    planes = r.add("Mul", [samples, r.constant(hint, np.array([channels], np.int64))], [r.between(hint)])
+    numbers = r.add("Range", [planes], [r.between(hint)])
+    starts = r.add("Mul", [numbers, r.constant(hint, np.array([math.prod(extents)], np.int64))], [r.between(hint)])
+    starts = r.add("Reshape", [starts], [r.between(hint), r.between(hint)], shape=[-1, channels, 1, 1])
+    r.add("Add", [places, starts], [hint])
 
 
 def _ceil_padding(

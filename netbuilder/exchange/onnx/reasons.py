@@ -60,7 +60,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "GivenTensorStringFill IndexHash",
     ),
     (
-        "it runs nets in the workspace of the net around it, which is more than a graph of ONNX can do",
+        "it runs nets, and the shapes of what they make are known only then",
         "If While Do ParallelDo ONNXWhile CreateScope HasScope RecurrentNetworkBlobFetcher rnn_internal_apply_link "
         "rnn_internal_accumulate_gradient_input AsyncNetBarrier",
     ),

@@ -63,7 +63,11 @@ _CELLS: list[tuple[str, dict[str, Any], tuple[int, ...], Any]] = [
         )
     ),
 ]
-_ARGUMENTS = {"FC": {"axis": 2, "axis_w": 1}, "Split": {"axis": 2, "split": ()}, "Concat": {"axis": 2}}
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "FC": {"axis": 2, "axis_w": 1},
+    "Split": {"axis": 2, "split": ()},
+    "Concat": {"axis": 2},
+}
 
 
 @dataclass(frozen=True)
@@ -116,11 +120,13 @@ class _Step:
 
     def _cell(self, number: int) -> _Cell | None:
         root = self.after.get(number)
-        for kind, arguments, order, pattern in _CELLS if isinstance(root, tuple) and root[1] == 0 else ():
+        if not isinstance(root, tuple) or root[1] != 0:
+            return None
+        for kind, arguments, order, pattern in _CELLS:
             found: dict[str, Value] = {}
             if not self._matches(pattern, root, found) or self.before.get(found["h"]) != number:
                 continue
-            states = (number,)
+            states: tuple[int, ...] = (number,)
             if "c" in found:
                 cell = next((n for n, value in self.after.items() if value == (root[0], 1)), None)
                 if cell is None or self.before.get(found["c"]) != cell:
@@ -243,7 +249,8 @@ def _projected(
         sequence = inputs[step.op.forward_inputs[step.sequences[value]]]
         op, read = g.makers.get(sequence, (None, []))
         if op is not None and op.type == "FC" and (op.axis, op.axis_w) == (2, 1) and all(map(g.is_constant, read[1:])):
-            return read[0], *(g.constant_of(name, op, "a parameter") for name in read[1:])
+            weights, biases = (g.constant_of(name, op, "a parameter") for name in read[1:])
+            return read[0], weights, biases
         width = g.spec(sequence).shape[-1]
         dtype = g.spec(sequence).dtype
         return sequence, np.eye(width, dtype=dtype), np.zeros(width, dtype)
@@ -341,7 +348,7 @@ def _as_scan(g: Graph, step: _Step, x: Sequence[str], y: Sequence[str], firsts: 
     specs[inner(op.timestep)] = TensorSpec((1,), np.dtype(np.int32))
     order = range(len(op.states))
     body = g.inner(net, specs, [inner(after[number]) for number in order])
-    infos = [[], []]
+    infos: list[list[Any]] = [[], []]
 
     def info(name: str, dtype: Any, into: int) -> str:
         helper = onnx_library().helper

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.fills import fill_operator
-from netbuilder.graph.blob import BlobReference, ScopedBlobReference
+from netbuilder.graph.blob import BlobReference, ScopedBlobReference, ScopedName
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.model import ModelHelper
 from netbuilder.model.initializers import Initializer
 from netbuilder.model.parameter_info import ParameterInfo, ParameterTags
+from netbuilder.ops.core.renaming import all_operators, rename_in_subgraphs, subgraphs
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.proto.suggestions import did_you_mean
@@ -67,7 +69,7 @@ def add_net(
     for pattern in frozen:
         if not fnmatch.filter(parameters, pattern):
             raise NetError(f"frozen: {pattern!r} fits none of the parameters{did_you_mean(pattern, list(parameters))}")
-    running = {op.input[i] for op in net.op if op.type == "SpatialBN" for i in (_MEAN, _VARIANCE)}
+    running = {op.input[i] for op in all_operators(net) if op.type == "SpatialBN" for i in (_MEAN, _VARIANCE)}
     fixed = running | {name for pattern in frozen for name in fnmatch.filter(parameters, pattern)}
     learned = set(trained) - fixed
     blobs = {name: ScopedBlobReference(name, model.net) for name in inputs}
@@ -84,16 +86,24 @@ def _append(model: ModelHelper, op: OperatorDef, blobs: dict[str, BlobReference]
     """Append an operator; add its outputs to ``blobs``."""
     inputs = [blobs[name] for name in op.input]
     outputs = [blobs[name] if name in op.input and name in blobs else name for name in op.output]
+    with_nets = any(subgraphs(op))
+    if with_nets:
+        copy = OperatorDef()
+        copy.CopyFrom(op)
+        rename_in_subgraphs(copy, lambda name: str(blobs[name]) if name in blobs else ScopedName(name))
+        op = copy
     getattr(model.net, op.type)(inputs, outputs, **arguments(op))
-    made = model.net.Proto().op[-1].output
-    blobs.update({name: BlobReference(blob, model.net) for name, blob in zip(op.output, made)})
+    made = model.net.Proto().op[-1]
+    for net in subgraphs(made) if with_nets and made.HasField("device_option") else ():
+        place_operators(net, made.device_option)
+    blobs.update({name: BlobReference(blob, model.net) for name, blob in zip(op.output, made.output)})
 
 
 def in_test_mode(net: NetDef) -> NetDef:
     """Return a copy of a net that normalizes by running averages and drops nothing."""
     found = NetDef()
     found.CopyFrom(net)
-    for op in found.op:
+    for op in all_operators(found):
         if op.type in ("SpatialBN", "Dropout"):
             del op.output[1:]
             set_argument(op, "is_test", 1)

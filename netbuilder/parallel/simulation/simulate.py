@@ -13,7 +13,7 @@ import numpy as np
 from netbuilder.distributed.worlds.session import AHEAD
 from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
-from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
+from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES, bucket_lengths
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -121,23 +121,16 @@ class Prediction:
 
 
 def make_buckets(gradients: Iterable[tuple[str, int]], bucket_bytes: int) -> list[Bucket]:
-    """Group gradients in the order in which they become ready.
-
-    A bucket is complete with the gradient by which it has ``bucket_bytes`` or more; the last one may have fewer.
+    """Group gradients in the order in which they become ready, as ``Parallelize`` does; see ``bucket_lengths``.
 
     >>> [bucket.gradients for bucket in make_buckets([("a", 3), ("b", 1), ("c", 8), ("d", 2)], 4)]
     [('a', 'b'), ('c',), ('d',)]
     """
-    found: list[Bucket] = []
-    names: list[str] = []
-    sizes: list[int] = []
-    for name, nbytes in gradients:
-        names.append(name)
-        sizes.append(nbytes)
-        if sum(sizes) >= bucket_bytes:
-            found.append(Bucket(tuple(names), sum(sizes)))
-            names, sizes = [], []
-    return [*found, Bucket(tuple(names), sum(sizes))] if names else found
+    given, found = list(gradients), list[Bucket]()
+    for length in bucket_lengths([nbytes for _, nbytes in given], bucket_bytes):
+        part, given = given[:length], given[length:]
+        found.append(Bucket(tuple(name for name, _ in part), sum(nbytes for _, nbytes in part)))
+    return found
 
 
 def slowest_of(count: int) -> float:

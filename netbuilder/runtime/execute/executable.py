@@ -24,6 +24,7 @@ from netbuilder.ops.core.instructions import describe, located, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.proto import ShapeError
+from netbuilder.proto.errors import counted
 from netbuilder.runtime.execute.lanes import LaneProgram
 from netbuilder.runtime.execute.launched_graphs import (
     Captured,
@@ -139,6 +140,11 @@ class Plan:
         self._blas_threads = 1 if in_library else options.lane_threads
         for copied in self.constant_copies:
             copied.blob.notify_on_write()
+
+    def __repr__(self) -> str:
+        lanes = len({step.lane for step in self.steps})
+        memory = self.memory.nbytes / 2**20
+        return f"Plan({counted(len(self.steps), 'step')} on {counted(lanes, 'lane')}, {memory:.1f} MiB)"
 
     def _after(self) -> list[set[int]]:
         """Return, for each step, the earlier ones that it has to wait for."""

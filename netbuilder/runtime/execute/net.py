@@ -36,6 +36,7 @@ from netbuilder.ops.core.replication import Replication
 from netbuilder.passes.replicated_net import replicated_net
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
+from netbuilder.proto.errors import counted
 from netbuilder.runtime.execute.executable import Plan, make_plan
 from netbuilder.runtime.execute.measuring import MeasuringBetweenRuns
 from netbuilder.runtime.execute.not_finite import NotFiniteFinder
@@ -170,6 +171,11 @@ class RuntimeNet:
         self.observers: list[RunObserver] = []  # notified of each run, in this order
         self._runs: list[Cancellation] = []  # the runs in progress, which `cancel` ends
         renew_after_fork(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"RuntimeNet({self.name!r}, {counted(len(self.program), 'operator')}, {counted(len(self.plans), 'plan')})"
+        )
 
     def renew(self) -> None:
         """Forget the runs of other threads, which do not exist in a forked process."""

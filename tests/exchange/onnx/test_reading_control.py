@@ -12,6 +12,9 @@ import onnxruntime
 from onnx import parser
 
 from netbuilder.exchange.onnx import read_onnx
+from netbuilder.graph import NameScope
+from netbuilder.model import ModelHelper
+from netbuilder.runtime import Workspace
 
 RNG = np.random.default_rng(7)
 
@@ -185,3 +188,26 @@ def test_scan_over_other_axes_and_backwards(steps):
     text = SCAN % (steps, steps)
     kinds = check(text, first=f(2), x=f(4, 3, 2), t=f(2, 4))
     assert ("ONNXWhile" in kinds) == (steps == "n")
+
+
+@pytest.mark.parametrize("scope", ["", "gpu_0"])
+def test_a_branch_can_be_trained(scope):
+    text = """g (bool c, float[n, 3] x) => (float[n, 3] y) <float[3] w = {1, 2, 3}> {
+        y = If(c) <
+            then_branch = a () => (out) { part = Mul(x, w)  out = Sin(part) },
+            else_branch = b () => (out) { out = Add(x, w) }>
+    }"""
+    read = read_onnx(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>\n{text}'), training=True)
+    model = ModelHelper("branches")
+    with NameScope(scope):
+        rows = model.net.ReduceSum(read.add_to(model)["y"], axes=[1], keepdims=0)
+        gradients = model.AddGradientOperators([model.net.AveragedLoss([rows], ["loss"])])
+    workspace, x, prefix = Workspace(threads=1), f(2, 3), f"{scope}/" if scope else ""
+    workspace.run_net_once(model.param_init_net)
+    workspace.feed(f"{prefix}x", x)
+    w = np.float32([1, 2, 3])
+    for chosen, slope in ((True, np.cos(x * w) * x), (False, np.ones_like(x))):
+        workspace.feed(f"{prefix}c", np.array(chosen))
+        workspace.run_net_once(model.net)
+        found = workspace.fetch(str(gradients[f"{prefix}w"]))
+        np.testing.assert_allclose(found, slope.sum(axis=0) / 2, rtol=1e-4, atol=1e-5)

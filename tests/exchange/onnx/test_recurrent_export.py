@@ -73,6 +73,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("drop", [False, True], ids=["states kept", "states dropped"])
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
 @pytest.mark.parametrize("name", LAYERS)
@@ -121,6 +122,7 @@ def test_other_cells(name):
     assert "Scan" in check(SCANS[name], words=f(STEPS, SAMPLES, 8), lengths=LENGTHS)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["Regular", "Recurrent", "Dot", "SoftCoverage"])
 def test_attention(kind):
     def build(model):

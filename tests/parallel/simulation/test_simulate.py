@@ -195,17 +195,6 @@ def test_the_events_are_those_of_small_ticks(times, bucket, overlap, cores):
 
 
 @given(sizes=st.lists(st.integers(0, 50), max_size=30), limit=st.integers(0, 100))
-def test_buckets(sizes, limit):
-    gradients = [(f"g{i}", size) for i, size in enumerate(sizes)]
-    buckets = make_buckets(gradients, limit)
-    assert [name for bucket in buckets for name in bucket.gradients] == [name for name, _ in gradients]
-    assert sum(bucket.nbytes for bucket in buckets) == sum(sizes)
-    for bucket in buckets[:-1]:
-        last = dict(gradients)[bucket.gradients[-1]]
-        assert bucket.nbytes >= limit and (bucket.nbytes - last < limit or limit == 0)
-
-
-@given(sizes=st.lists(st.integers(0, 50), max_size=30), limit=st.integers(0, 100))
 def test_buckets_are_those_of_parallelize(sizes, limit):
     gradients = [(f"g{i}", size) for i, size in enumerate(sizes)]
     net = NetDef(op=[make_op("Copy", ["x"], [name]) for name, _ in gradients])

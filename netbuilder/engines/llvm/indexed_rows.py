@@ -25,7 +25,7 @@ from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import CPU, plain_kernel
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["BRIEF", "INDEXED_ROWS", "OF_A_THREAD", "CheckedIndices", "checked_call", "shares"]
+__all__ = ["BRIEF", "INDEXED_ROWS", "OF_A_THREAD", "CheckedIndices", "checked_call", "copied_as", "shares"]
 
 BRIEF, OF_A_THREAD = 1 << 14, 1 << 18  # bytes that are moved; see ``argument_rows``
 
@@ -328,7 +328,7 @@ def _bound(
     return run
 
 
-def _copied(x: TensorSpec, width: int) -> tuple[str, bool, int]:
+def copied_as(x: TensorSpec, width: int) -> tuple[str, bool, int]:
     """Return the type as which rows of ``width`` elements are copied, whether they are one of it, or else how many."""
     nbytes = width * x.dtype.itemsize
     if nbytes in (1, 2, 4, 8):
@@ -345,7 +345,7 @@ def _around(x: TensorSpec, axis: int) -> tuple[int, int, int]:
 def _gather(op: Any, ctx: PlanContext, x: TensorSpec, indices: TensorSpec) -> Prepared | None:
     axis = op.indexed_axis(x.ndim)
     outer, extent, inner = _around(x, axis)
-    dtype, single, width = _copied(x, inner)
+    dtype, single, width = copied_as(x, inner)
     own = math.prod(indices.shape[axis:]) if op.match_outer else 0
     sizes = _Sizes(outer, extent, width, own if op.match_outer else indices.size, op.lowest(axis, extent), own)
     return _taken(op, ctx, (x, indices), sizes, _Kind("take", dtype, single, indices.dtype.name))
@@ -353,7 +353,7 @@ def _gather(op: Any, ctx: PlanContext, x: TensorSpec, indices: TensorSpec) -> Pr
 
 def _gather_rows(op: Any, ctx: PlanContext, x: TensorSpec, indices: TensorSpec) -> Prepared | None:
     outer, extent, inner = _around(x, 0)
-    dtype, single, width = _copied(x, inner)
+    dtype, single, width = copied_as(x, inner)
     sizes = _Sizes(outer, extent, width, indices.size)
     return _taken(op, ctx, (x, indices), sizes, _Kind("take", dtype, single, indices.dtype.name))
 
@@ -372,7 +372,7 @@ def _taken(op: Any, ctx: PlanContext, specs: Sequence[TensorSpec], sizes: _Sizes
 def _scatter_assign(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     x, indices, _ = plain = [spec.plain for spec in specs]
     outer, extent, inner = _around(x, op.axis % x.ndim)
-    dtype, single, width = _copied(x, inner)
+    dtype, single, width = copied_as(x, inner)
     kind = _Kind("put", dtype, single, indices.dtype.name)
     if x.dtype == STRING or _address(kind) is None:
         return None
@@ -455,60 +455,10 @@ def _gather_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared 
     return _added(op, ctx, specs, _Sizes(outer, extent, width, own if op.match_outer else indices.size, 0, own), 2, 1)
 
 
-class _ReversingCode(Loops):
-    """Writes the function that reverses each sample's first steps.
-
-    Its arguments: the addresses of X and of the result, (steps, samples, width), and of the lengths; the extents; the
-    first step and the end.
-    """
-
-    def __init__(self, dtype: str, lengths: str) -> None:
-        self._dtype, self._lengths = np.dtype(dtype), np.dtype(lengths)
-        self._entry, self._body = Emitter("e"), Emitter("v")
-
-    def text(self) -> str:
-        b = self._body
-        self._arguments(("x", "y", "lengths"), ("steps", "samples", "width", "begin", "end"))
-        most = b.let("sub i64 %steps, 1")
-        with self._for("%begin", "%end", 1) as step, self._for("0", "%samples", 1) as sample:
-            length = self._integer("%lengths", self._lengths, sample)
-            turned = b.let(f"sub i64 {b.let(f'sub i64 {length}, 1')}, {step}")
-            ended = b.let(f"icmp slt i64 {turned}, 0")
-            source = self._least(b.let(f"select i1 {ended}, i64 {step}, i64 {turned}"), most)
-            rows = [b.let(f"add i64 {b.let(f'mul i64 {at}, %samples')}, {sample}") for at in (source, step)]
-            starts = [b.let(f"mul i64 {row}, %width") for row in rows]
-            for at, mask in self._across("%width"):
-                places = [b.let(f"add i64 {start}, {at}") for start in starts]
-                value = self._vector(self._moved("%x", self._dtype, places[0]), self._dtype, mask)
-                self._write(value, self._dtype, self._moved("%y", self._dtype, places[1]), mask)
-        return self._function()
-
-
-def _reversed(op: Any, ctx: PlanContext, x: TensorSpec, lengths: TensorSpec) -> Prepared | None:
-    steps, samples = x.shape[:2]
-    width = math.prod(x.shape[2:])
-    if x.dtype == STRING or not machine.available():
-        return None
-    dtype, _, width = _copied(x, width)
-    address = machine.address_of(_ReversingCode(dtype, lengths.dtype.name).text())
-    if address is None:
-        return None
-    threads = max(1, min(ctx.threads, steps)) if x.nbytes >= OF_A_THREAD else 1
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        buffers = [inputs[0], outputs[0], inputs[1]]
-        fixed = [address, *(each.ctypes.data for each in buffers), steps, samples, width]
-        words = [np.array([*fixed, *share], np.int64) for share in shares(steps, threads)]
-        return call_of_threads(ctx, words, buffers, brief=x.nbytes < BRIEF)
-
-    return Prepared([x.plain, lengths.plain], [x.plain], bind, name="llvm rows")
-
-
 INDEXED_ROWS: Mapping[str, Callable[..., Prepared | None]] = {
     "BatchGather": _gather,
     "BatchGatherGradient": _gather_gradient,
     "Gather": _gather,
-    "ReversePackedSegs": _reversed,
     "ScatterAssign": _scatter_assign,
     "ScatterWeightedSum": _scatter_weighted_sum,
     "SortedSegmentSumGradient": _gather_rows,

@@ -1,4 +1,4 @@
-"""Segments of rows, given by their lengths, as machine code: their sums, means and maxima, and the gradients of these.
+"""Segments of rows, given by lengths, as machine code: sums, means, maxima, the gradients of these, and reversal.
 
 Rows may be those of a table that indices name, and may have weights. Each sum is added in the order of its rows.
 Lengths and indices are checked first. If one is wrong, nothing is written, and the plain kernel raises the error.
@@ -17,9 +17,10 @@ from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads
 from netbuilder.engines.llvm.code import converted
 from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, register_type, vector
-from netbuilder.engines.llvm.indexed_rows import BRIEF, OF_A_THREAD, CheckedIndices, checked_call, shares
+from netbuilder.engines.llvm.indexed_rows import BRIEF, OF_A_THREAD, CheckedIndices, checked_call, copied_as, shares
+from netbuilder.engines.llvm.loops import Loops
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
-from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["SEGMENTS"]
@@ -289,6 +290,56 @@ def _used(kind: _Kind) -> set[str]:
 _sum, _mean, _maximum = _segments("sum"), _segments("mean"), _segments("max")
 _spread, _spread_mean = _segments("spread"), _segments("spread mean")
 
+
+class _ReversingCode(Loops):
+    """Writes the function that reverses each sample's first steps.
+
+    Its arguments: the addresses of X and of the result, (steps, samples, width), and of the lengths; the extents; the
+    first step and the end.
+    """
+
+    def __init__(self, dtype: str, lengths: str) -> None:
+        self._dtype, self._lengths = np.dtype(dtype), np.dtype(lengths)
+        self._entry, self._body = Emitter("e"), Emitter("v")
+
+    def text(self) -> str:
+        b = self._body
+        self._arguments(("x", "y", "lengths"), ("steps", "samples", "width", "begin", "end"))
+        most = b.let("sub i64 %steps, 1")
+        with self._for("%begin", "%end", 1) as step, self._for("0", "%samples", 1) as sample:
+            length = self._integer("%lengths", self._lengths, sample)
+            turned = b.let(f"sub i64 {b.let(f'sub i64 {length}, 1')}, {step}")
+            ended = b.let(f"icmp slt i64 {turned}, 0")
+            source = self._least(b.let(f"select i1 {ended}, i64 {step}, i64 {turned}"), most)
+            rows = [b.let(f"add i64 {b.let(f'mul i64 {at}, %samples')}, {sample}") for at in (source, step)]
+            starts = [b.let(f"mul i64 {row}, %width") for row in rows]
+            for at, mask in self._across("%width"):
+                places = [b.let(f"add i64 {start}, {at}") for start in starts]
+                value = self._vector(self._moved("%x", self._dtype, places[0]), self._dtype, mask)
+                self._write(value, self._dtype, self._moved("%y", self._dtype, places[1]), mask)
+        return self._function()
+
+
+def _reversed(op: Any, ctx: PlanContext, x: TensorSpec, lengths: TensorSpec) -> Prepared | None:
+    steps, samples = x.shape[:2]
+    width = math.prod(x.shape[2:])
+    if x.dtype == STRING or not machine.available():
+        return None
+    dtype, _, width = copied_as(x, width)
+    address = machine.address_of(_ReversingCode(dtype, lengths.dtype.name).text())
+    if address is None:
+        return None
+    threads = max(1, min(ctx.threads, steps)) if x.nbytes >= OF_A_THREAD else 1
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        buffers = [inputs[0], outputs[0], inputs[1]]
+        fixed = [address, *(each.ctypes.data for each in buffers), steps, samples, width]
+        words = [np.array([*fixed, *share], np.int64) for share in shares(steps, threads)]
+        return call_of_threads(ctx, words, buffers, brief=x.nbytes < BRIEF)
+
+    return Prepared([x.plain, lengths.plain], [x.plain], bind, name="llvm rows")
+
+
 SEGMENTS: Mapping[str, Callable[..., Prepared | None]] = {
     "LengthsIndicesInGradientMeanGradient": _spread_mean,
     "LengthsIndicesInGradientSumGradient": _spread,
@@ -299,6 +350,7 @@ SEGMENTS: Mapping[str, Callable[..., Prepared | None]] = {
     "LengthsWeightedSum": _sum,
     "LengthsWeightedSumGradient": _spread,
     "LengthsWeightedSumWithMainInputGradient": _spread,
+    "ReversePackedSegs": _reversed,
     "SparseLengthsIndicesInGradientMeanGradient": _spread_mean,
     "SparseLengthsIndicesInGradientSumGradient": _spread,
     "SparseLengthsIndicesInGradientWeightedSumGradient": _spread,

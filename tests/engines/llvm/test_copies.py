@@ -10,10 +10,14 @@ from machine_code import alone
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.copies import COPIES, _job, copying
 from netbuilder.ops.arrange.concat import Concat, Split
-from netbuilder.ops.arrange.shape import Transpose
+from netbuilder.ops.arrange.copy import Copy
+from netbuilder.ops.arrange.flatten import Flatten
+from netbuilder.ops.arrange.shape import ExpandDims, Reshape, Squeeze, Transpose
 from netbuilder.ops.arrange.slice import Slice, SliceGradient
 from netbuilder.ops.arrange.tile import Tile
 from netbuilder.ops.core.operator import spec_of
+from netbuilder.ops.fills.fill import ConstantFill
+from netbuilder.proto import TensorProto
 from prepared import Value, bind
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
@@ -82,6 +86,13 @@ def run(op, *arrays):
         (SliceGradient(starts=(1, 0), ends=(3, -2)).with_arity(2, 1), [(4, 5, 6), (2, 4, 6)]),
         (SliceGradient(starts=(0, 5), ends=(4, 5)).with_arity(2, 1), [(4, 5), (4, 0)]),
         (Tile(tiles=3, axis=1), [(2, 3, 4)]),
+        (Reshape(shape=(0, -1)).with_arity(1, 2), [(2, 3, 4)]),
+        (Reshape(shape=(3, 0)).with_arity(1, 2), [(3, 0)]),
+        (ExpandDims(dims=(0, 2)), [(3, 4)]),
+        (Squeeze(dims=(0, 2)), [(1, 3, 1)]),
+        (Flatten(axis=2), [(2, 3, 4)]),
+        (Copy().with_arity(1, 1), [(5, 7)]),
+        (ConstantFill(value=7, dtype=TensorProto.INT32).with_arity(1, 1), [(2, 3)]),
     ],
     ids=str,
 )
@@ -90,6 +101,22 @@ def test_operators(op, shapes, dtype):
     for got, want in zip(run(op, *arrays), run_plain(op, arrays)):
         np.testing.assert_array_equal(got, want)
         assert got.dtype == want.dtype
+
+
+def test_a_reshape_in_place_copies_nothing_and_a_copy_keeps_its_input():
+    x = numbers((3, 4))
+    made = COPIES["Reshape"](Reshape(shape=(4, 3)).with_arity(1, 1), alone(), spec_of(x))
+    assert made.inplace == ((0, 0),)
+    x.flags.writeable = False
+    made.bind([x], [x.reshape(4, 3)], None)()
+    assert bind(COPIES["Copy"], Copy().with_arity(1, 1), [Value.of(x)]).prepared.inplace == ()
+
+
+def test_what_nobody_reads_is_not_written():
+    plan = alone()
+    plan.demands = {1: "never"}
+    made = COPIES["Reshape"](Reshape(shape=(-1,)).with_arity(1, 2), plan, spec_of(numbers((2, 3))))
+    assert made.outputs[1] is None
 
 
 def test_inputs_of_another_type_are_converted_by_others():

@@ -31,10 +31,10 @@ loss = model.net.AveragedLoss(model.net.Dropout(y, ["dropped", "mask"])[0], "los
 model.AddGradientOperators([loss])
 build_adam(model, base_learning_rate=0.1)
 workspace = Workspace(seed=1, threads=1)
+assert "llvmlite.binding" not in sys.modules
 workspace.run_net_once(model.param_init_net)
 workspace.feed("x", np.linspace(-3, 3, 28, dtype=np.float32).reshape(4, 7))
 workspace.create_net(model.net)
-assert "llvmlite.binding" not in sys.modules
 for _ in range(3):
     workspace.run_net(model.net)
 names = [step.prepared.name for plan in workspace.net(model.net).plans

@@ -8,7 +8,7 @@ import pytest
 
 from machine_code import alone, run_traced, traced
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.elementwise import elementwise
+from netbuilder.engines.llvm.elementwise import elementwise, with_reductions
 from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.traced import ELEMENTWISE
 from netbuilder.ops.activations.activations import logistic
@@ -17,6 +17,7 @@ from netbuilder.ops.core.registry import CPU, find, plain_kernel
 from netbuilder.ops.math.error_function import erf
 from netbuilder.proto import NetError
 from netbuilder.proto.arguments import make_op
+from prepared import Value, bind
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
 
@@ -181,5 +182,25 @@ def test_sigmoid_and_error_function():
 
 def test_what_has_no_code_has_no_kernel():
     x = values((3, 5), "float32")
-    for op_type, array, arguments in (("Sin", x, {}), ("Pow", x.astype(np.float64), {"exponent": 1.7})):
+    wide = x.astype(np.float64)
+    for op_type, array, arguments in (("Asin", x, {}), ("Sin", wide, {}), ("Pow", wide, {"exponent": 1.7})):
         assert prepared(op_type, [array], **arguments)[1] is None
+
+
+def test_a_mean_over_one_element_and_outputs_of_other_axes():
+    """Reductions over one element are none, and outputs may have more axes of extent 1 than others."""
+    x, t = values((6, 1), "float32"), values((6, 1), "float32")
+    cases = [
+        ("SigmoidCrossEntropyWithLogits", [x, t], 1, {}),
+        ("AddGradient", [x.reshape(1, 2, 3), x.reshape(1, 2, 3), t.reshape(2, 3)], 2, {}),
+    ]
+    for op_type, arrays, outputs, arguments in cases:
+        names = [f"x{i}" for i in range(len(arrays))]
+        op_def = make_op(op_type, names, [f"y{j}" for j in range(outputs)], **arguments)
+        op = decode(find(op_type), op_def)
+        found = bind(with_reductions, op, [Value.of(each) for each in arrays])
+        found.call()
+        expected = plain_kernel(op_type, CPU)(op, alone().run, *(each.astype(np.float64) for each in arrays))
+        for value, wanted in zip(found.outputs, expected, strict=True):
+            assert value.plain().shape == wanted.shape
+            np.testing.assert_allclose(value.plain(), wanted, rtol=1e-5, atol=1e-6)

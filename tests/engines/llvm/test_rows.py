@@ -146,7 +146,7 @@ def of_segments(how, kind, dtype, inner):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("inner", [(), (5, 17), (0,)])
-@pytest.mark.parametrize("how", SEGMENTS)
+@pytest.mark.parametrize("how", sorted(SEGMENTS.keys() - {"ReversePackedSegs"}))
 def test_segments(how, kind, dtype, inner, threads):
     arrays = of_segments(how, kind, dtype, inner)
     op = find(how)().with_arity(len(arrays), len(find(how).outputs))

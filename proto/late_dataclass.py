@@ -127,6 +127,7 @@ def _initializer(cls: Any) -> Any:
     """Return the method ``__init__``; that of the standard library comes with two other methods, and takes longer."""
     given, by_keyword, lines = list[str](), list[str](), list[str]()
     names: dict[str, Any] = {"__set": object.__setattr__, "__factory": _FACTORY}
+    own = "__self" if any(field.name == "self" for field in dataclasses.fields(cls)) else "self"
     for field in dataclasses.fields(cls):
         default, value = f"__default_{field.name}", field.name
         if field.default_factory is not dataclasses.MISSING:
@@ -140,10 +141,10 @@ def _initializer(cls: Any) -> Any:
             optional = not field.default is field.default_factory is dataclasses.MISSING
             stated = default if value == field.name else "__factory"
             (by_keyword if field.kw_only else given).append(f"{field.name}={stated}" if optional else field.name)
-        lines.append(f" __set(__self, {field.name!r}, {value})")
+        lines.append(f" __set({own}, {field.name!r}, {value})")
     if hasattr(cls, "__post_init__"):
-        lines.append(" __self.__post_init__()")
-    parameters = ", ".join(["__self", *given, *(["*", *by_keyword] if by_keyword else [])])
+        lines.append(f" {own}.__post_init__()")
+    parameters = ", ".join([own, *given, *(["*", *by_keyword] if by_keyword else [])])
     exec("\n".join([f"def __init__({parameters}):", *(lines or [" pass"])]), names)
     made = names["__init__"]
     made.__module__, made.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"

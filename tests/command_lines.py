@@ -35,6 +35,7 @@ VALID = {
     "onednn_interface": ["interface.py"],
     "operators_page": ["page.md"],
     "predict": ["predictor", "photo.jpg"],
+    "doctor": [],
     "preflight": ["--timeout=2"],
     "profile": [*NET, "--runs=1", "--warmup=1"],
     "prove": ["--models=dense", "--optimizers=SGD", "--devices=1", "--steps=1"],

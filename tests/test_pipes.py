@@ -27,6 +27,7 @@ WRITERS = {
     "tools/onednn_interface.py": "the null device",
     "tools/streams.py": "the null device",
     "tools/training/appended_file.py": "os.open for reading and writing: it waits for nobody",
+    "tools/doctor.py": "/proc and /sys",
     "tools/bench": "files that it has made, and /proc",
     "tools/proof/processes.py": "files that it has made",
     "netbuilder/data/digits.py": "a file of the package",

@@ -26,6 +26,7 @@ from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.options import default_threads
 from netbuilder.runtime.profile.memory import bytes_text
 from netbuilder.tools.bench.machine import busy_share, describe_machine
+from netbuilder.tools.common_options import check_outputs
 from netbuilder.tools.options import OptionsParser, option
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
@@ -58,6 +59,7 @@ class Finding:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is found; return 1 if something is installed that cannot be used."""
     options = OptionsParser(_Options, prog="netbuilder-doctor").parse(arguments)
+    check_outputs(options, "json")
     found = []
     for each in findings():
         found.append(each)

@@ -49,5 +49,5 @@ def test_a_rank_without_nccl_tells_the_others(monkeypatch):
     assert not nccl_available()
     store = MemoryStore()
     for rank in (0, 1):
-        with pytest.raises(DeviceError, match="rank 0 has no NCCL; pip install 'netbuilder.gpu.'"):
+        with pytest.raises(DeviceError, match="rank 0 has no NCCL; pip install 'nvidia-nccl-cu1[23]'"):
             shared_unique_id(store, rank, "world")

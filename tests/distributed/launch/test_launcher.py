@@ -362,7 +362,7 @@ def test_no_mpi(monkeypatch, capfd):
 
 def test_mpi4py_that_cannot_be_imported(monkeypatch):
     monkeypatch.setattr(installed, "ASK", "import mpi4py_that_is_missing")
-    with pytest.raises(DeviceError, match="No module named 'mpi4py_that_is_missing'.*pip install 'netbuilder.mpi.'"):
+    with pytest.raises(DeviceError, match="No module named 'mpi4py_that_is_missing'.*pip install 'netbuilder-nn.mpi.'"):
         installed.installed_mpi()
     monkeypatch.setattr(installed, "ASK", "print('Open MPI v5'); print('/nowhere/lib/libmpi.so')")
     monkeypatch.setattr(installed.shutil, "which", lambda *args, **options: None)

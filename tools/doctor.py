@@ -18,7 +18,6 @@ from netbuilder.engines.choices import cache_folder
 from netbuilder.engines.engine import engine_names, find_engine
 from netbuilder.engines.gpu_info import describe_gpus, missing_for_gpus
 from netbuilder.engines.gpu_packages import conflicts
-from netbuilder.engines.kept_files import LIMIT
 from netbuilder.proto import PROTO_CPU, DeviceError
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.extras import DISTRIBUTION, how_to_install
@@ -167,16 +166,16 @@ def _kept() -> Finding:
     folder = cache_folder()
     if folder is None:
         return Finding("kept on file", "nothing: there is no home folder", remedy="set XDG_CACHE_HOME")
-    files = [each for each in folder.rglob("*") if each.is_file()] if folder.is_dir() else []
+    files = [each for pattern in _KEPT for each in folder.glob(pattern)]
     size = bytes_text(sum(each.stat().st_size for each in files))
     place = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(place, os.W_OK):
         text = f"{folder} cannot be written: each process compiles and measures anew"
         return Finding("kept on file", text, "wrong", "set XDG_CACHE_HOME to a folder that can be written")
-    return Finding(
-        "kept on file",
-        f"{len(files)} files, {size}: machine code (at most {bytes_text(LIMIT)}) and measured choices, in {folder}",
-    )
+    return Finding("kept on file", f"{len(files)} files, {size}: machine code and measured choices, in {folder}")
+
+
+_KEPT = ("machine_code/*.o", "choices-*.json")
 
 
 def _gpus() -> Finding:

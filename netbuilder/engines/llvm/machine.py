@@ -23,7 +23,6 @@ from typing import Any
 
 from netbuilder.data.forking import loading, new_lock
 from netbuilder.engines.choices import cache_folder
-from netbuilder.engines.kept_files import bound_once
 from netbuilder.engines.llvm import object_file
 
 __all__ = [
@@ -248,7 +247,6 @@ def _write(path: Path | None, code: bytes) -> None:
         return
     with contextlib.suppress(OSError):  # then each process compiles
         path.parent.mkdir(parents=True, exist_ok=True)
-        bound_once(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         with os.fdopen(handle, "wb") as file:
             file.write(hashlib.sha256(code).digest() + code)

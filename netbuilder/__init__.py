@@ -16,7 +16,11 @@ __version__ = "0.1.0"
 _root = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if _os.path.isfile(_os.path.join(_root, "setup.py")) and _os.path.isdir(_os.path.join(_root, "ops")):
     __path__.append(_root)
-elif _other := [name for name in _os.listdir(_root) if name.startswith("netbuilder-") and name.endswith(".dist-info")]:
+elif _other := [
+    name
+    for name in (_os.listdir(_root) if _os.access(_root, _os.R_OK) and _os.path.isdir(_root) else ())
+    if name.startswith("netbuilder-") and name.endswith(".dist-info")
+]:
     import warnings as _warnings
 
     _warnings.warn(

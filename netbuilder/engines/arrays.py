@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.gpu_packages import conflicts, how_to_install
+from netbuilder.engines.gpu_packages import how_to_install, several_cupys
 from netbuilder.proto import DeviceError
 
 __all__ = ["aligned_empty", "aligned_zeros", "array_module", "as_flat", "gpu_count", "trim_heap"]
@@ -20,15 +20,15 @@ _ALIGNMENT = 64  # bytes: a cache line; oneDNN's AVX-512 kernels are fastest wit
 
 @functools.cache
 def _cupy() -> Any:
-    """Return CuPy, or None if it or the driver is missing, or it stands beside what it cannot be beside."""
+    """Return CuPy, or None if it or the driver is missing, or if several packages have installed it."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError:
         return None
     if not cupy.cuda.is_available():
         return None
-    if wrong := conflicts():
-        warnings.warn(f"no GPU is used: {'; '.join(wrong)}", RuntimeWarning, stacklevel=3)
+    if several := several_cupys():
+        warnings.warn(f"no GPU is used: {several}", RuntimeWarning, stacklevel=3)
         return None
     return cupy
 
@@ -51,7 +51,7 @@ def array_module(device_type: int) -> Any:
         raise DeviceError(f"device type {device_type}: operators run on the CPU (0) and on CUDA GPUs (1) only")
     cupy = _cupy()
     if cupy is None:
-        why = "; ".join(conflicts()) or f"install CuPy ({how_to_install()}) and NVIDIA's driver"
+        why = several_cupys() or f"install CuPy ({how_to_install()}) and NVIDIA's driver"
         raise DeviceError(
             f"no NVIDIA GPU can be used: {why}, or build the net for the CPU (Parallelize_CPU, cpu_device=True, "
             "device_type=PROTO_CPU)"

@@ -14,7 +14,7 @@ import re
 from netbuilder.proto import extras
 from netbuilder.proto.extras import CUDNN, NCCL, gpu_extra, gpu_requirements
 
-__all__ = ["MAJORS", "conflicts", "cuda_major", "how_to_install"]
+__all__ = ["MAJORS", "conflicts", "cuda_major", "how_to_install", "several_cupys", "wrong_cudnn"]
 
 MAJORS = (12, 13)
 """The versions of CUDA that there are extras for."""
@@ -50,24 +50,34 @@ def _runtime() -> int:
 
 def conflicts() -> list[str]:
     """Return what is installed beside another package that it cannot be beside, each with its remedy."""
-    found = []
-    if len(cupy := _installed(_CUPY)) > 1:
-        found.append(
-            f"{' and '.join(cupy)} are installed, and both are CuPy; pip uninstall {' '.join(cupy)}, then "
-            f"{extras.how_to_install(gpu_extra(_of_cudnn() or cuda_major()))}"
-        )
-    cudnn = _installed(tuple(map(CUDNN.format, MAJORS)))
+    return [text for text in (several_cupys(), wrong_cudnn()) if text]
+
+
+def several_cupys() -> str:
+    """Return which packages of CuPy are installed, and what to do, if there are several; "" otherwise."""
+    cupy = _installed(_CUPY)
+    if len(cupy) < 2:
+        return ""
+    return (
+        f"{' and '.join(cupy)} are installed, and both are CuPy; pip uninstall {' '.join(cupy)}, then "
+        f"{extras.how_to_install(gpu_extra(_of_cudnn() or cuda_major()))}"
+    )
+
+
+def wrong_cudnn() -> str:
+    """Return what is wrong with packages of cuDNN, two of them or one for another CUDA than CuPy's; "": nothing."""
+    cupy, cudnn = _installed(_CUPY), _installed(tuple(map(CUDNN.format, MAJORS)))
     if len(cudnn) > 1:
-        found.append(
+        return (
             f"{' and '.join(cudnn)} are installed, and have the same files; pip uninstall {' '.join(cudnn)}, then "
             f"{how_to_install(CUDNN)}"
         )
-    elif len(cupy) == 1 and cudnn and _of_cudnn() != cuda_major():
-        found.append(
+    if len(cupy) == 1 and cudnn and _of_cudnn() != cuda_major():
+        return (
             f"{cupy[0]} is for CUDA {cuda_major()}, {cudnn[0]} for CUDA {_of_cudnn()}; pip uninstall {cupy[0]}, then "
             f"{extras.how_to_install(gpu_extra(_of_cudnn() or MAJORS[0]))}"
         )
-    return found
+    return ""
 
 
 def _of_cudnn() -> int | None:

@@ -73,16 +73,27 @@ def test_a_cupy_that_was_built_here_is_asked(installed, monkeypatch):
         ),
     ],
 )
-def test_packages_that_cannot_stand_beside_one_another(installed, monkeypatch, names, text):
+def test_packages_that_cannot_stand_beside_one_another(installed, names, text):
     installed(*names)
     assert gpu_packages.conflicts() == [text]
 
+
+@pytest.mark.parametrize("second", ["cupy-cuda13x", "nvidia-cudnn-cu13"])
+def test_two_packages_of_cupy_keep_gpus_from_use_and_those_of_cudnn_do_not(installed, monkeypatch, second):
+    installed("cupy-cuda12x", second)
+
     class Cuda:
+        class runtime:
+            getDeviceCount = staticmethod(lambda: 2)
+
         is_available = staticmethod(lambda: True)
 
     monkeypatch.setattr(arrays.importlib, "import_module", lambda name: type("CuPy", (), {"cuda": Cuda}))
     arrays._cupy.cache_clear()
     try:
+        if second == "nvidia-cudnn-cu13":
+            assert arrays.gpu_count() == 2
+            return
         with pytest.warns(RuntimeWarning, match="no GPU is used: .*pip uninstall"):
             assert arrays.gpu_count() == 0
         with pytest.raises(DeviceError, match="pip uninstall"):

@@ -9,7 +9,7 @@ from typing import Any
 from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.engines.cuda.handles import ThreadHandles
 from netbuilder.engines.gpu import GPU, gpu
-from netbuilder.engines.gpu_packages import how_to_install
+from netbuilder.engines.gpu_packages import how_to_install, wrong_cudnn
 from netbuilder.proto import PROTO_CUDA, DeviceError
 from netbuilder.proto.extras import CUDNN, FRONTEND
 
@@ -33,18 +33,19 @@ OLDEST = 90800  # the first version that knows all engines that ``graphs`` count
 
 def load() -> tuple[Any, str]:
     """Return the frontend, or None and what is missing."""
+    remedy = wrong_cudnn() or how_to_install(CUDNN)
     try:
         module = importlib.import_module("cudnn")
     except ImportError as error:
         return None, f"the Python package cudnn cannot be imported ({error}); {how_to_install(FRONTEND)}"
     except Exception as error:  # the frontend loads the library: OSError without one, AssertionError if there are two
-        return None, f"the library cuDNN cannot be loaded ({type(error).__name__}: {error}); {how_to_install(CUDNN)}"
+        return None, f"the library cuDNN cannot be loaded ({type(error).__name__}: {error}); {remedy}"
     try:
         found = int(module.backend_version())
     except Exception as error:  # the frontend's own type, if it finds no library
-        return None, f"the library cuDNN cannot be loaded ({error}); {how_to_install(CUDNN)}"
+        return None, f"the library cuDNN cannot be loaded ({error}); {remedy}"
     if found < OLDEST:
-        return None, f"cuDNN {found} is older than {OLDEST}; {how_to_install(CUDNN)}"
+        return None, f"cuDNN {found} is older than {OLDEST}; {remedy}"
     return module, ""
 
 

@@ -17,7 +17,7 @@ from netbuilder.distributed.launch.installed_mpi import installed_mpi
 from netbuilder.engines.choices import cache_folder
 from netbuilder.engines.engine import engine_names, find_engine
 from netbuilder.engines.gpu_info import describe_gpus, missing_for_gpus
-from netbuilder.engines.gpu_packages import conflicts
+from netbuilder.engines.gpu_packages import several_cupys, wrong_cudnn
 from netbuilder.proto import PROTO_CPU, DeviceError
 from netbuilder.proto.cores import core_count
 from netbuilder.proto.extras import DISTRIBUTION, how_to_install
@@ -179,13 +179,13 @@ _KEPT = ("machine_code/*.o", "choices-*.json")
 
 
 def _gpus() -> Finding:
-    wrong = conflicts()
-    missing = [each for each in missing_for_gpus() if each not in wrong]
-    if wrong:
-        return Finding("GPUs", "not used", "wrong", "; ".join(wrong))
+    if several := several_cupys():
+        return Finding("GPUs", "not used", "wrong", several)
     if not shutil.which("nvidia-smi") and not Path("/proc/driver/nvidia").exists():
         return Finding("GPUs", "no NVIDIA GPU or driver on this machine")
-    return Finding("GPUs", "\n".join(describe_gpus()), "missing" if missing else "ok", "; ".join(missing))
+    missing = missing_for_gpus()
+    state = "wrong" if wrong_cudnn() else "missing" if missing else "ok"
+    return Finding("GPUs", "\n".join(describe_gpus()), state, "; ".join(missing))
 
 
 def _mpi() -> Finding:

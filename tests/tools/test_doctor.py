@@ -80,9 +80,18 @@ def test_extras_name_what_is_missing_and_the_command(monkeypatch):
 
 
 def test_packages_for_gpus_that_cannot_stand_together(monkeypatch):
-    monkeypatch.setattr(doctor, "conflicts", lambda: ["cupy-cuda12x and cupy-cuda13x are installed; pip uninstall ..."])
+    monkeypatch.setattr(
+        doctor, "several_cupys", lambda: "cupy-cuda12x and cupy-cuda13x are installed; pip uninstall ..."
+    )
     found = doctor._gpus()
     assert found.state == "wrong" and "pip uninstall" in found.remedy
+    monkeypatch.setattr(doctor, "several_cupys", lambda: "")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(doctor, "describe_gpus", lambda: ["GPU 0: H100", "driver 575"])
+    monkeypatch.setattr(doctor, "wrong_cudnn", lambda: "nvidia-cudnn-cu12 and nvidia-cudnn-cu13 are installed")
+    monkeypatch.setattr(doctor, "missing_for_gpus", lambda: ["nvidia-cudnn-cu12 and nvidia-cudnn-cu13 are installed"])
+    found = doctor._gpus()
+    assert found.state == "wrong" and found.text == "GPU 0: H100\ndriver 575" and "nvidia-cudnn-cu13" in found.remedy
 
 
 def test_mpi_that_cannot_be_used(monkeypatch):

@@ -24,8 +24,8 @@ elif _other := [
     import warnings as _warnings
 
     _warnings.warn(
-        f"another project's package is installed beside this one ({_other[0].removesuffix('.dist-info')}), and has "
-        "files of the same names: pip uninstall netbuilder netbuilder-nn, then pip install netbuilder-nn",
+        f"another project's package, {_other[0].removesuffix('.dist-info')}, is installed too, and has files of the "
+        "same names: pip uninstall netbuilder netbuilder-nn, then pip install netbuilder-nn",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["CUDNN", "DISTRIBUTION", "FRONTEND", "NCCL", "gpu_extra", "gpu_requirements", "how_to_install"]
 
 DISTRIBUTION = "netbuilder-nn"
-"""The package that pip installs. Another project's package is called as the one that is imported, ``netbuilder``."""
+"""The package that pip installs; ``netbuilder``, the name that is imported, is another project's package."""
 
 CUDNN, NCCL = "nvidia-cudnn-cu{}", "nvidia-nccl-cu{}"
 FRONTEND = "nvidia-cudnn-frontend>=1.14,<1.19"  # later ones pull in half a gigabyte that nothing here uses

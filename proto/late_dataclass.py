@@ -85,7 +85,7 @@ def _with_late_methods(cls: Any, eq: bool, kw_only: bool) -> Any:
     cls.__dataclass_fields__ = fields | own.__dataclass_fields__
     cls.__dataclass_params__ = _PARAMETERS[eq]
     matched = tuple(field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only)
-    setattr(cls, "__match_args__", matched)  # noqa: B010
+    type.__setattr__(cls, "__match_args__", matched)  # mypy takes an assignment for one in the body of a class
     if hasattr(own, "__replace__"):  # of Python 3.13
         cls.__replace__ = own.__replace__
     _add_methods(cls, eq)

@@ -58,7 +58,10 @@ def test_another_package_of_the_same_name_is_named(tmp_path):
     (tmp_path / "netbuilder-0.2.3.dist-info").mkdir()
     (tmp_path / "netbuilder_nn-0.1.0.dist-info").mkdir()
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
-    assert "(netbuilder-0.2.3)" in run.stderr and "pip uninstall netbuilder netbuilder-nn" in run.stderr
+    assert (
+        "package, netbuilder-0.2.3, is installed too" in run.stderr
+        and "pip uninstall netbuilder netbuilder-nn" in run.stderr
+    )
 
 
 def test_every_public_name_needs_numpy_and_protobuf_alone():

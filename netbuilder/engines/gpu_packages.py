@@ -1,4 +1,4 @@
-"""The Python packages of the libraries for GPUs, for the CUDA at hand: what to install, and what is installed wrongly.
+"""The Python packages of the libraries for GPUs, for the CUDA at hand: what to install, and which ones conflict.
 
 Packages are for one major version of CUDA each. Those of two versions have the same files, so the one that was
 installed last serves both, and to remove one breaks the other.
@@ -49,7 +49,7 @@ def _runtime() -> int:
 
 
 def conflicts() -> list[str]:
-    """Return what is installed beside another package that it cannot be beside, each with its remedy."""
+    """Return which installed packages conflict with one another, each with its remedy."""
     return [text for text in (several_cupys(), wrong_cudnn()) if text]
 
 

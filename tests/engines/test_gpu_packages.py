@@ -1,4 +1,4 @@
-"""What to install for the CUDA at hand, and packages that cannot stand beside one another."""
+"""What to install for the CUDA at hand, and packages that conflict."""
 
 import importlib.metadata
 
@@ -73,13 +73,13 @@ def test_a_cupy_that_was_built_here_is_asked(installed, monkeypatch):
         ),
     ],
 )
-def test_packages_that_cannot_stand_beside_one_another(installed, names, text):
+def test_packages_that_conflict(installed, names, text):
     installed(*names)
     assert gpu_packages.conflicts() == [text]
 
 
 @pytest.mark.parametrize("second", ["cupy-cuda13x", "nvidia-cudnn-cu13"])
-def test_two_packages_of_cupy_keep_gpus_from_use_and_those_of_cudnn_do_not(installed, monkeypatch, second):
+def test_two_packages_of_cupy_turn_gpus_off_and_those_of_cudnn_do_not(installed, monkeypatch, second):
     installed("cupy-cuda12x", second)
 
     class Cuda:
@@ -105,6 +105,6 @@ def test_two_packages_of_cupy_keep_gpus_from_use_and_those_of_cudnn_do_not(insta
 @pytest.mark.parametrize(
     "names", [[], ["cupy-cuda13x", "nvidia-cudnn-cu13", "nvidia-nccl-cu13"], ["nvidia-cudnn-cu13"]]
 )
-def test_packages_of_one_cuda_stand_beside_one_another(installed, names):
+def test_packages_of_one_cuda_do_not_conflict(installed, names):
     installed(*names)
     assert gpu_packages.conflicts() == []

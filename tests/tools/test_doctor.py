@@ -79,7 +79,7 @@ def test_extras_name_what_is_missing_and_the_command(monkeypatch):
     )  # fmt: skip
 
 
-def test_packages_for_gpus_that_cannot_stand_together(monkeypatch):
+def test_packages_for_gpus_that_conflict(monkeypatch):
     monkeypatch.setattr(
         doctor, "several_cupys", lambda: "cupy-cuda12x and cupy-cuda13x are installed; pip uninstall ..."
     )

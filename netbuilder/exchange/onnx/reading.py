@@ -277,8 +277,10 @@ class Reader:
         if value not in self._infos:
             self._of_infos.pop(value, None)
         before = self._of_info(value)
-        dtype, extents = (mine if mine is not None else new for mine, new in zip(before, form))
-        self._of_infos[value] = ValueForm(dtype, extents)  # type: ignore[arg-type]
+        self._of_infos[value] = ValueForm(
+            form.dtype if before.dtype is None else before.dtype,
+            form.extents if before.extents is None else before.extents,
+        )
 
     def forget_found(self, values: Iterable[str]) -> None:
         """Forget the specs that operators have inferred for values."""

@@ -470,14 +470,11 @@ def _arg(r: Reader, node: Any) -> None:
     if not found.get("select_last_index", 0):
         r.add(node.op_type, node.input, node.output, axis=axis, keepdims=keep)
         return
-    n, last, axis = (
-        Nodes(r.library, node),
-        np.iinfo(np.int64).max,
-        axis % r.rank(node.input[0]),
-    )  # the first from behind
+    # The last of equal elements is the first one along the reversed axis.
+    n, last, axis = Nodes(r.library, node), np.iinfo(np.int64).max, axis % r.rank(node.input[0])
     ends = [n.integers([value]) for value in (last, -last, axis, -1)]
-    first = n(node.op_type, n("Slice", node.input[0], *ends), axis=axis, keepdims=keep)  # from behind
-    n("Sub", n.integers(r.extent(node.input[0], axis) - 1), first, to=node.output[0])
+    found_reversed = n(node.op_type, n("Slice", node.input[0], *ends), axis=axis, keepdims=keep)
+    n("Sub", n.integers(r.extent(node.input[0], axis) - 1), found_reversed, to=node.output[0])
     r.read_nodes(n.made, node)
 
 

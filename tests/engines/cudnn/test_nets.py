@@ -117,7 +117,11 @@ def test_steps(name, dtype):
             workspace.run_net(net)
         assert not LISTED or [launch.name for launch in machine.launches] == ["graph"]
         (plan,) = workspace.net(net).plan_ahead()
-        assert {step.prepared.name for step in plan.steps if why_not_captured(step)} <= {"number on the host", "numpy", "numpy.copyto"}
+        assert {step.prepared.name for step in plan.steps if why_not_captured(step)} <= {
+            "number on the host",
+            "numpy",
+            "numpy.copyto",
+        }
         for blob, value in eager.items():
             assert_same(workspace.fetch(blob), value, 1e-3, err_msg=blob)
     if dtype == "float32":

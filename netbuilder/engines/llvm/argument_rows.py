@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from netbuilder.engines.programs import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "made", "one_row"]
+__all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "made", "one_row", "shares"]
 
 MANY = Code(
     """
@@ -212,6 +212,12 @@ def call_of_threads(ctx: PlanContext, rows: Sequence[Any], keep: Any, *, brief: 
         argument.kept = (row, keep)
         calls.append(partial(machine.function_at(int(row[0]), brief=brief), argument))
     return calls[0] if len(calls) == 1 else ctx.together(calls)
+
+
+def shares(count: int, threads: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end of each thread's part of ``count``."""
+    for part in range(threads):
+        yield count * part // threads, count * (part + 1) // threads
 
 
 def one_row(rows: Sequence[Sequence[int]]) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import call_of_threads
+from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.functions import exp
 from netbuilder.engines.llvm.loops import Loops
@@ -403,8 +403,7 @@ def _prepared(
             buffers["ds"] = ds
         pointers = {name: buffer.ctypes.data for name, buffer in buffers.items()}
         rows = []
-        for thread in range(threads):
-            begin, end = (shapes.units * part // threads for part in (thread, thread + 1))
+        for thread, (begin, end) in enumerate(shares(shapes.units, threads)):
             own = scratch[thread * shapes.nbytes :][: shapes.nbytes]
             rows.append(_words(op, variant, shapes, pointers, own, begin, end, plain[ins.index("mask") :]))
             rows[-1][0] = address

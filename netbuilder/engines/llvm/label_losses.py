@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import call_of_threads
+from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
+from netbuilder.engines.llvm.checked_indices import CheckedIndices, checked_call
 from netbuilder.engines.llvm.code import converted
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.functions import FUNCTIONS
-from netbuilder.engines.llvm.indexed_rows import CheckedIndices, checked_call, shares
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm.argument_rows import shares
 from netbuilder.engines.llvm.copies import copying
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.panels import Multiplying
@@ -194,8 +195,7 @@ def _product(
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         buffers = [inputs[0], inputs[1], inputs[2] if bias else outputs[0], outputs[0]]
         calls: list[Call] = []
-        for thread in range(threads):
-            begin, end = (count * part // threads for part in (thread, thread + 1))
+        for begin, end in shares(count, threads):
             pointers = [buffer.ctypes.data for buffer in buffers]
             words = np.array([address, *pointers, m, n, k, chunk, begin, end], np.int64)
             argument: Any = ctypes.c_void_p(words.ctypes.data)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import call_of_threads
+from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.emitter import Emitter
 from netbuilder.engines.llvm.functions import FUNCTIONS
 from netbuilder.engines.llvm.loops import Loops
@@ -237,8 +237,7 @@ def _unit(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
         buffers = [*(inputs[i] for i in unit.reads.values()), *outputs, timestep]
         buffers.append(inputs[op.states + 1] if op.sequence_lengths else timestep)
         fixed = [address, *(each.ctypes.data for each in buffers), width, bias]
-        bounds = [[samples * part // threads for part in (thread, thread + 1)] for thread in range(threads)]
-        words = [np.array([*fixed, *each], np.int64) for each in bounds]
+        words = [np.array([*fixed, *bounds], np.int64) for bounds in shares(samples, threads)]
         return call_of_threads(ctx, words, buffers, brief=state.size < _BRIEF)
 
     read = {*(i % len(specs) for i in unit.reads.values()), *range(op.states + 1, op.timestep_index + 1)}

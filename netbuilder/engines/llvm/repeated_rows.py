@@ -14,8 +14,8 @@ import numpy as np
 
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads
+from netbuilder.engines.llvm.checked_indices import BRIEF, CheckedIndices, checked_call
 from netbuilder.engines.llvm.emitter import Emitter, memory_type
-from netbuilder.engines.llvm.indexed_rows import BRIEF, CheckedIndices, checked_call
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.indexing import no_row
 from netbuilder.ops.core.operator import TensorSpec

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import address_of, call_of_threads, made
+from netbuilder.engines.llvm.argument_rows import address_of, call_of_threads, made, shares
+from netbuilder.engines.llvm.checked_indices import BRIEF, OF_A_THREAD, CheckedIndices, checked_call
 from netbuilder.engines.llvm.code import Code
 from netbuilder.engines.llvm.copies import copying
 from netbuilder.engines.llvm.emitter import Emitter
-from netbuilder.engines.llvm.indexed_rows import BRIEF, OF_A_THREAD, CheckedIndices, checked_call, shares
 from netbuilder.engines.llvm.reductions import ReducedCode, reduced_code
 from netbuilder.engines.programs import HostNumber, NotTraced
 from netbuilder.engines.remembered import Remembered

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import call_of_threads
+from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
+from netbuilder.engines.llvm.checked_indices import BRIEF, OF_A_THREAD
 from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, register_type, vector
-from netbuilder.engines.llvm.indexed_rows import BRIEF, OF_A_THREAD, shares
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec

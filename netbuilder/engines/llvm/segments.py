@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import call_of_threads
+from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
+from netbuilder.engines.llvm.checked_indices import BRIEF, OF_A_THREAD, CheckedIndices, checked_call
 from netbuilder.engines.llvm.code import converted
 from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, register_type, vector
-from netbuilder.engines.llvm.indexed_rows import BRIEF, OF_A_THREAD, CheckedIndices, checked_call, copied_as, shares
+from netbuilder.engines.llvm.indexed_rows import copied_as
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec

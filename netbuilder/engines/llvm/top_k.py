@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import call_of_threads
+from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
@@ -151,9 +151,8 @@ def top_k(op: Any, ctx: PlanContext, x: TensorSpec, *k: TensorSpec) -> Prepared 
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         buffers = [inputs[0], *outputs[:2], outputs[2] if positions else outputs[1]]
-        rows_of = [[rows * part // threads for part in (thread, thread + 1)] for thread in range(threads)]
         fixed = [address, *(each.ctypes.data for each in buffers), n, op.k]
-        words = [np.array([*fixed, *bounds], np.int64) for bounds in rows_of]
+        words = [np.array([*fixed, *bounds], np.int64) for bounds in shares(rows, threads)]
         return call_of_threads(ctx, words, buffers, brief=x.size < _BRIEF)
 
     return Prepared([x.plain], list(op.infer(x.plain)), bind, name="llvm top_k")

@@ -250,7 +250,10 @@ def _widened(blobs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_net(ops: Sequence[OperatorDef], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Run three steps of a net on a GPU, of which the last may be a CUDA graph; return all blobs."""
+    """Run three steps of a net on a GPU, of which the last may be a CUDA graph; return all blobs that it keeps.
+
+    What gradient operators pass to one another is not kept, and may be computed within a fused kernel.
+    """
     from netbuilder.runtime import Workspace
 
     workspace, net = Workspace(), placed(NetDef(name="net", op=ops), GPU)
@@ -260,7 +263,8 @@ def _in_a_net(ops: Sequence[OperatorDef], given: Mapping[str, Any]) -> dict[str,
         if not step:
             workspace.create_net(net, **({} if ops[1:] else {"observable": [*ops[0].output]}))
         workspace.run_net(net.name)
-    return {name: workspace.fetch(name) for name in workspace.blobs()}
+    passed = {blob for op in ops[1:] for blob in op.output}.intersection(blob for op in ops[1:] for blob in op.input)
+    return {name: workspace.fetch(name) for name in workspace.blobs() if name not in passed}
 
 
 def dense_gradient(where: str | Sparse, blobs: Mapping[str, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:

@@ -9,10 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from netbuilder.exchange import load_predictor
 from netbuilder.proto import ArgumentError, DeviceError
@@ -20,6 +17,10 @@ from netbuilder.runtime import Workspace
 from netbuilder.tools import benchmark
 from netbuilder.tools.bench import our_predictor, predict, processes, worker, works
 from netbuilder.tools.bench.pairs import Comparison
+
+onnx = pytest.importorskip("onnx", reason="needs the packages onnx and onnxruntime")
+from onnx import numpy_helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 BENCH = Path(predict.__file__).parent
 SMALL = {"layers": 18, "batch": 2, "size": 32}

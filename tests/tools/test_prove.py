@@ -293,7 +293,9 @@ def test_float16_on_gpus(capsys, tmp_path):
     assert without == "left out, since these methods have no gradient_scaling: ParallelDo, local SGD, BMUF"
     assert "after 2 steps on GPUs with dtype=float16: " in worst and worst.endswith("the bound is 2e-03")
     found = [prove.Entry(**entry) for entry in json.loads(path.read_text())]
-    assert {entry.model for entry in found} == {"dense", "uneven dense", "combined BN", "uneven combined BN"}
+    assert {entry.model for entry in found} == {
+        "dense", "uneven dense", "weighted", "uneven weighted", "combined BN", "uneven combined BN",
+    }  # fmt: skip
     assert {entry.devices for entry in found} == {1, 2, 3} and {entry.method for entry in found} == {
         "Parallelize", "DataParallel",
     }  # fmt: skip

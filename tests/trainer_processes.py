@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import nullcontext
+import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -88,7 +90,21 @@ def main() -> None:
         with fault_at(fault, 7) if place.shard_id == 1 else nullcontext():
             more = ["--measure-speed-up"] if fault == "SIGTERM" else []
             assert imagenet_trainer.main([*OPTIONS, *resumable(folder / fault), *more]) == status
+    with slow_images(0.03) if place.shard_id == 1 else nullcontext():
+        assert imagenet_trainer.main([*OPTIONS, "--epochs=1", f"--trace={folder / 'trace.json'}"]) == 0
     print(f"rank {place.shard_id} has finished")
+
+
+def slow_images(seconds: float) -> AbstractContextManager[Any]:
+    """Return a context in which each batch takes so long to read."""
+    batches = Images.batches
+
+    def slow(images: Images, *arguments: Any, **options: Any) -> Any:
+        for batch in batches(images, *arguments, **options):
+            time.sleep(seconds)
+            yield batch
+
+    return mock.patch.object(Images, "batches", slow)
 
 
 def check_disagreement(place: Rendezvous) -> None:

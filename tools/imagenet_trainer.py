@@ -27,6 +27,7 @@ from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.options import parse
+from netbuilder.tools.training.rank_report import RankReport
 from netbuilder.tools.training.reports import Printed, Recorded
 from netbuilder.tools.training.run import Run, usual_callbacks
 from netbuilder.tools.training.saving import Saving, find_checkpoint
@@ -90,6 +91,7 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
     with _locked(options, group), _metrics(options, group) as metrics:
         callbacks = [
             StepTimeout(options.step_limit, options.first_step_limit, rank=rank),
+            RankReport(),  # before what prints it
             Printed(start),
             *usual_callbacks(options),
             Recorded(metrics),

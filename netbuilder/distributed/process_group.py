@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from netbuilder.distributed.failure.recent import ExchangeSeconds
 from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.world import CommonWorld, create_world, report_failure
@@ -100,6 +101,12 @@ class ProcessGroup:
 
     def __repr__(self) -> str:
         return f"ProcessGroup(rank {self.rank} of {self.size})"
+
+    @property
+    def exchange_seconds(self) -> ExchangeSeconds:
+        """How long this process has waited for the others so far, and exchanged values with them, in all its worlds."""
+        session = None if self._world is None else self._world.session
+        return ExchangeSeconds() if session is None else session.recent.seconds
 
     def sum(self, *values: float) -> list[float]:
         """Return the sums of numbers over the processes, formed in the order of the ranks: the same bits on all."""

@@ -41,6 +41,23 @@ def test_different_layouts_are_no_error():
     assert run_all(3, run)[1] == [(False, True)] * 3
 
 
+def test_ranks_that_disagree_print_what_they_have_exchanged_last(capsys):
+    def run(session, rank):
+        for number in range(70):
+            one(session, "Allreduce", f"g{number}")
+        with pytest.raises(DistributedError):
+            one(session, "Barrier" if rank else "Allreduce", "" if rank else "g70")
+        return session.recent.seconds
+
+    _, seconds = run_all(2, run)
+    said = capsys.readouterr().err
+    for rank, last in enumerate(("Allreduce of 'g70'", "Barrier")):
+        own = said[said.index(f"the last collectives of rank {rank}:\n") :].splitlines()[1:65]
+        assert own[0].startswith("  #8 Allreduce of 'g7': waited ") and ", took " in own[0]
+        assert own[-1] == f"  #71 {last}: waits for the other ranks"
+    assert all(each.waiting > 0 and each.moving > 0 for each in seconds)
+
+
 class Behind:
     """Submits collectives behind one that lasts until all ranks have submitted theirs."""
 

@@ -1,6 +1,8 @@
 """netbuilder-train over several processes: the same as one process with all devices, whatever happens on the way."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -79,6 +81,31 @@ def test_begun_by_two_processes_and_resumed_by_three(trained, tmp_path):
     got, want = blobs_at_end(parts), blobs_at_end(whole)
     assert got.keys() == want.keys()
     assert distance([got[name] for name in want], list(want.values())) < 1e-6
+
+
+def test_the_report_names_the_rank_that_waits_for_its_input(trained):
+    out = trained[0].stdout
+    assert "ranks, least / median / most: step " in out
+    assert out.count("the slowest is rank 1 on ") == 1
+    assert re.search(r"the others waited for it for [\d.]+ s, \d+% of the time; it waited for input for [\d.]+ s", out)
+
+
+def test_one_trace_has_the_calls_of_all_processes_on_one_clock(trained):
+    events = json.loads((trained[1] / "trace.json").read_text())["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {pid: name.split(" on ")[0] for pid, name in names.items()} == {1: "rank 0", 2: "rank 1"}
+    slices = [event for event in events if event["ph"] == "X"]
+    assert len({(event["pid"], event["tid"], event["ts"]) for event in slices}) == len(slices)
+    for step in range(3):
+        spans = [event for event in slices if event["name"] == f"step {step}"]
+        assert [event["pid"] for event in spans] == [1, 2]
+        sums = [event for event in slices if event["name"].startswith("AllreduceBucket")]
+        assert min(event["ts"] for event in spans) < max(event["ts"] + event["dur"] for event in spans)
+        latest_begin = max(event["ts"] for event in spans)
+        assert latest_begin < min(event["ts"] + event["dur"] for event in spans), "steps of both ranks overlap"
+    ends = [[event["ts"] + event["dur"] for event in sums if event["pid"] == rank] for rank in (1, 2)]
+    assert len(ends[0]) == len(ends[1]) >= 3
+    assert max(abs(one - two) for one, two in zip(*ends)) < 30_000  # us: an allreduce ends on both at once
 
 
 def test_an_error_in_a_loader_names_its_rank(trained):

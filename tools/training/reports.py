@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from netbuilder.runtime.profile.process_memory import peak_resident
 from netbuilder.runtime.profile.table import again_text
 from netbuilder.tools.training.callbacks import Callback
 from netbuilder.tools.training.metrics import Metrics
+from netbuilder.tools.training.rank_report import RankReport, rank_table
 from netbuilder.tools.training.step_timing import phase_table
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class Printed(Callback):
             flush=True,
         )
         print(f"  {phase_table(epoch.shares, epoch.wait, epoch.seconds)}", flush=True)
+        if (ranks := run.callbacks.get(RankReport)) and ranks.times:
+            print(textwrap.indent(rank_table(ranks.times), "  "), flush=True)
         if self._first:
             self._print_memory(run, epoch.again)
         self._first = False
@@ -88,4 +92,17 @@ class Recorded(Callback):
             "top1": found.top1, **({} if found.top5 is None else {"top5": found.top5}),
             "rate": epoch.rate, "seconds": epoch.seconds, "input_seconds": epoch.wait,
             "learning_rate": epoch.learning_rate, **{f"{name}_share": of for name, of in epoch.shares.items()},
+            **_of_ranks(run.callbacks.get(RankReport)),
         })  # fmt: skip
+
+
+def _of_ranks(report: RankReport | None) -> dict[str, float]:
+    """Return what tells of slow ranks; nothing with one process."""
+    if report is None or not report.times:
+        return {}
+    slowest = min(report.times, key=lambda each: each.waiting)
+    return {
+        "slowest_rank": slowest.rank,
+        "rank_wait_least": slowest.waiting,
+        "rank_wait_most": max(each.waiting for each in report.times),
+    }

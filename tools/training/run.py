@@ -29,6 +29,7 @@ from netbuilder.tools.training.measures import Measures
 from netbuilder.tools.training.sanity_warnings import SanityWarnings, first_not_finite
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timing import StepTiming
+from netbuilder.tools.training.trace import Trace
 from netbuilder.tools.training.trained_model import Evaluation, TrainedModel
 
 __all__ = ["Epoch", "EpochResults", "Evaluation", "Run", "usual_callbacks"]
@@ -78,6 +79,7 @@ def usual_callbacks(options: Options) -> list[Callback]:
     """Return the callbacks of every run: what the options ask for that neither prints results nor writes files."""
     return [
         *([FindNan()] if options.find_nan else []),
+        *([Trace(options.trace)] if options.trace else []),
         StepTiming(),
         SanityWarnings(),
         BestEpoch(options),

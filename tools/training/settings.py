@@ -232,6 +232,9 @@ class Options:
     out: str | None = option("write options.json, command.txt and metrics.jsonl of the run", metavar="FOLDER")
     metrics: str | None = option("append a line of JSON for each step and epoch", metavar="FILE")
     tensorboard: str | None = option("write event files (needs tensorboardX)", metavar="FOLDER")
+    trace: str | None = option(
+        "write all calls of three steps of all processes, for https://ui.perfetto.dev", metavar="FILE.json"
+    )
     plot: str | None = option("plot loss and accuracy after each epoch (needs matplotlib)", metavar="FILE.png")
 
     checkpoint: str | None = option(

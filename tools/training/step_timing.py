@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from netbuilder.parallel.blocks import count_iterations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from netbuilder.tools.training.run import Run
     from netbuilder.tools.training.trained_model import TrainedModel
 
-__all__ = ["PHASES", "Boundaries", "StepTiming", "phase_table"]
+__all__ = ["PHASES", "Boundaries", "StepTiming", "phase_table", "run_recorded"]
 
 PHASES = ("forward", "backward", "exchange", "update")
 
@@ -70,21 +70,31 @@ class StepTiming(Callback):
         each = model.record.accumulate_steps
         seconds = dict.fromkeys(PHASES, 0.0)
         first, times = 0, []
-        for number, net in enumerate(model.nets):
+        for number, recorder in enumerate(run_recorded(model, [Recorder(net) for net in model.nets])):
             once = number > 0 and number == len(model.nets) - 1
-            if once and model.nets[0].clock.iteration % each:
-                break
-            recorder = Recorder(net)
-            recorder.run()
             times += _times(recorder, first, 1 if once else each, model.boundaries, seconds)
-            first += len(net.program)
-        else:
-            count_iterations(model.train, 1, workspace=model.workspace)
+            first += len(model.nets[number].program)
         whole = sum(seconds.values())
         if whole > 0 and (whole < self._least or not self._least):
             self._least = whole
             self.shares = {name: value / whole for name, value in seconds.items()}
             self.again = share_again(times)
+
+
+def run_recorded(model: TrainedModel, recorders: Sequence[Recorder], *, keep: bool = True) -> Iterator[Recorder]:
+    """Run a micro-batch, and the update if it is due, like ``RunNet``; yield the recorder of each net that has run.
+
+    Args:
+        recorders: of the model's nets.
+        keep: record the times, see ``Recorder.run``.
+    """
+    for number, recorder in enumerate(recorders):
+        once = number > 0 and number == len(recorders) - 1
+        if once and model.nets[0].clock.iteration % model.record.accumulate_steps:
+            return
+        recorder.run(keep)
+        yield recorder
+    count_iterations(model.train, 1, workspace=model.workspace)
 
 
 def _times(

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from netbuilder.distributed.failure.abort import end_job
+from netbuilder.distributed.failure.recent import Recent
 from netbuilder.distributed.failure.roll_call import RollCall, State, shortened
 from netbuilder.distributed.stores.heartbeat import Heartbeats, LastSign
 from netbuilder.distributed.transport.communicator import Communicator
@@ -44,6 +45,7 @@ class Watchdog:
         state: returns what this rank does.
         located: adds the position of the operator that waits to an error.
         agreed: returns the last collective that all ranks have begun; "" if there is none.
+        recent: the last collectives of this rank, which an error prints.
 
     Attributes:
         signs: the ranks' heartbeats in a store, which tell of those that do not answer; None: there is no store.
@@ -56,9 +58,10 @@ class Watchdog:
         state: Callable[[], State],
         located: Callable[[DistributedError], BaseException] = lambda error: error,
         agreed: Callable[[], str] = lambda: "",
+        recent: Recent | None = None,
     ) -> None:
         self._communicator, self._lane, self._located, self._agreed = communicator, lane, located, agreed
-        self._roll_call = RollCall(communicator, state)
+        self._roll_call, self._recent = RollCall(communicator, state), recent or Recent()
         self._next_look = 0.0
         self._wait: Wait | None = None
         self._checks = 0
@@ -195,6 +198,7 @@ class Watchdog:
         raise error
 
     def _print(self, text: str) -> None:
+        self._recent.print(self._communicator.rank)
         print(f"{text}. The threads of rank {self._communicator.rank}:", file=sys.stderr, flush=True)
         try:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)

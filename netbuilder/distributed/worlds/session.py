@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from netbuilder.data.forking import new_lock, renew_after_fork
+from netbuilder.distributed.failure.recent import Recent
 from netbuilder.distributed.failure.roll_call import State, main_stack
 from netbuilder.distributed.failure.watchdog import Watchdog
 from netbuilder.distributed.stores.heartbeat import Heartbeat, Heartbeats
@@ -88,11 +89,16 @@ class Session:
     Args:
         control: the communicator for headers; nothing else uses it.
         lane: the thread that makes all calls.
+
+    Attributes:
+        recent: the last collectives, and the time that all have taken.
     """
 
     def __init__(self, control: Communicator, lane: Lane) -> None:
-        self.control, self.lane = control, lane
-        self._watchdog = Watchdog(control, lane, self._state, self._located, lambda: str(self._agreed or ""))
+        self.control, self.lane, self.recent = control, lane, Recent()
+        self._watchdog = Watchdog(
+            control, lane, self._state, self._located, lambda: str(self._agreed or ""), self.recent
+        )
         control.check = self.check
         self._call: Collective | None = None
         self._last: Collective | None = None
@@ -200,10 +206,14 @@ class Session:
         try:
             silence, limit = self._silence(call), self.limit_of(call)
             with self._in(call), self._watchdog.waiting(call, limit, silence):
+                self.recent.begin(self._number + 1, call)
                 same_layouts = self._agree(call)
                 self._agreed = call
                 self._watchdog.all_are_there(call, self.moving_limit(call, limit))
-                return body(same_layouts)
+                self.recent.all_are_there()
+                result = body(same_layouts)
+                self.recent.end()
+                return result
         except BaseException as error:
             found = _located(call, error)
             self._ended = self._ended or found
@@ -314,6 +324,7 @@ class Session:
         encoded = text.encode()[:_TEXT]
         own[: len(encoded)] = np.frombuffer(encoded, np.uint8)
         rows = self.control.allgather(own).reshape(self.size, _TEXT)
+        self.recent.print(self.rank)
         return DistributedError(_compare([bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]))
 
     def report_failure(self, error: BaseException) -> None:

@@ -18,12 +18,12 @@ from netbuilder.runtime.profile.call import (
     device_text,
     step_text,
 )
-from netbuilder.runtime.profile.memory import Memory, memory_of
+from netbuilder.runtime.profile.memory import memory_of
 from netbuilder.runtime.profile.record import LaneProfile, Profile, WaitProfile
 from netbuilder.runtime.profile.roofline import Limits, measure_gpu_limits, measure_limits
 from netbuilder.runtime.profile.timing import Recorder, Span, TimedCall, TimedPlan, clock
 
-__all__ = ["Profile", "profile"]
+__all__ = ["Profile", "profile", "profile_of"]
 
 
 def profile(
@@ -80,11 +80,14 @@ def profile(
         net.finish()
         plain.append(clock() - began)
         recorder.run()
-    memory = memory_of(
-        net, [timed.plan for timed in recorder.plans], [call.instruction for call in recorder.alone], parameters
-    )
     found = dict(limits) if limits is not None else _measured(net)
-    return _summary(net, recorder, plain, issued, found, memory)
+    return _summary(net, recorder, plain, issued, found, parameters)
+
+
+def profile_of(net: RuntimeNet, recorder: Recorder) -> Profile:
+    """Return the profile of runs that were recorded in a program of one's own, without limits of the machine."""
+    took = [ended - began for _, began, ended in recorder.runs]
+    return _summary(net, recorder, took, took, {}, ())
 
 
 def _measured(net: RuntimeNet) -> dict[str, Limits]:
@@ -102,8 +105,11 @@ def _summary(
     plain: Sequence[int],
     issued: Sequence[int],
     limits: Mapping[str, Limits],
-    memory: Memory,
+    parameters: Collection[str],
 ) -> Profile:
+    memory = memory_of(
+        net, [timed.plan for timed in recorder.plans], [call.instruction for call in recorder.alone], parameters
+    )
     took = [ended - began for _, began, ended in recorder.runs]
     kept = frozenset(run for run, time in enumerate(took) if time <= statistics.median_high(took))
     count = len(kept)

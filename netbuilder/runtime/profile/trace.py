@@ -9,10 +9,7 @@ from netbuilder.runtime.profile.call import CallProfile
 from netbuilder.runtime.profile.record import Profile, WaitProfile
 from netbuilder.runtime.profile.timing import Span
 
-__all__ = ["chrome_trace"]
-
-_PROCESS = 1
-_STEPS = 0  # the track of whole steps; those of lanes follow
+__all__ = ["chrome_trace", "trace_events"]
 
 
 def chrome_trace(profile: Profile) -> dict[str, Any]:
@@ -32,12 +29,26 @@ def chrome_trace(profile: Profile) -> dict[str, Any]:
     >>> [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"]
     ['step 0', 'Relu y']
     """
-    start = profile.runs[0][1]
+    events = trace_events(profile, profile.runs[0][1], f"net {profile.net}")
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": _about(profile)}
+
+
+def trace_events(
+    profile: Profile, start: int, title: str, *, process: int = 1, first_track: int = 0
+) -> list[dict[str, Any]]:
+    """Return the events of one profile, which may be a part of a trace of several nets or processes.
+
+    Args:
+        start: the moment, in nanoseconds of this process's clock, from which times count.
+        title: of the process.
+        process: its number.
+        first_track: the number of the first track, of the steps; those of lanes follow.
+    """
     pairs = sorted(
         {*((call.lane, call.device) for call in profile.calls), *((wait.lane, wait.device) for wait in profile.waits)}
     )
-    tracks = {pair: number for number, pair in enumerate(pairs, _STEPS + 1)}
-    slices = [_slice(f"step {span[0]}", "step", _STEPS, span, start, {}) for span in profile.runs]
+    tracks = {pair: number for number, pair in enumerate(pairs, first_track + 1)}
+    slices = [_slice(f"step {span[0]}", "step", first_track, span, start, {}) for span in profile.runs]
     for call in profile.calls:
         args = _call_args(call)
         track = tracks[call.lane, call.device]
@@ -46,20 +57,23 @@ def chrome_trace(profile: Profile) -> dict[str, Any]:
         track = tracks[wait.lane, wait.device]
         slices += [_slice(f"wait for {wait.after}", "wait", track, s, start, _wait_args(wait)) for s in wait.spans]
     slices.sort(key=lambda event: (event["tid"], event["ts"]))
-    names = [_named("process_name", _STEPS, f"net {profile.net}"), *_track_name(_STEPS, "steps")]
+    names = [
+        _named("process_name", first_track, title),
+        *_track_name(first_track, f"steps of {profile.net}" if first_track else "steps"),
+    ]
     for (lane, device), track in tracks.items():
         role = profile.lanes[lane].role
         note = "" if role == Role.COMPUTE.value else f", {role}"
         names += _track_name(track, f"{device}, lane {lane}{note}")
-    return {"traceEvents": names + slices, "displayTimeUnit": "ms", "otherData": _about(profile)}
+    return [{**event, "pid": process} for event in (*names, *slices)]
 
 
 def _named(what: str, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": _PROCESS, "tid": track, "args": {"name": name}}
+    return {"ph": "M", "name": what, "tid": track, "args": {"name": name}}
 
 
 def _track_name(track: int, name: str) -> list[dict[str, Any]]:
-    order = {"ph": "M", "name": "thread_sort_index", "pid": _PROCESS, "tid": track, "args": {"sort_index": track}}
+    order = {"ph": "M", "name": "thread_sort_index", "tid": track, "args": {"sort_index": track}}
     return [_named("thread_name", track, name), order]
 
 
@@ -69,7 +83,6 @@ def _slice(name: str, category: str, track: int, span: Span, start: int, args: d
         "ph": "X",
         "name": name,
         "cat": category,
-        "pid": _PROCESS,
         "tid": track,
         "ts": (began - start) / 1000,
         "dur": (ended - began) / 1000,

@@ -12,7 +12,8 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import google.protobuf
 import numpy as np
@@ -32,8 +33,9 @@ __all__ = ["fingerprint", "preflight", "preflight_by", "refuse"]
 
 _PREFIX = "preflight/"  # of the keys of a check
 _log = logging.getLogger("netbuilder")
-_PAUSE = 0.02  # seconds between two looks at the store
 _LOOK = 0.25  # seconds between two looks at which processes have ended
+_WRITING = 2.0  # seconds that a process that has come has to write its record
+_DECIDING = 10.0  # seconds that the process that judges has to write the verdict
 _IDENTITY = frozenset(
     {
         *(RANDOM_FIRST_SAMPLE, RANDOM_REPLICA),
@@ -85,7 +87,7 @@ def preflight(
         raise NetError("preflight: the rendezvous has no store; give store=, or start with netbuilder-launch")
     found = _Check(store.with_prefix(_PREFIX + name), rendezvous, timeout)
     found.enter(_facts(rendezvous, facts or {}, nets, shapes or {}), nets)
-    found.judge(nets)
+    found.judge()
 
 
 def refuse(store: Store, name: str, text: str) -> None:
@@ -218,99 +220,112 @@ def _difference(
 
 
 class _Check:
-    """One check: a record of each process in the store, and a verdict, which the first to see a fault writes."""
+    """One check: a record of each process in the store, and a verdict, which one of them writes for all.
+
+    Counters tell how many have come, and how many of them have the same record, so that a process makes a few requests,
+    however many there are; only the one that judges a difference reads the records of all.
+    """
 
     def __init__(self, store: Store, rendezvous: Rendezvous, timeout: float) -> None:
         self.store, self.shard, self.count, self.timeout = store, rendezvous.shard_id, rendezvous.num_shards, timeout
-        self._records: dict[int, dict[str, Any]] = {}
-        self._ticket = 0
-        self._look_at, self._ended = 0.0, set[int]()  # when to ask again who has ended, and who had, the last time
+        self._ended = set[int]()  # who had ended at the last look
 
     def enter(self, facts: Mapping[str, Any], nets: Sequence[NetDef]) -> None:
-        """Put the record of this process into the store."""
-        record = _record(self.shard, facts, nets)
-        self._ticket = self.store.add("entered")
-        self.store.set(f"record/{self._ticket}", record)
+        """Put the record of this process into the store; judge if it is the last one, or another than an earlier one.
 
-    def judge(self, nets: Sequence[NetDef]) -> None:
-        """Wait for the others and compare."""
-        if self._ticket > self.count:
+        Raises:
+            DistributedError: the shard id is used twice, or too many processes have come.
+        """
+        own = _record(self.shard, facts, nets)
+        uses = self.store.add(f"uses/{self.shard}")
+        self.store.set(f"record/{self.shard}/{uses}", own)
+        same = _digest(facts, nets)
+        alike = self.store.add(f"same/{same}")
+        kinds = self.store.add("kinds") if alike == 1 else 1
+        come = self.store.add("come")
+        if come > self.count:
             self._fail(
-                f"{self._ticket} processes have come, and num_shards is {self.count} for shard {self.shard}: too many "
+                f"{come} processes have come, and num_shards is {self.count} for shard {self.shard}: too many "
                 "have been started, or the store holds what an earlier run has left; give each run its own run_id"
             )
+        if uses > 1 or kinds > 1:
+            self._fail(_problem(self._records(), nets))
+        if alike == self.count:
+            self._decide(b"")
+
+    def judge(self) -> None:
+        """Wait for the verdict, and judge that processes are missing, or have ended."""
         begin, said = time.monotonic(), False
         end = begin + self.timeout
-        while True:
-            verdict = self.store.peek("verdict")
-            if verdict is not None:
-                raise DistributedError(verdict.decode())
-            self._read()
-            if problem := _problem([self._records[ticket] for ticket in sorted(self._records)], nets):
-                self._fail(problem)
-            if len(self._records) >= self.count:
-                return self._pass_together(end)
-            self._look_for_ended(lambda shard: shard in [each["shard"] for each in self._records.values()], "come to")
-            if time.monotonic() > end:
+        while (verdict := self._verdict(min(_LOOK, max(end - time.monotonic(), 0.0)))) is None:
+            self._look_for_ended()
+            if time.monotonic() >= end:
                 self._fail_missing()
             if time.monotonic() > begin + QUIET and not said:
                 _log.warning("preflight: waits for %s; it gives up after %g s", self._missing(), self.timeout)
                 said = True
-            time.sleep(_PAUSE)
+        if verdict:
+            raise DistributedError(verdict.decode())
 
-    def _read(self) -> None:
-        for ticket in range(1, self.count + 1):
-            if ticket not in self._records and (text := self.store.peek(f"record/{ticket}")) is not None:
-                self._records[ticket] = json.loads(text)
+    def _verdict(self, seconds: float) -> bytes | None:
+        """Return the verdict, "" for a good one; None: there is none after this time."""
+        try:
+            return self.store.get("verdict", seconds)
+        except StoreTimeoutError:
+            return None
 
-    def _fail(self, text: str) -> None:
-        """Raise the error, the same on all processes: that of the first one that failed."""
+    def _records(self) -> list[dict[str, Any]]:
+        """Return the records of all that have come, by shard."""
+        found = []
+        for shard in range(max(self.count, self.shard + 1)):
+            for use in range(1, int(self.store.peek(f"uses/{shard}") or 0) + 1):
+                with suppress(StoreTimeoutError):  # it has ended in between
+                    found.append(json.loads(self.store.get(f"record/{shard}/{use}", _WRITING)))
+        return found
+
+    def _decide(self, verdict: bytes) -> bytes:
+        """Make this the verdict unless there is one; return that."""
         if self.store.add("judges") == 1:
-            self.store.set("verdict", f"preflight: {text}".encode())
-        raise DistributedError(self.store.get("verdict", 10).decode())
+            self.store.set("verdict", verdict)
+        return self.store.get("verdict", _DECIDING)
+
+    def _fail(self, text: str) -> NoReturn:
+        """Raise the error, the same on all processes: that of the first one that failed."""
+        text = f"preflight: {text}"
+        raise DistributedError((self._decide(text.encode()) or text.encode()).decode())
 
     def _fail_missing(self) -> None:
+        """Raise the error, unless the others have come meanwhile."""
+        come = int(self.store.peek("come") or 0)
         text = (
-            f"preflight: {self._missing()} did not come to {self.store} within {self.timeout:g} s; "
-            f"{len(self._records)} did. Were they started, with the same run_id and store, and have they failed before?"
+            f"preflight: {self._missing()} did not come to {self.store} within {self.timeout:g} s; {come} did. Were "
+            "they started, with the same run_id and store, and have they failed before?"
         )
-        if self.store.add("judges") == 1:
-            self.store.set("verdict", text.encode())
-        raise StoreTimeoutError(self.store.get("verdict", 10).decode())
+        if verdict := self._decide(text.encode()):
+            raise StoreTimeoutError(verdict.decode())
 
     def _missing(self) -> str:
-        there = {record["shard"] for record in self._records.values()}
-        missing = [str(shard) for shard in range(self.count) if shard not in there]
+        missing = [str(shard) for shard in range(self.count) if self.store.peek(f"uses/{shard}") is None]
         some = "shard" if len(missing) == 1 else "shards"
         return f"{some} {', '.join(missing[:16])}{' and more' if len(missing) > 16 else ''} of {self.count}"
 
-    def _pass_together(self, end: float) -> None:
-        """Return when all have found that they agree, so that none goes on where another one fails."""
-        self.store.set(f"passed/{self.shard}", b"")
-        passed = self.store.add("passed")
-        while passed < self.count:
-            if (verdict := self.store.peek("verdict")) is not None:
-                raise DistributedError(verdict.decode())
-            if time.monotonic() > end + self.timeout:
-                self._fail(f"{passed} of {self.count} shards have finished the check within {self.timeout:g} s")
-            self._look_for_ended(lambda shard: self.store.peek(f"passed/{shard}") is not None, "passed")
-            time.sleep(_PAUSE)
-            passed = int(self.store.peek("passed") or 0)
-
-    def _look_for_ended(self, there: Callable[[int], bool], done: str) -> None:
+    def _look_for_ended(self) -> None:
         """Fail if a process that is missing has ended, as far as its launcher tells, or its process manager."""
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + _LOOK
         ended: dict[int, int | str] = dict.fromkeys(ended_over_store(self.count), "unknown")
         ended.update(ended_ranks(os.environ, self.shard, self.count))
-        missing = {shard: status for shard, status in ended.items() if not there(shard)}
+        missing = {shard: status for shard, status in ended.items() if self.store.peek(f"uses/{shard}") is None}
         # what it wrote before its end may have been read too early: it counts if it is missing at the next look, too
         if lost := {shard: status for shard, status in missing.items() if shard in self._ended}:
             listed = ", ".join(f"{shard} (status {status})" for shard, status in sorted(lost.items())[:8])
             some = "rank" if len(lost) == 1 else "ranks"
-            self._fail(f"{some} {listed} of {self.count} ended before having {done} this check of all processes")
+            self._fail(f"{some} {listed} of {self.count} ended before having come to this check of all processes")
         self._ended.update(missing)
+
+
+def _digest(facts: Mapping[str, Any], nets: Sequence[NetDef]) -> str:
+    """Return a text that is the same for processes whose facts and nets are equal."""
+    text = json.dumps([sorted((name, facts[name]) for name in facts), [_operators(net) for net in nets]])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _first_difference(number: int, records: list[dict[str, Any]], nets: Sequence[NetDef]) -> str:

@@ -77,6 +77,7 @@ def test_a_rank_that_does_not_come_is_named_before_nccl_waits_for_it(short):
 def test_a_rank_that_has_ended_is_not_waited_for():
     store = MemoryStore()
     store.set("ended/2", b"")
+    store.add("ended")
     meeting = [lambda rank=rank: meet(store, 3, rank) for rank in range(2)]
     for error in on_ranks(2, lambda rank: meeting[rank]()):
         assert isinstance(error, DistributedError) and "rank 2 of 3 has ended without one" in str(error)

@@ -10,8 +10,10 @@ from netbuilder import Net
 from netbuilder.distributed import Rendezvous, preflight_checks
 from netbuilder.distributed.preflight_checks import fingerprint, preflight
 from netbuilder.distributed.stores import FileStore, MemoryStore
+from netbuilder.distributed.transport.start import meet
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import DistributedError, NetError, StoreTimeoutError
+from thread_ranks import on_ranks
 from waiting import join_all
 
 
@@ -158,3 +160,41 @@ def test_a_shard_that_waits_says_for_which(monkeypatch, caplog):
     monkeypatch.setattr(preflight_checks, "QUIET", 0.05)
     the_error(together((0, 3, {}), (2, 3, {}), timeout=0.3))
     assert caplog.text.count("preflight: waits for shard 1 of 3; it gives up after 0.3 s") == 2
+
+
+class CountedStore(MemoryStore):
+    """Counts requests; a wait for a key is one."""
+
+    requests = 0
+
+    def set(self, key, value):
+        self.requests += 1
+        super().set(key, value)
+
+    def peek(self, key):
+        self.requests += 1
+        return super().peek(key)
+
+    def add(self, key, amount=1):
+        self.requests += 1
+        return super().add(key, amount)
+
+    def get(self, key, timeout=10.0):
+        self.requests += 1
+        return super().get(key, timeout)
+
+
+def test_each_of_many_processes_makes_a_few_requests():
+    """A process that asked for the records of all would make as many as there are processes."""
+    store = CountedStore()
+    assert together(*[(i, 64, {"nets": [a_net(rank=i)]}) for i in range(64)], store=store) == [None] * 64
+    assert store.requests <= 64 * 12
+    store = CountedStore()
+    text = the_error(together(*[(i, 64, {"facts": {"steps": 5 + (i == 63)}}) for i in range(64)], store=store))
+    assert "the shards differ in steps: " in text and store.requests <= 64 * 16
+
+
+def test_each_of_many_ranks_meets_the_others_by_a_few_requests():
+    store = CountedStore()
+    assert on_ranks(64, lambda rank: meet(store, 64, rank)) == [None] * 64
+    assert store.requests <= 64 * 8

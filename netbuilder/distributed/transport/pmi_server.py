@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
+from netbuilder.distributed.stores.meeting import Meeting
 from netbuilder.distributed.stores.store import Store
 from netbuilder.proto.errors import DistributedError
 from netbuilder.proto.late_dataclass import dataclass
@@ -28,7 +28,6 @@ PLACE = ("PMI_FD", "PMI_RANK", "PMI_SIZE")
 
 _JOB = "job"  # key of a text that no other job has; rank 0 sets it
 _MAPPING = "PMI_process_mapping"  # what MPI calls the ranks that share a host
-_PAUSE = 0.005  # seconds between two looks at the store in a barrier
 _NO_LIMIT = 1e9  # seconds
 _ANSWERS = {
     "init": "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0",
@@ -141,27 +140,26 @@ class PmiServer:
                     lines.write(reply + "\n")
                     lines.flush()
 
+    @property
+    def _patience(self) -> float:
+        return _NO_LIMIT if self._given.patience is None else self._given.patience
+
     def _mapping(self) -> bytes:
-        """Return which ranks share a host, and so memory."""
-        patience = _NO_LIMIT if self._given.patience is None else self._given.patience
-        hosts = [self._given.store.get(f"host/{rank}", patience).decode() for rank in range(self._given.size)]
-        return host_mapping(hosts).encode()
+        """Return which ranks share a host, and so memory; the first that asks finds it for all."""
+        store = self._given.store
+        if store.add("mapping_asked") == 1:
+            hosts = [store.get(f"host/{rank}", self._patience).decode() for rank in range(self._given.size)]
+            store.set("mapping", host_mapping(hosts).encode())
+        return store.get("mapping", self._patience)
 
     def _wait(self) -> bool:
         """Wait until all ranks have come to the same barrier; return whether they have."""
-        store, size = self._given.store, self._given.size
         self._barriers += 1
-        store.set(f"at/{self._given.rank}", b"%d" % self._barriers)
-        key, begin = f"barrier/{self._barriers}", time.monotonic()
-        come = store.add(key)
-        while come < size:
-            if self._given.patience is not None and time.monotonic() - begin > self._given.patience:
-                at = [int(store.peek(f"at/{rank}") or 0) for rank in range(size)]
-                missing = [str(rank) for rank, number in enumerate(at) if number < self._barriers]
-                self._fail(
-                    f"rank {', '.join(missing)} has not started MPI within {self._given.patience:g} s of this one"
-                )
-                return False
-            time.sleep(_PAUSE)
-            come = int(store.peek(key) or 0)
-        return True
+        given = self._given
+        meeting = Meeting(given.store.with_prefix(f"barrier/{self._barriers}"), given.size, given.rank)
+        meeting.enter()
+        if meeting.wait(self._patience) is not None:
+            return True
+        missing = ", ".join(map(str, meeting.missing()))
+        self._fail(f"rank {missing} has not started MPI within {given.patience:g} s of this one")
+        return False

@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Sequence
 
+from netbuilder.distributed.stores.meeting import Meeting
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError, StoreTimeoutError
 
 __all__ = ["QUIET", "meet"]
 
-_PAUSE = 0.02  # seconds between two looks at the store
+_LOOK = 0.25  # seconds between two looks at which ranks have ended
 QUIET = 20.0
 """Seconds after which a rank that waits for others to come says for which."""
 
@@ -33,30 +34,25 @@ def meet(store: Store, size: int, rank: int, name: str = "world", failure: str =
         DeviceError: a rank cannot connect.
         DistributedError: a rank has ended.
     """
-    store.set(f"{name}/{rank}", failure.encode())
+    meeting = Meeting(store.with_prefix(name), size, rank)
+    meeting.enter(failure and f"CreateCommonWorld: rank {rank} of {size} cannot connect: {failure}")
     limit, begin, warned = time_limits().first, time.monotonic(), False
-    missing = list(range(size))
-    while missing := [each for each in missing if not _has_come(store, name, each, size)]:
-        waited = time.monotonic() - begin
+    while (outcome := meeting.wait(_LOOK)) is None:
+        if store.peek("ended") is not None:
+            if ended := [each for each in meeting.missing() if store.peek(f"ended/{each}") is not None]:
+                raise DistributedError(f"CreateCommonWorld: rank {_listed(ended)} of {size} has ended without one")
+        if limit is None or (waited := time.monotonic() - begin) <= (limit if warned else min(limit / 2, QUIET)):
+            continue
         text = (
             f"CreateCommonWorld: rank {rank} of {size} has waited {waited:.3g} s for rank "
-            f"{_listed(missing)}, which has not begun to make a common world"
+            f"{_listed(meeting.missing())}, which has not begun to make a common world"
         )
-        if ended := [each for each in missing if store.peek(f"ended/{each}") is not None]:
-            raise DistributedError(f"CreateCommonWorld: rank {_listed(ended)} of {size} has ended without one")
-        if limit is not None and waited > limit:
+        if waited > limit:
             raise StoreTimeoutError(text)
-        if limit is not None and waited > min(limit / 2, QUIET) and not warned:
-            _log.warning("%s; it gives up after %g s", text, limit)
-            warned = True
-        time.sleep(_PAUSE)
-
-
-def _has_come(store: Store, name: str, rank: int, size: int) -> bool:
-    found = store.peek(f"{name}/{rank}")
-    if found:
-        raise DeviceError(f"CreateCommonWorld: rank {rank} of {size} cannot connect: {found.decode()}")
-    return found is not None
+        _log.warning("%s; it gives up after %g s", text, limit)
+        warned = True
+    if outcome:
+        raise DeviceError(outcome)
 
 
 def _listed(ranks: Sequence[int]) -> str:

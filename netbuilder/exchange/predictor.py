@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.observability import ALL, OUTPUTS, stored
 from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.passes.constant_operators import constant_part
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
 from netbuilder.proto import (
     PROTO_CUDA,
@@ -31,6 +33,7 @@ from netbuilder.proto import (
     NetDef,
     NetError,
     OperatorDef,
+    OperatorError,
     ShapeError,
     files,
 )
@@ -41,6 +44,7 @@ from netbuilder.runtime.plan.observable import requested_blobs
 __all__ = ["Predictor", "check_names"]
 
 _log = logging.getLogger("netbuilder")
+_MOST_MORE = 64 << 20  # bytes
 
 
 class Predictor:
@@ -57,8 +61,10 @@ class Predictor:
         device: runs all operators of both nets; None: each runs on its own device option.
         workspace: None: a new one.
         fold: fold batch normalizations in test mode into the weights before them, or make them an AffineChannel (see
-            ``passes.fold_batch_norm``), for speed; results are the same up to rounding. The folded parameters are not
-            in the workspace; give False to feed them later. A net with a normalization in training mode is not changed.
+            ``passes.fold_batch_norm``), for speed; results are the same up to rounding. No normalization is folded in a
+            net that has one in training mode. Operators that read only parameters run once, in the constructor, unless
+            their results need 64 MiB more than what they replace. Parameters that nothing reads then are not in the
+            workspace; give False to feed them later.
         observable: blobs that can be fetched from the workspace after a run, in addition to inputs, outputs and
             parameters: a list of names, or "outputs" for no others but those that the net stores
             (``Net.set_observable``); "all" or None, or "activations": those, and nothing is folded.
@@ -142,6 +148,8 @@ class Predictor:
         normalizes = any(op.type == "SpatialBN" for op in self._net.op)
         if fold and normalizes and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device, filled)
+        if fold and not isinstance(observable, str):
+            constants = self._run_once(constants, observable, before)
         read = constants.intersection(blob for op in self._net.op for blob in op.input)
         create = partial(_create, net=self._net, inputs=self.inputs, observable=observable, constants=read)
         create(self.workspace)
@@ -199,6 +207,39 @@ class Predictor:
         for name in gone.difference(before):
             self.workspace.remove(name)
         return {*parameters, *new}.difference(gone)
+
+    def _run_once(self, parameters: set[str], kept: Sequence[str], before: Collection[str]) -> set[str]:
+        """Run the operators that read only parameters; return the parameters of the net without them.
+
+        Args:
+            parameters: of the net.
+            kept: blobs that the net must make.
+            before: blobs that the workspace had before, and that must stay in it.
+        """
+        part = constant_part(self._net, parameters, {*kept, *self.inputs, *self._net.external_output, *before})
+        if part is None:
+            return parameters
+        read = {blob for op in part.rest.op for blob in reads_of(op)}
+        gone = parameters.intersection(blob for op in part.once.op for blob in op.input) - read - set(kept)
+        workspace, freed = self.workspace, gone.difference(before)
+        try:
+            workspace.run_net_once(part.once)
+        except (DeviceError, NetError, OperatorError) as error:  # it is the same error when the predictor runs
+            _log.debug("predictor %r: its constant operators do not run: %s", self._net.name, error)
+            fits = False
+        else:
+            fits = self._bytes(part.made) <= self._bytes(freed) + _MOST_MORE
+        for name in [*part.between, *(freed if fits else part.made)]:
+            workspace.remove(name)
+        if not fits:
+            return parameters
+        self._net = part.rest
+        return {*parameters, *part.made} - gone
+
+    def _bytes(self, names: Iterable[str]) -> float:
+        """Return the bytes of tensors; infinity if one of the blobs is none."""
+        specs = [self.workspace.spec(name) for name in names]
+        return sum(math.inf if spec is None else spec.nbytes for spec in specs)
 
     @property
     def net(self) -> NetDef:

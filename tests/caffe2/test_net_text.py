@@ -71,7 +71,7 @@ def test_nets_that_an_operator_holds():
         lines = text.splitlines()
         start = lines.index("with arg: step_net:")
         assert lines[start + 1] == net_line and lines[start + 4].startswith(unit)
-        assert lines[-1].endswith(("m.Relu(['c/hidden_state_all'], ['y'])", "y = Relu(c/hidden_state_all)"))
+        assert lines[-1].endswith((".Relu(['c/hidden_state_all'], ['y'])", "y = Relu(c/hidden_state_all)"))
     listed = net_printer.debug_net(model.net).splitlines()
     assert listed[3] == "    # step_net: c" and listed[6].startswith("    c/hidden_state, c/cell_state = LSTMUnit(")
 

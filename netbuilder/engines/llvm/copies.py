@@ -9,6 +9,7 @@ transposed in registers; else they are copied one by one. Elements of 4 bytes ar
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,6 +31,9 @@ __all__ = ["COPIES", "copying"]
 _BRIEF, _OF_A_THREAD = 1 << 15, 1 << 20  # bytes; see ``rows``
 _LONG = 512
 """Bytes that C's function copies faster than a loop."""
+
+_NOWHERE = -2
+"""Stands for the place of an element that is copied from none."""
 
 _BYTE, _WORD = np.dtype(np.int8), np.dtype(np.int32)
 
@@ -351,6 +355,56 @@ def _reshape(op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Pai
     return [(inputs[0].reshape(x.shape), x), *((_integers(inputs[0].shape, out), out) for out in info)]
 
 
+def _pad(op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Pair]:
+    count = inputs[0].ndim
+    return _bordered(list(zip(op.pads[:count], op.pads[count:])), op, inputs[0], outputs[0])
+
+
+def _pad_image(op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Pair]:
+    none = [(0, 0)]
+    pads = [*none, *op.borders, *none] if op.order == "NHWC" else [*none, *none, *op.borders]
+    return _bordered(pads, op, inputs[0], outputs[0])
+
+
+def _bordered(pads: Sequence[tuple[int, int]], op: Any, x: Any, y: Any) -> list[Pair]:
+    """Return each part of a padded array with what it is copied from: the element ``op.value``, or a part of X."""
+    parts = [_runs(extent, *widths, op.mode) for extent, widths in zip(x.shape, pads)]
+    element = np.asarray(getattr(op, "value", 0), x.dtype)
+    pairs = []
+    for chosen in itertools.product(*parts):
+        target = y[tuple(to for to, _ in chosen)]
+        sources = tuple(source for _, source in chosen if source is not None)
+        pairs.append((np.broadcast_to(x[sources] if len(sources) == len(chosen) else element, target.shape), target))
+    return pairs
+
+
+def _runs(extent: int, before: int, after: int, mode: str) -> list[tuple[slice, slice | None]]:
+    """Return the parts of an axis with a border, each with the part that it is copied from; None: no part.
+
+    >>> _runs(3, 2, 0, "reflect")
+    [(slice(0, 2, None), slice(2, 0, -1)), (slice(2, 5, None), slice(0, 3, 1))]
+    """
+    widths = max(before, 0), max(after, 0)
+    options: Any = {"constant_values": _NOWHERE} if mode == "constant" else {"mode": mode}
+    places = np.pad(np.arange(extent), widths, **options)
+    places = places[max(-before, 0) : len(places) - max(-after, 0)]
+    found, start = list[tuple[slice, slice | None]](), 0
+    while start < len(places):
+        first = places[start]
+        step = places[start + 1] - first if start + 1 < len(places) else 1
+        step = int(step) if abs(step) <= 1 and places[start] != _NOWHERE else 0
+        end = start + 1
+        while end < len(places) and places[end] - places[end - 1] == step:
+            end += 1
+        source = slice(int(first), int(first) + 1)
+        if step:
+            stop = int(first) + step * (end - start)
+            source = slice(int(first), stop if stop >= 0 else None, step)
+        found.append((slice(start, end), None if first == _NOWHERE else source))
+        start = end
+    return found
+
+
 def _integers(values: Sequence[int], out: Any) -> Any:
     return None if out is None else np.array(values, out.dtype)
 
@@ -376,6 +430,8 @@ COPIES: dict[str, Callable[..., Prepared | None]] = {
     "Expand": _copies(_expand),
     "NCHW2NHWC": _copies(partial(_moved_channels, 1, -1)),
     "NHWC2NCHW": _copies(partial(_moved_channels, -1, 1)),
+    "Pad": _copies(_pad),
+    "PadImage": _copies(_pad_image),
     "Slice": _copies(_slice),
     "SliceGradient": _copies(_slice_gradient, reads=-1),
     "Split": _copies(_split),

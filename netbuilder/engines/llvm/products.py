@@ -38,7 +38,7 @@ _DEEP, _UNROLLED = 384, 4
 _CHUNK = 3 << 15
 """Elements of the rows that are multiplied by all panels before the next rows, at most: they stay in the cache."""
 
-_MOST_COPIED = 32 << 20  # bytes of a matrix, of which there are two copies then
+_MOST_COPIED = 64 << 20  # bytes of a matrix, of which there are two copies then
 _BRIEF, _OF_A_THREAD = 1 << 17, 1 << 19  # multiplications
 _F = np.dtype(np.float32)
 _WORDS = ("a", "b", "bias", "y", "m", "n", "k", "chunk", "begin", "end")

@@ -12,11 +12,13 @@ from netbuilder.engines.llvm.copies import COPIES, _job, copying
 from netbuilder.ops.arrange.concat import Concat, Split
 from netbuilder.ops.arrange.copy import Copy
 from netbuilder.ops.arrange.flatten import Flatten
+from netbuilder.ops.arrange.pad import Pad
 from netbuilder.ops.arrange.shape import ExpandDims, Reshape, Squeeze, Transpose
 from netbuilder.ops.arrange.slice import Slice, SliceGradient
 from netbuilder.ops.arrange.tile import Tile
 from netbuilder.ops.core.operator import spec_of
 from netbuilder.ops.fills.fill import ConstantFill
+from netbuilder.ops.images.pad_image import PadImage
 from netbuilder.proto import TensorProto
 from prepared import Value, bind
 
@@ -122,3 +124,29 @@ def test_what_nobody_reads_is_not_written():
 def test_inputs_of_another_type_are_converted_by_others():
     specs = [spec_of(numbers((4,), dtype)) for dtype in (np.int64, np.int32)]
     assert COPIES["Concat"](Concat(axis=0).with_arity(2, 1), alone(), *specs) is None
+
+
+PADS = [
+    ((0, 0, 2, 1, 0, 0, 1, 3), "constant"),
+    ((0, 0, 2, 1, 0, 0, 1, 3), "reflect"),
+    ((1, 0, 2, 1, 0, 2, 0, 3), "edge"),
+    ((0, 7, 9, 0, 3, 0, 11, 4), "wrap"),
+    ((0, 0, -1, 1, 0, 0, 1, -2), "reflect"),
+    ((0, 0, -1, -1, 0, 0, -1, -2), "constant"),
+    ((0, 0, 0, 0, 0, 0, 0, 0), "edge"),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
+@pytest.mark.parametrize(("pads", "mode"), PADS)
+def test_borders(pads, mode, dtype):
+    x, op = numbers((2, 3, 5, 6), dtype), Pad(pads=pads, mode=mode, value=3)
+    np.testing.assert_array_equal(run(op, x)[0], run_plain(op, [x])[0])
+
+
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+@pytest.mark.parametrize("pads", [(1, 2, 3, 4), (2, -1, 0, 1), (0, 0, 0, 0)])
+def test_borders_of_images(pads, mode, order):
+    x, op = numbers((2, 6, 5, 7)), PadImage(pads=pads, mode=mode, value=0.5, order=order)
+    np.testing.assert_array_equal(run(op, x)[0], run_plain(op, [x])[0])

@@ -104,7 +104,7 @@ def test_two_products_share_the_panels():
 
 
 @pytest.mark.parametrize(
-    "size, constants", [((3, 20, 40), ["b"]), ((8, 20, 40), []), ((8, 3000, 3000), ["b"])], ids=["rows", "fed", "large"]
+    "size, constants", [((3, 20, 40), ["b"]), ((8, 20, 40), []), ((8, 4100, 4100), ["b"])], ids=["rows", "fed", "large"]
 )
 def test_where_others_serve(size, constants):
     net, feeds, want = built(("MatMul", False), *size)

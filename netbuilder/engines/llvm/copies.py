@@ -382,7 +382,7 @@ def _runs(extent: int, before: int, after: int, mode: str) -> list[tuple[slice, 
     """Return the parts of an axis with a border, each with the part that it is copied from; None: no part.
 
     >>> _runs(3, 2, 0, "reflect")
-    [(slice(0, 2, None), slice(2, 0, -1)), (slice(2, 5, None), slice(0, 3, 1))]
+    [(slice(0, 3, None), slice(2, None, -1)), (slice(3, 5, None), slice(1, 3, 1))]
     """
     widths = max(before, 0), max(after, 0)
     options: Any = {"constant_values": _NOWHERE} if mode == "constant" else {"mode": mode}

@@ -6,16 +6,19 @@ import argparse
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from netbuilder.distributed.strategies import Strategy
+from netbuilder.distributed.worlds.session import HEADER_BYTES
 from netbuilder.distributed.worlds.world import create_world
 from netbuilder.engines.engine import find_engine
 from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster
 from netbuilder.parallel.simulation.links import Link, bandwidth_of, seconds_of
+from netbuilder.parallel.simulation.planning import best_exchange, checkpoints
 from netbuilder.parallel.simulation.published import PUBLISHED, Published
-from netbuilder.parallel.simulation.simulate import WIDTHS, Exchange, Prediction, simulate
+from netbuilder.parallel.simulation.simulate import Exchange, Prediction, simulate
 from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.parallel.simulation.sweep import fit_link, sweep_allreduce
 from netbuilder.proto import NetError
@@ -28,7 +31,7 @@ from netbuilder.tools.profiling.zoo import ZooOptions
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
 from netbuilder.tools.simulating.growth_table import draw_growth, growth_table, link_table, published_table
-from netbuilder.tools.simulating.step import measure_step, read_link, read_step
+from netbuilder.tools.simulating.step import Measured, measure_step, read_link, read_log, read_step
 
 __all__ = ["main"]
 
@@ -55,16 +58,98 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("give the name of a net of the zoo, or a file that --save wrote")
     _check_files(options)
     clusters = [] if published else _clusters(options)
-    exchange = _exchange(options, published.exchange if published else Exchange())
-    times = _step(options, published)
-    write_json(options.save, times.to_dict(), indent=None, announced=True)
+    log = read_log(options.log) if options.log else None
+    usual = Exchange(header_bytes=HEADER_BYTES, barriers=1)
+    exchange = _exchange(options, published.exchange if published else usual)
+    if options.total_batch is not None:
+        steps = _steps_of_shares(parser, options, clusters)
+    else:
+        one = _step(options, published)
+        if log is not None:
+            one = one.scaled(step=log.step * (1 - log.exchanging) * one.samples * log.devices / log.samples)
+        write_json(options.save, one.to_dict(), indent=None, announced=True)
+        if published:
+            clusters = [_with_options(published.cluster(size), options) for size, _ in published.steps]
+        steps = [one] * len(clusters)
+    exchanges = [dataclasses.replace(exchange, statistics_bytes=each.statistics_bytes) for each in steps]
     if published:
-        clusters = [_with_options(published.cluster(size), options) for size, _ in published.steps]
-    found = [simulate(times, cluster, exchange) for cluster in clusters]
-    title = _title(options.step or options.published or "", times, exchange, clusters[0])
+        exchanges = [exchange] * len(steps)
+    found = [simulate(*each) for each in zip(steps, clusters, exchanges)]
+    title = _title(options.step or options.published or "", steps[0], exchange, clusters[0])
     print(growth_table(title, found) if published is None else f"{title}\n{published_table(published, found)}")
-    _write(options, times, clusters, exchange, found, title)
+    for line in _plans(options, steps, clusters, exchanges, found):
+        print(line)
+    if log is not None:
+        print(_compared(log, steps[0], clusters[0], exchanges[0]))
+    _write(options, steps[0], clusters, exchange, found, title)
     return 0
+
+
+def _steps_of_shares(
+    parser: OptionsParser[_Options], options: _Options, clusters: Sequence[Cluster]
+) -> list[StepTimes]:
+    """Return the step of a device for each cluster, with its share of the total batch."""
+    if options.batch or options.save or options.log or options.published or str(options.step).endswith(".json"):
+        parser.error(
+            "--total-batch: needs the name of a net, and goes with none of --batch, --save, --log, --published"
+        )
+    total = int(options.total_batch or 0)
+    if uneven := [each.size for each in clusters if total % each.size]:
+        parser.error(f"--total-batch: {total} samples cannot be shared evenly by {uneven[0]} devices")
+    measured: dict[int, StepTimes] = {}
+    for share in dict.fromkeys(total // each.size for each in clusters):
+        measured[share] = _step(dataclasses.replace(options, batch=share), None)
+    return [measured[total // each.size] for each in clusters]
+
+
+def _plans(
+    options: _Options,
+    steps: Sequence[StepTimes],
+    clusters: Sequence[Cluster],
+    exchanges: Sequence[Exchange],
+    found: Sequence[Prediction],
+) -> Iterator[str]:
+    """Yield lines about what follows from each prediction."""
+    if steps[0].memory_bytes:
+        sizes = dict.fromkeys((each.samples, each.memory_bytes) for each in steps)
+        yield "memory of a device: " + ", ".join(
+            f"{nbytes / 2**20:.0f} MiB with {samples} samples" for samples, nbytes in sizes
+        )
+    for times, cluster, exchange, each in zip(steps, clusters, exchanges, found):
+        parts = []
+        if cluster.speeds:
+            shared = each.with_shares_by_speed(cluster.speeds)
+            parts.append(f"{1e3 * shared:.2f} ms a step with shares by speed")
+        if options.search and each.size > 1:
+            best, where, made = best_exchange(times, cluster, exchange)
+            size = f"buckets of {best.bucket_bytes / 2**20:.3g} MiB" if best.bucket_bytes else "no buckets"
+            parts.append(f"shortest step {1e3 * made.step:.2f} ms with {size}, {where.algorithm}")
+        lost = 0.0
+        if options.failures is not None:
+            plan = checkpoints(
+                cluster.hosts, failures=options.failures, writing=options.checkpoint_time, starting=options.restart_time
+            )
+            lost = plan.lost
+            parts.append(f"a checkpoint every {plan.interval / 60:.3g} min, {lost:.2%} of the time lost")
+        if options.epoch_samples is not None:
+            hours = options.epoch_samples / each.samples_per_second / 3600 / (1 - lost)
+            parts.append(f"an epoch in {60 * hours:.3g} min")
+            if options.price is not None:
+                parts.append(f"for {hours * cluster.hosts * options.price:.3g}")
+        if parts:
+            yield f"{cluster.devices} devices on each of {cluster.hosts} hosts: {', '.join(parts)}"
+
+
+def _compared(log: Measured, times: StepTimes, cluster: Cluster, exchange: Exchange) -> str:
+    """Return a line that compares the steps of a run with the prediction for as many devices, on the same links."""
+    devices = min(log.devices, cluster.devices)
+    hosts = -(-log.devices // devices)
+    of_run = dataclasses.replace(cluster, devices=devices, hosts=hosts, speeds=())
+    step = simulate(times, of_run, exchange).step * log.samples / (times.samples * log.devices)
+    return (
+        f"the run: {log.devices} devices, {log.samples} samples, {1e3 * log.step:.2f} ms a step, of which exchange "
+        f"{log.exchanging:.0%}; predicted {1e3 * step:.2f} ms ({step / log.step - 1:+.0%})"
+    )
 
 
 def _measure(parser: OptionsParser[_Options], options: _Options) -> int:
@@ -101,6 +186,24 @@ def _fraction(text: str) -> float:
     if not 0 <= value < 1:
         raise NetError(f"must be a fraction from 0 to 1, such as 0.02, got {text!r}")
     return value
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise NetError(f"must be a number of more than 0, got {text!r}")
+    return value
+
+
+def _duration(text: str) -> float:
+    """Return the seconds of a text such as 720h, 10min or 5s."""
+    for unit, seconds in (("h", 3600.0), ("min", 60.0)):
+        if text.endswith(unit):
+            return seconds * _positive(text[: -len(unit)])
+    return seconds_of(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +252,13 @@ class _Options:
     memory_bandwidth: float | None = option(
         "of each host, read and written, such as 80GB/s (default: enough)", type=_or(bandwidth_of), metavar="RATE"
     )
+    host_speeds: tuple[float, ...] = option(
+        "how fast the devices of each host compute, 1 as the measured one; also predicts shares by speed",
+        type=_or(_positive), default=(), metavar="X",
+    )  # fmt: skip
+    total_batch: int | None = option(
+        "samples of all devices together: NET is measured with each share of it", type=count, metavar="N"
+    )
     measure: bool = switch(
         "instead: measure the link between the processes that "
         "mpiexec -n 2 netbuilder-simulate --measure --json link.json has started"
@@ -160,13 +270,34 @@ class _Options:
         group="exchange",
     )
     no_overlap: bool = switch("compute nothing while gradients are exchanged")
-    precision: str = option("of what is sent", default="float32", choices=list(WIDTHS))
+    strategy: str = option(
+        "what of the gradients is sent, such as half:bfloat16, topk:0.01, powersgd:4 or local_sgd:8 (default: plain)",
+        default="plain", metavar="TEXT",
+    )  # fmt: skip
     jitter: float = option(
         "standard deviation of a device's step time as a fraction of it; each step waits for the slowest device "
         "(default: 0)",
         type=_or(_fraction),
         default=0.0,
         metavar="X",
+    )
+    search: bool = switch("find the size of buckets and the algorithm with the shortest step")
+    log: str | None = option(
+        "compare with a run, by the file of its --metrics, and scale the step to its devices", metavar="FILE"
+    )
+    epoch_samples: int | None = option(
+        "samples of an epoch: predict how long it takes", type=count, metavar="N", group="plans"
+    )
+    price: float | None = option("of a host for an hour: predict what an epoch costs", type=_or(_positive), metavar="X")
+    failures: float | None = option(
+        "mean time between two failures of a host, such as 720h: find the best interval of checkpoints",
+        type=_or(_duration), metavar="TIME",
+    )  # fmt: skip
+    checkpoint_time: float = option(
+        "for which training stops to write one (default: 5s)", type=_or(_duration), default=5.0, metavar="TIME"
+    )
+    restart_time: float = option(
+        "from a failure to the first new step (default: 60s)", type=_or(_duration), default=60.0, metavar="TIME"
     )
     published: str | None = option(
         "predict for the machines of published figures, "
@@ -214,15 +345,16 @@ def _clusters(options: _Options) -> list[Cluster]:
 def _with_options(cluster: Cluster, options: _Options) -> Cluster:
     return dataclasses.replace(
         cluster, reduce_bandwidth=options.reduce_bandwidth or math.inf, cores=options.cores, threads=options.threads,
-        memory_bandwidth=options.memory_bandwidth,
+        memory_bandwidth=options.memory_bandwidth, speeds=options.host_speeds,
     )  # fmt: skip
 
 
 def _exchange(options: _Options, default: Exchange) -> Exchange:
     bucket = options.bucket if options.bucket is not None else default.bucket_bytes
     return dataclasses.replace(
-        default, bucket_bytes=bucket, overlap=not options.no_overlap, precision=options.precision, jitter=options.jitter
-    )
+        default, bucket_bytes=bucket, overlap=not options.no_overlap, strategy=Strategy.of(options.strategy),
+        jitter=options.jitter,
+    )  # fmt: skip
 
 
 def _title(net: str, times: StepTimes, exchange: Exchange, cluster: Cluster) -> str:
@@ -230,7 +362,7 @@ def _title(net: str, times: StepTimes, exchange: Exchange, cluster: Cluster) -> 
     links = f"{cluster.inside} inside a host" + (f", {cluster.across} between hosts" if cluster.between else "")
     return (
         f"{Path(net).stem}, batch {times.samples} a device, {1e3 * times.seconds:.2f} ms on one; "
-        f"{times.gradient_bytes / 1e6:.1f} MB of gradients, {buckets}, {exchange.precision}"
+        f"{times.gradient_bytes / 1e6:.1f} MB of gradients, {buckets}, {exchange.strategy}"
         f"{'' if exchange.overlap else ', no overlap'}; {cluster.algorithm}, {links}"
     )
 
@@ -245,7 +377,8 @@ def _write(
 ) -> None:
     record = {
         "seconds": times.seconds, "samples": times.samples, "gradient_bytes": times.gradient_bytes,
-        "exchange": dataclasses.asdict(exchange), "cluster": _finite(dataclasses.asdict(clusters[0])),
+        "exchange": {**dataclasses.asdict(exchange), "strategy": str(exchange.strategy)},
+        "cluster": _finite(dataclasses.asdict(clusters[0])),
         "predictions": [each.to_dict() for each in found],
     }  # fmt: skip
     write_json(options.json, record, announced=True)

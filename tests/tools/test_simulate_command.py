@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from netbuilder.distributed import HalfPrecision
 from netbuilder.distributed.launch.installed_mpi import installed_mpi
+from netbuilder.distributed.worlds.session import HEADER_BYTES
 from netbuilder.parallel.simulation.allreduce import Cluster
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.simulate import Exchange, simulate
@@ -74,18 +76,57 @@ def test_the_gradients_of_a_net_become_ready_in_the_order_of_the_backward_pass()
 def test_options_reach_the_simulation(stored, tmp_path, capsys):
     found = tmp_path / "found.json"
     options = [
-        "--devices", 2, "--hosts", 1, 4, "--link", "30us:10Gbit/s", "--local-link", "2us:5GB/s", "--algorithm", "tree",
+        "--devices", 2, "--hosts", 1, "--link", "30us:10Gbit/s", "--local-link", "2us:5GB/s", "--algorithm", "tree",
         "--reduce-bandwidth", "4GB/s", "--cores", 3, "--threads", 1, "--memory-bandwidth", "90GB/s", "--bucket", "10MB",
-        "--no-overlap", "--precision", "bfloat16", "--jitter", 0.02,
+        "--no-overlap", "--strategy", "half:bfloat16", "--jitter", 0.02, "--host-speeds", 1,
     ]  # fmt: skip
     assert run(stored, *options, "--json", found) == 0
     said = capsys.readouterr().out
     assert "no overlap; tree, 2 us, 5 GB/s inside a host, 30 us, 1.25 GB/s between hosts" in said
-    exchange = Exchange(10_000_000, overlap=False, precision="bfloat16", jitter=0.02)
-    for hosts, record in zip((1, 4), json.loads(found.read_text())["predictions"]):
-        cluster = Cluster(2, hosts, Link(2e-6, 5e9), Link(30e-6, 1.25e9), "tree", 4e9, 3, 1, 90e9)
-        expected = simulate(STEP, cluster, exchange).to_dict()
-        assert record == json.loads(json.dumps(expected))
+    exchange = Exchange(
+        10_000_000,
+        overlap=False,
+        strategy=HalfPrecision("bfloat16"),
+        jitter=0.02,
+        header_bytes=HEADER_BYTES,
+        barriers=1,
+    )
+    (record,) = json.loads(found.read_text())["predictions"]
+    cluster = Cluster(2, 1, Link(2e-6, 5e9), Link(30e-6, 1.25e9), "tree", 4e9, 3, 1, 90e9, (1.0,))
+    assert record == json.loads(json.dumps(simulate(STEP, cluster, exchange).to_dict()))
+
+
+def test_plans(stored, capsys):
+    options = ["--search", "--failures", "720h", "--epoch-samples", 1_000_000, "--price", 3]
+    assert run(stored, "--devices", 2, "--hosts", 1, 12, *options) == 0
+    said = capsys.readouterr().out
+    one, many = [line for line in said.splitlines() if " on each of " in line]
+    assert "2 devices on each of 12 hosts: shortest step " in many and " ms with " in many
+    assert "a checkpoint every 84.9 min, 0.20% of the time lost, an epoch in " in one and ", for " in one
+
+
+def test_hosts_of_different_speed(stored, capsys):
+    assert run(stored, "--devices", 1, "--hosts", 3, "--host-speeds", 1, 1, 0.5) == 0
+    assert "ms a step with shares by speed" in capsys.readouterr().out
+
+
+def test_a_total_batch_is_measured_share_by_share(capsys):
+    assert run("lenet", "--total-batch", 8, "--devices", 1, 2, "--classes", 10, "--runs", 1) == 0
+    said = capsys.readouterr().out
+    assert "with 8 samples, " in said and "MiB with 4 samples" in said
+
+
+def test_a_run_is_compared_with_by_its_log(stored, tmp_path, capsys):
+    log = tmp_path / "metrics.jsonl"
+    epoch = {"kind": "epoch", "devices": 2, "batch": 32, "seconds": 5.0, "input_seconds": 1.0, "steps": 40}
+    log.write_text("\n".join(["{}", json.dumps({**epoch, "exchange_share": 0.2}), '{"kind": "epo']))
+    assert run(stored, "--devices", 2, "--log", log) == 0
+    said = capsys.readouterr().out
+    assert "batch 16 a device, 80.00 ms on one" in said  # four fifths of 4 s / 40
+    assert "the run: 2 devices, 32 samples, 100.00 ms a step, of which exchange 20%; predicted 8" in said
+    log.write_text("{}")
+    assert run(stored, "--log", log) == 1
+    assert "has no epoch; give a file that netbuilder-train --metrics has written" in capsys.readouterr().err
 
 
 def test_another_device(stored, capsys):
@@ -123,6 +164,10 @@ def test_a_figure(stored, tmp_path):
         (["lenet", "--algorithm", "rign"], "did you mean 'ring'?"),
         (["lenet", "--reduce-bandwidth", "5"], "argument --reduce-bandwidth: a bandwidth must be a number of bit/s"),
         (["lenet", "--step-time", "5"], "argument --step-time: a time must be a number of s, ms, us or ns"),
+        (["lenet", "--failures", "5d"], "argument --failures: a time must be a number of s, ms, us or ns"),
+        (["lenet", "--price", "-1"], "argument --price: must be a number of more than 0, got '-1'"),
+        (["step.json", "--total-batch", "8"], "--total-batch: needs the name of a net"),
+        (["lenet", "--total-batch", "8", "--devices", "3"], "8 samples cannot be shared evenly by 3 devices"),
         (["lenet", "--measure"], "--measure measures the link between processes and nothing else"),
         (["--published", "goyal2017", "--hosts", "2"], "--hosts is part of what --published says; leave it out"),
     ],

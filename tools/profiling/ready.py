@@ -21,12 +21,14 @@ class Ready:
         name: of the net.
         parameters: the blobs that its init net made.
         gradients: the dense gradients of parameters, if it trains on one device and they are known.
+        statistics: running means and variances, likewise.
     """
 
     workspace: Workspace
     name: str
     parameters: frozenset[str]
     gradients: frozenset[str] = frozenset()
+    statistics: frozenset[str] = frozenset()
 
 
 def value_of(given: Any) -> Any:

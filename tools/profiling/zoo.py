@@ -127,7 +127,8 @@ def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Read
     _feed(workspace, name, options, [""])
     workspace.run_net_once(model.param_init_net)
     name = workspace.create_net(model.net, observable=options.observable, memory_budget=options.memory_budget)
-    return Ready(workspace, name, _made(model), gradients)
+    statistics = frozenset(map(str, model.GetComputedParams()))
+    return Ready(workspace, name, _made(model), gradients, statistics)
 
 
 def _parallel(workspace: Workspace, name: str, options: ZooOptions) -> Ready:

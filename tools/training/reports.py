@@ -90,6 +90,7 @@ class Recorded(Callback):
         self._metrics.epoch(results.number, run.steps_done, {
             "loss": epoch.loss, "held_out_loss": found.loss, "training_accuracy": epoch.accuracy,
             "top1": found.top1, **({} if found.top5 is None else {"top5": found.top5}),
+            "devices": run.options.replicas, "batch": run.options.batch, "steps": run.steps,
             "rate": epoch.rate, "seconds": epoch.seconds, "input_seconds": epoch.wait,
             "learning_rate": epoch.learning_rate, **{f"{name}_share": of for name, of in epoch.shares.items()},
             **_of_ranks(run.callbacks.get(RankReport)),

@@ -8,9 +8,9 @@ from netbuilder.parallel.simulation.links import Link
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["ALGORITHMS", "Cluster", "allreduce_seconds"]
+__all__ = ["ALGORITHMS", "Cluster", "allgather_seconds", "allreduce_seconds", "broadcast_seconds"]
 
-ALGORITHMS = ("ring", "tree", "halving", "hierarchical")
+ALGORITHMS = ("ring", "tree", "halving", "blocks", "hierarchical")
 """Names of the algorithms, see ``allreduce_seconds``."""
 
 
@@ -30,6 +30,7 @@ class Cluster:
             themselves.
         threads: that compute, for each device.
         memory_bandwidth: of each host, bytes read and written per second; None: enough for all devices at a time.
+        speeds: how fast the devices of each host compute, 1 as in the measured step; () all so.
 
     Raises:
         ArgumentError: a number is not positive, or there is no such algorithm.
@@ -44,12 +45,18 @@ class Cluster:
     cores: int | None = None
     threads: int = 1
     memory_bandwidth: float | None = None
+    speeds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("devices", "hosts", "reduce_bandwidth", "cores", "threads", "memory_bandwidth"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ArgumentError(f"cluster: {name} must be more than 0, got {value}")
+        if self.speeds and (len(self.speeds) != self.hosts or not min(self.speeds) > 0):
+            raise ArgumentError(
+                f"cluster: speeds must be a number of more than 0 for each of the {self.hosts} hosts, got "
+                f"{list(self.speeds)}"
+            )
         if self.algorithm not in ALGORITHMS:
             raise ArgumentError(
                 f"cluster: unknown algorithm {self.algorithm!r} of the allreduce; known are {', '.join(ALGORITHMS)}"
@@ -83,9 +90,14 @@ def allreduce_seconds(cluster: Cluster, nbytes: float) -> float:
       host share its link.
       Source of both: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
       International Journal of High Performance Computing Applications 19 (1), 2005.
-    - "hierarchical": a ring inside each host leaves every device with the sum of one part, "halving" over the hosts
+    - "blocks": "halving" for any p, in blocks of the powers of two that add up to p. Each block halves by itself; then
+      the sums of the smallest block go to the next larger one, and so on, and results come back the same way. With
+      two blocks, of which the smaller one has q devices and the larger one r times as many, that is the time of
+      "halving" in the larger one and 2 (n/q/B + r a) + n/q/r c. Source: Rabenseifner and Traff, "More efficient reduction algorithms for
+      non-power-of-two number of processors in message-passing parallel systems", EuroPVM/MPI 2004, LNCS 3241.
+    - "hierarchical": a ring inside each host leaves every device with the sum of one part, "blocks" over the hosts
       sums these parts on the shared link of each host, and a ring inside each host distributes them:
-      2 (d - 1) a + 2 (d - 1)/d n/B + (d - 1)/d n c inside, for d devices, and "halving" of n bytes between the hosts.
+      2 (d - 1) a + 2 (d - 1)/d n/B + (d - 1)/d n c inside, for d devices, and "blocks" of n bytes between the hosts.
       Source: Goyal et al., "Accurate, large minibatch SGD", 2017, arXiv:1706.02677, section 4.
     """
     if cluster.size == 1:
@@ -98,12 +110,28 @@ def allreduce_seconds(cluster: Cluster, nbytes: float) -> float:
         return rounds * transfer + (cluster.size - 1) / cluster.size * adding
     if cluster.algorithm == "tree":
         return _tree(cluster.devices, inside, nbytes, adding) + _tree(cluster.hosts, between, nbytes, adding)
-    if cluster.algorithm == "halving":
-        within = _halving(cluster.devices, inside, nbytes, adding)
-    else:
-        within = _ring(cluster.devices, inside, nbytes, adding)
+    of = {"halving": (_halving, _halving), "blocks": (_blocks, _blocks), "hierarchical": (_ring, _blocks)}
+    within, over = of[cluster.algorithm]
     # Each device sums its part over the hosts: adding takes a share, but the parts of a host share its link.
-    return within + _halving(cluster.hosts, between, nbytes, adding / cluster.devices)
+    return within(cluster.devices, inside, nbytes, adding) + over(
+        cluster.hosts, between, nbytes, adding / cluster.devices
+    )
+
+
+def broadcast_seconds(cluster: Cluster, nbytes: float) -> float:
+    """Return the seconds in which one device's value reaches all others, by a binomial tree over hosts, then inside."""
+    return sum(
+        (count - 1).bit_length() * (link.latency + nbytes / link.bandwidth_at(nbytes))
+        for count, link in ((cluster.hosts, cluster.across), (cluster.devices, cluster.inside))
+    )
+
+
+def allgather_seconds(cluster: Cluster, nbytes: float) -> float:
+    """Return the seconds of a ring that gives so many bytes of each device to all: p - 1 rounds of the slowest link."""
+    if cluster.size == 1:
+        return 0.0
+    links = [cluster.inside] * (cluster.devices > 1) + [cluster.across] * (cluster.hosts > 1)
+    return (cluster.size - 1) * max(link.latency + nbytes / link.bandwidth_at(nbytes) for link in links)
 
 
 def _ring(p: int, link: Link, nbytes: float, adding: float) -> float:
@@ -123,3 +151,21 @@ def _halving(p: int, link: Link, nbytes: float, adding: float) -> float:
     if p > 1 << rounds:
         seconds += 2 * (link.latency + nbytes / link.bandwidth_at(nbytes)) + adding
     return seconds
+
+
+def _blocks(p: int, link: Link, nbytes: float, adding: float) -> float:
+    sizes = [1 << k for k in reversed(range(p.bit_length())) if p >> k & 1]
+    transfer = nbytes / link.bandwidth_at(nbytes)
+
+    def gather(size: int) -> float:
+        return (size.bit_length() - 1) * link.latency + (1 - 1 / size) * transfer
+
+    moves = [larger // size * (link.latency + transfer / larger) for larger, size in zip(sizes, sizes[1:])]
+    done = gather(sizes[-1]) + (1 - 1 / sizes[-1]) * adding
+    for larger, move in reversed([*zip(sizes, moves)]):
+        done = max(gather(larger) + (1 - 1 / larger) * adding, done) + move + adding / larger
+    ends = []
+    for size, move in zip(sizes, [*moves, 0.0]):
+        done += move  # a block sends its results on, and then gathers its own
+        ends.append(done + gather(size))
+    return max(ends)

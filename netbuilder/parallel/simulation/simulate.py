@@ -10,17 +10,33 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.distributed.strategies import (
+    BlockMomentum,
+    HalfPrecision,
+    LocalSGD,
+    Plain,
+    PowerSGD,
+    Strategy,
+    TopK,
+)
 from netbuilder.distributed.worlds.session import AHEAD
-from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
+from netbuilder.parallel.simulation.allreduce import (
+    Cluster,
+    allgather_seconds,
+    allreduce_seconds,
+    broadcast_seconds,
+)
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES, bucket_lengths
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["WIDTHS", "Bucket", "Exchange", "Prediction", "make_buckets", "simulate", "slowest_of"]
+__all__ = ["Bucket", "Exchange", "Prediction", "make_buckets", "simulate", "slowest_of"]
 
-WIDTHS = {"float32": 1.0, "float16": 0.5, "bfloat16": 0.5}
-"""Precision of what is sent -> bytes for each byte of a gradient in float32."""
+_SELECTING = {TopK: 7e-9, PowerSGD: 4e-9}
+"""Seconds an element in which a core of an EPYC selects or approximates what is sent (docs/distributed.md)."""
+
+_SIMULATED = (Plain, HalfPrecision, TopK, PowerSGD, LocalSGD, BlockMomentum)
 
 
 @dataclass(frozen=True)
@@ -30,28 +46,41 @@ class Exchange:
     Args:
         bucket_bytes: gradients are exchanged together until they have so many bytes; 0: each by itself.
         overlap: whether the exchange goes on while the device computes; else it computes nothing meanwhile.
-        precision: of the values that are sent: "float32", "float16" or "bfloat16".
+        strategy: what of the gradients is sent; those whose bytes depend on data are refused, and what is not in
+            buckets.
         header_bytes: of an allreduce by which the processes find out whether they agree on the buckets that are ready,
             16 at most, before the first of these; 0: none.
         jitter: standard deviation of a device's step time, as a fraction of it. Each step takes as long as on the
             slowest device.
+        statistics_bytes: running means and variances that one device sends to the others after the last bucket.
+        barriers: meetings of all processes before a step.
 
     Raises:
-        ArgumentError: a number is negative, or the precision unknown.
+        ArgumentError: a number is negative, or the strategy cannot be simulated.
     """
 
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     overlap: bool = True
-    precision: str = "float32"
+    strategy: Strategy = dataclasses.field(default_factory=Plain)
     header_bytes: int = 0
     jitter: float = 0.0
+    statistics_bytes: int = 0
+    barriers: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("bucket_bytes", "header_bytes", "jitter"):
+        for name in ("bucket_bytes", "header_bytes", "jitter", "statistics_bytes", "barriers"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ArgumentError(f"exchange: {name} must be 0 or more, got {getattr(self, name)}")
-        if self.precision not in WIDTHS:
-            raise ArgumentError(f"exchange: precision must be one of {', '.join(WIDTHS)}, got {self.precision!r}")
+        if not isinstance(self.strategy, _SIMULATED):
+            raise ArgumentError(
+                f"exchange: strategy {str(self.strategy)!r} cannot be simulated; "
+                f"{', '.join(each.name for each in _SIMULATED)} can"
+            )
+
+    @property
+    def steps_between(self) -> int:
+        """Number of steps after which processes exchange."""
+        return self.strategy.iterations if isinstance(self.strategy, (LocalSGD, BlockMomentum)) else 1
 
 
 @dataclass(frozen=True)
@@ -114,6 +143,10 @@ class Prediction:
         """Samples per second over all devices."""
         return self.samples / self.step
 
+    def with_shares_by_speed(self, speeds: Sequence[float]) -> float:
+        """Return the time of the step if hosts get samples in proportion to their speeds, not the same number each."""
+        return self.step - self.compute + self.compute * min(speeds) * len(speeds) / sum(speeds)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the prediction as a record for JSON."""
         derived = ("size", "exposed", "efficiency", "samples_per_second")
@@ -169,16 +202,33 @@ def simulate(times: StepTimes, cluster: Cluster, exchange: Exchange | None = Non
     if exchange.jitter:
         slowest = 1 + exchange.jitter * slowest_of(cluster.size) if cluster.size > 1 else 1.0
         work = [dataclasses.replace(each, seconds=slowest * each.seconds) for each in work]
+    if cluster.speeds:
+        work = [dataclasses.replace(each, seconds=each.seconds / min(cluster.speeds)) for each in work]
     compute = sum(each.seconds for each in work) / _rates(cluster, True, False)
+    header = allreduce_seconds(cluster, exchange.header_bytes) if exchange.header_bytes else 0.0
+    if (rare := exchange.steps_between) > 1:  # parameters, of as many bytes as the gradients, after the last step
+        once = (allreduce_seconds(cluster, times.gradient_bytes) + header) / rare if cluster.size > 1 else 0.0
+        return Prediction(
+            cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute, compute + once, once,
+            (),
+        )  # fmt: skip
     buckets = make_buckets(times.gradients, exchange.bucket_bytes) if cluster.size > 1 else []
     seconds = [_bucket_seconds(bucket, times, cluster, exchange) for bucket in buckets]
-    header = allreduce_seconds(cluster, exchange.header_bytes) if exchange.header_bytes else 0.0
     lanes = _Lanes(work, buckets, seconds, cluster, overlap=exchange.overlap, header=header)
     ended, buckets = lanes.run()
+    apart = _apart_seconds(cluster, exchange, header) if cluster.size > 1 else 0.0
     return Prediction(
-        cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute, ended,
-        sum(seconds) + lanes.headers * header, tuple(buckets),
+        cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute, ended + apart,
+        sum(seconds) + lanes.headers * header + apart, tuple(buckets),
     )  # fmt: skip
+
+
+def _apart_seconds(cluster: Cluster, exchange: Exchange, header: float) -> float:
+    """Return the seconds of the messages that nothing hides: barriers, and the running statistics at the end."""
+    seconds = exchange.barriers * (header + allreduce_seconds(cluster, 8))
+    if exchange.statistics_bytes:
+        seconds += header + broadcast_seconds(cluster, exchange.statistics_bytes)
+    return seconds
 
 
 def _crowded(work: TimedWork, times: StepTimes, cluster: Cluster) -> float:
@@ -191,7 +241,16 @@ def _crowded(work: TimedWork, times: StepTimes, cluster: Cluster) -> float:
 
 
 def _bucket_seconds(bucket: Bucket, times: StepTimes, cluster: Cluster, exchange: Exchange) -> float:
-    width = WIDTHS[exchange.precision]
+    strategy, elements = exchange.strategy, bucket.nbytes / 4
+    selecting = _SELECTING.get(type(strategy), 0.0) * elements
+    if isinstance(strategy, TopK):
+        return selecting + allgather_seconds(cluster, 8 * strategy.fraction * elements)
+    if isinstance(strategy, PowerSGD):
+        shapes = [
+            times.shapes.get(name, (-(-size // 4),)) for name, size in times.gradients if name in bucket.gradients
+        ]
+        return selecting + 2 * allreduce_seconds(cluster, (strategy.planned_bytes(shapes) or 0.0) / 2)
+    width = 0.5 if isinstance(strategy, HalfPrecision) else 1.0
     seconds = allreduce_seconds(cluster, width * bucket.nbytes)
     if times.copy_bandwidth and width < 1:
         seconds += 2 * (1 + width) * bucket.nbytes / times.copy_bandwidth  # there and back; read, and written

@@ -44,6 +44,9 @@ class StepTimes:
         work: the calls.
         samples: per step.
         copy_bandwidth: bytes read and written per second by the threads of this one device; None: not measured.
+        statistics_bytes: of running means and variances.
+        memory_bytes: that the step needs; 0: not measured.
+        shapes: of gradients, as far as known.
 
     Raises:
         ArgumentError: a time is negative, a gradient becomes ready twice, or is needed before it is ready.
@@ -52,6 +55,9 @@ class StepTimes:
     work: tuple[TimedWork, ...]
     samples: int = 1
     copy_bandwidth: float | None = None
+    statistics_bytes: int = 0
+    memory_bytes: int = 0
+    shapes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         made: set[str] = set()
@@ -84,7 +90,9 @@ class StepTimes:
         return sum(nbytes for _, nbytes in self.gradients)
 
     @classmethod
-    def of(cls, profile: Profile, gradients: Collection[str], *, samples: int = 1) -> StepTimes:
+    def of(
+        cls, profile: Profile, gradients: Collection[str], *, samples: int = 1, statistics_bytes: int = 0
+    ) -> StepTimes:
         """Return the times of a profiled step.
 
         The calls are scaled so that they add up to the time of a step without timed calls.
@@ -93,6 +101,7 @@ class StepTimes:
             profile: of a net with forward pass, backward pass and updates, on one device.
             gradients: blobs with the (dense) gradients of parameters.
             samples: per step.
+            statistics_bytes: of running means and variances.
 
         Raises:
             ArgumentError: a gradient is written by no call, as that of an unused parameter, or one that is sparse.
@@ -103,15 +112,17 @@ class StepTimes:
                 f"net {profile.net!r}: no call writes the gradient {missing[0]!r}; give the dense gradients of "
                 "parameters that the net trains"
             )
+        shapes = {name: shape for name, (_, _, shape) in ready.items()}
         scale = profile.plain_seconds / (sum(call.seconds for call in profile.calls) or 1.0)
         work, made = [], set[str]()
         for index, call in enumerate(profile.calls):
-            here = tuple((name, nbytes) for name, (where, nbytes) in ready.items() if where == index)
+            here = tuple((name, nbytes) for name, (where, nbytes, _) in ready.items() if where == index)
             read = frozenset(operand.blob for operand in call.inputs)
             work.append(TimedWork(call.name, scale * call.seconds, call.count * call.nbytes, here, read & made))
             made.update(name for name, _ in here)
         limits = profile.limits.get("CPU")
-        return cls(tuple(work), samples, limits.copy_bandwidth if limits else None)
+        memory = profile.memory.outside + profile.memory.values
+        return cls(tuple(work), samples, limits.copy_bandwidth if limits else None, statistics_bytes, memory, shapes)
 
     def scaled(self, *, step: float | None = None, backward: float | None = None) -> StepTimes:
         """Return the same step on a faster or slower device.
@@ -145,7 +156,11 @@ class StepTimes:
     def to_dict(self) -> dict[str, Any]:
         """Return the times as a record for JSON, which ``from_dict`` reads."""
         rows = [{**dataclasses.asdict(work), "needs": sorted(work.needs)} for work in self.work]
-        return {"samples": self.samples, "copy_bandwidth": self.copy_bandwidth, "work": rows}
+        return {
+            "samples": self.samples, "copy_bandwidth": self.copy_bandwidth, "statistics_bytes": self.statistics_bytes,
+            "memory_bytes": self.memory_bytes, "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "work": rows,
+        }  # fmt: skip
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> StepTimes:
@@ -157,7 +172,10 @@ class StepTimes:
         try:
             rows = tuple(_work(row) for row in record["work"])
             bandwidth = record.get("copy_bandwidth")
-            return cls(rows, int(record.get("samples", 1)), None if bandwidth is None else float(bandwidth))
+            statistics, memory = (int(record.get(name, 0)) for name in ("statistics_bytes", "memory_bytes"))
+            shapes = {str(name): tuple(map(int, shape)) for name, shape in record.get("shapes", {}).items()}
+            samples = int(record.get("samples", 1))
+            return cls(rows, samples, None if bandwidth is None else float(bandwidth), statistics, memory, shapes)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, ArgumentError):
                 raise
@@ -174,19 +192,19 @@ def _work(row: Mapping[str, Any]) -> TimedWork:
     )
 
 
-def _ready(calls: Iterable[CallProfile], gradients: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Return for each gradient the index of the call that completes it, and its bytes.
+def _ready(calls: Iterable[CallProfile], gradients: Collection[str]) -> dict[str, tuple[int, int, tuple[int, ...]]]:
+    """Return for each gradient the index of the call that completes it, its bytes and its shape.
 
     That is the last gradient operator that writes it, or the last sum of its shares; the operators of an optimizer
     change it later.
     """
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, tuple[int, int, tuple[int, ...]]] = {}
     for index, call in enumerate(calls):
         if call.category in ("gradient", "recompute") or call.kind.split()[0] == "Sum":
             for operand in call.outputs:
                 if operand.blob in gradients:
                     size = math.prod(operand.shape) * _itemsize(operand.dtype)
-                    found[operand.blob] = index, size
+                    found[operand.blob] = index, size, tuple(operand.shape)
     return found
 
 

@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster, allreduce_seconds
+from netbuilder.parallel.simulation.allreduce import (
+    ALGORITHMS,
+    Cluster,
+    allgather_seconds,
+    allreduce_seconds,
+    broadcast_seconds,
+)
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.proto import ArgumentError
 
@@ -136,6 +142,41 @@ def run_halving(machine):
                  for i in range(p)]  # fmt: skip
 
 
+def run_blocks(machine):
+    """Each block of a power of two halves; sums go from smaller blocks to larger ones, and results back."""
+    p, n = machine.cluster.size, machine.values.shape[1]
+    sizes = [1 << k for k in reversed(range(p.bit_length())) if p >> k & 1]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    down, parts = {}, {}
+    for start, size in zip(starts, sizes):
+        own, distance = {start + i: (0, n) for i in range(size)}, 1
+        while distance < size:
+            keep = {r: ((a + b) // 2, b) if (r - start) & distance else (a, (a + b) // 2) for r, (a, b) in own.items()}
+            other = {r: start + ((r - start) ^ distance) for r in own}
+            yield [(r, other[r], slice(*keep[other[r]])) for r in own], True
+            down.setdefault(start, []).append(other)
+            own, distance = keep, 2 * distance
+        parts.update(own)
+    chain = []
+    for small, large in reversed([*zip(range(1, len(sizes)), range(len(sizes)))]):
+        ratio = sizes[large] // sizes[small]
+        pairs = [
+            [r for r in range(starts[large], starts[large] + sizes[large]) if a <= parts[r][0] < b]
+            for a, b in (parts[q] for q in range(starts[small], starts[small] + sizes[small]))
+        ]
+        for k in range(ratio):
+            messages = [(starts[small] + q, to[k], slice(*parts[to[k]])) for q, to in enumerate(pairs)]
+            yield messages, True
+            chain.append([(target, source, part) for source, target, part in messages])
+    for messages in reversed(chain):
+        yield messages, False
+    for others in reversed(down.values()):
+        own = {r: part for r, part in parts.items() if r in others[0]}
+        for other in reversed(others):
+            yield [(r, other[r], slice(*own[r])) for r in own], False
+            own = {r: (min(own[r][0], own[other[r]][0]), max(own[r][1], own[other[r]][1])) for r in own}
+
+
 def run_hierarchical(machine):
     """A ring's first half inside each host, halving over the hosts for each part, the ring's second half."""
     d, h = machine.cluster.devices, machine.cluster.hosts
@@ -156,13 +197,20 @@ def run_hierarchical(machine):
     yield from rounds[d - 1 :]
 
 
-RUNS = {"ring": run_ring, "tree": run_tree, "halving": run_halving, "hierarchical": run_hierarchical}
+RUNS = {
+    "ring": run_ring,
+    "tree": run_tree,
+    "halving": run_halving,
+    "blocks": run_blocks,
+    "hierarchical": run_hierarchical,
+}
 POWERS = [(2, 1), (4, 1), (8, 1), (1, 2), (1, 8), (2, 2), (4, 2), (2, 4), (8, 4)]
 
 
 @pytest.mark.parametrize(
     "algorithm, devices, hosts",
-    [(name, d, h) for name in ALGORITHMS for d, h in POWERS]
+    [(name, d, h) for name in ALGORITHMS for d, h in POWERS if name != "blocks" or 1 in (d, h)]
+    + [("blocks", d, h) for d, h in [(3, 1), (6, 1), (7, 1), (1, 12), (1, 13)]]
     + [(name, d, h) for name in ("ring", "tree") for d, h in [(3, 1), (5, 1), (1, 3), (3, 2), (2, 3), (6, 5)]]
     + [("hierarchical", 3, 2), ("hierarchical", 5, 4)],
 )
@@ -180,16 +228,31 @@ def test_few_links_between_hosts_are_used_once_by_all_their_devices():
     assert allreduce_seconds(one, 1e9) == pytest.approx(allreduce_seconds(many, 1e9))
 
 
+def test_a_broadcast_and_an_allgather_by_hand():
+    cluster = Cluster(2, 5, Link(1e-6, 1e10), Link(1e-5, 1e9))
+    assert broadcast_seconds(cluster, 1e6) == pytest.approx(3 * (1e-5 + 1e-3) + 1e-6 + 1e-4)
+    assert allgather_seconds(cluster, 1e6) == pytest.approx(9 * (1e-5 + 1e-3))
+    assert broadcast_seconds(Cluster(1, 1, INSIDE), 1e6) == allgather_seconds(Cluster(1, 1, INSIDE), 1e6) == 0
+
+
+def test_twelve_hosts_are_no_slower_than_by_a_ring_and_its_extra_messages():
+    halving, blocks, ring = (Cluster(1, 12, INSIDE, BETWEEN, name) for name in ("halving", "blocks", "ring"))
+    assert allreduce_seconds(blocks, 1e8) < 0.65 * allreduce_seconds(halving, 1e8)
+    assert allreduce_seconds(blocks, 1e8) < 1.25 * allreduce_seconds(ring, 1e8)
+
+
 @pytest.mark.parametrize(
     "options, match",
     [
+        ({"speeds": (1.0,)}, "speeds must be a number of more than 0 for each of the 2 hosts"),
+        ({"speeds": (1.0, 0.0)}, "speeds must be a number of more than 0 for each of the 2 hosts"),
         ({"devices": 0}, "devices must be more than 0, got 0"),
         ({"hosts": -1}, "hosts must be more than 0, got -1"),
         ({"cores": 0}, "cores must be more than 0, got 0"),
         ({"threads": 0}, "threads must be more than 0"),
         ({"reduce_bandwidth": 0.0}, "reduce_bandwidth must be more than 0"),
         ({"memory_bandwidth": float("nan")}, "memory_bandwidth must be more than 0, got nan"),
-        ({"algorithm": "star"}, "unknown algorithm 'star' of the allreduce; known are ring, tree, halving, hier"),
+        ({"algorithm": "star"}, "unknown algorithm 'star' of the allreduce; known are ring, tree, halving, blocks"),
     ],
 )
 def test_clusters_that_are_refused(options, match):

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netbuilder.distributed import HalfPrecision, LocalSGD, PowerSGD, Threshold, TopK
 from netbuilder.distributed.worlds.session import HEADER_BYTES
-from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
+from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.links import Link
+from netbuilder.parallel.simulation.planning import BUCKETS, best_exchange, checkpoints
 from netbuilder.parallel.simulation.published import PUBLISHED
 from netbuilder.parallel.simulation.simulate import Exchange, make_buckets, simulate, slowest_of
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
@@ -98,7 +100,7 @@ def test_what_is_rounded_is_copied_there_and_back():
                       copy_bandwidth=float(MB))  # fmt: skip
     cluster = Cluster(2, 1, LINK)
     assert simulate(times, cluster, Exchange(bucket_bytes=100 * MB)).exchange == pytest.approx(5)  # in place
-    half = simulate(times, cluster, Exchange(bucket_bytes=100 * MB, precision="bfloat16"))
+    half = simulate(times, cluster, Exchange(bucket_bytes=100 * MB, strategy=HalfPrecision("bfloat16")))
     assert half.exchange == pytest.approx(2.5 + 3 * 5.0)  # 4 bytes read and 2 written, and back
 
 
@@ -108,7 +110,7 @@ def test_a_bucket_is_exchanged_by_one_allreduce():
     (bucket,) = make_buckets(times.gradients, 100 * MB)
     found = simulate(times, cluster, Exchange(bucket_bytes=100 * MB))
     assert found.exchange == pytest.approx(6 + 1.5 * bucket.nbytes / 1e9)
-    half = simulate(times, cluster, Exchange(bucket_bytes=100 * MB, precision="float16"))
+    half = simulate(times, cluster, Exchange(bucket_bytes=100 * MB, strategy=HalfPrecision()))
     assert half.exchange == pytest.approx(6 + 0.75 * bucket.nbytes / 1e9)
 
 
@@ -129,6 +131,54 @@ def test_a_header_is_of_all_buckets_that_are_ready():
     found = simulate(times, cluster, Exchange(bucket_bytes=0, header_bytes=HEADER_BYTES))
     assert found.exchange == pytest.approx(3 * headers[0] + 20 * headers[1])  # of 1, of 16, of 3
     assert found.step == pytest.approx(1 + found.exchange)
+
+
+def test_strategies():
+    cluster, shapes = Cluster(4, 1, Link(1.0, 1e9)), {"c": (500, 500), "b": (1000, 1000)}
+    times = dataclasses.replace(STEP, shapes=shapes)
+    whole = Exchange(bucket_bytes=100 * MB)
+    for strategy, want in (
+        (TopK(0.1), 3 * (1 + 0.2 * 6 * MB / 1e9) + 1.5 * MB * 7e-9),
+        (PowerSGD(2), 2 * (6 + 1.5 * 2 * (2 * (500 + 500 + 1000 + 1000) + MB / 4) / 1e9) + 1.5 * MB * 4e-9),
+        (LocalSGD(8), (6 + 1.5 * 6 * MB / 1e9) / 8),
+    ):
+        found = simulate(times, cluster, dataclasses.replace(whole, strategy=strategy))
+        assert found.exchange == pytest.approx(want), strategy
+    assert found.step == pytest.approx(11 + found.exchange)
+
+
+def test_statistics_and_barriers_are_hidden_by_nothing():
+    cluster = Cluster(1, 4, LINK, Link(1.0, float(MB)), "tree")
+    plain, more = (simulate(STEP, cluster, each) for each in (EACH, Exchange(0, statistics_bytes=3 * MB, barriers=1)))
+    assert more.step - plain.step == pytest.approx(2 * (1 + 3) + allreduce_seconds(cluster, 8))
+    assert more.exchange - plain.exchange == pytest.approx(more.step - plain.step)
+
+
+def test_hosts_of_different_speed():
+    fast = Link(0.0, math.inf)
+    found = simulate(STEP, Cluster(1, 2, fast, speeds=(1.0, 0.5)), EACH)
+    assert found.step == 22 and found.with_shares_by_speed((1.0, 0.5)) == pytest.approx(22 * 2 * 0.5 / 1.5)
+
+
+def test_the_best_exchange():
+    cluster = Cluster(1, 8, LINK, Link(0.5, 10.0 * MB))
+    exchange, where, found = best_exchange(STEP, cluster, Exchange())
+    every = [simulate(STEP, dataclasses.replace(cluster, algorithm=name), Exchange(size)).step
+             for name in ALGORITHMS for size in BUCKETS]  # fmt: skip
+    assert found.step == min(every) < max(every)
+    assert found == simulate(STEP, where, exchange)
+
+
+def test_checkpoints():
+    found = checkpoints(4, failures=4 * 3600.0, writing=2.0, starting=30.0)
+    for interval in (0.8 * found.interval, 1.25 * found.interval):
+        assert 2.0 / interval + (interval / 2 + 30) / 3600 > found.lost
+    assert found.interval == pytest.approx(120)
+    for options in ({"failures": 0.0, "writing": 1.0}, {"failures": 9.0, "writing": -1.0}):
+        with pytest.raises(ArgumentError, match="must be more than 0 s"):
+            checkpoints(4, **options)
+    with pytest.raises(ArgumentError, match="100 hosts fail every 36 s, so that a job that stops 20 s"):
+        checkpoints(100, failures=3600.0, writing=20.0)
 
 
 def test_the_slowest_of_many():
@@ -204,7 +254,9 @@ def test_buckets_are_those_of_parallelize(sizes, limit):
 
 
 def test_records():
-    assert StepTimes.from_dict(json.loads(json.dumps(STEP.to_dict()))) == STEP
+    full = dataclasses.replace(STEP, statistics_bytes=7, memory_bytes=9, shapes={"c": (2, 3)})
+    for times in (STEP, full):
+        assert StepTimes.from_dict(json.loads(json.dumps(times.to_dict()))) == times
     found = simulate(STEP, Cluster(2, 2, LINK), EACH).to_dict()
     assert json.loads(json.dumps(found)) == {**found, "buckets": json.loads(json.dumps(found["buckets"]))}
     assert found["size"] == 4 and found["efficiency"] == pytest.approx(11 / found["step"])
@@ -244,7 +296,10 @@ def test_steps_that_are_refused(work, match):
         ({"bucket_bytes": -1}, "bucket_bytes must be 0 or more, got -1"),
         ({"header_bytes": -1}, "header_bytes must be 0 or more"),
         ({"jitter": math.inf}, "jitter must be 0 or more, got inf"),
-        ({"precision": "int8"}, "precision must be one of float32, float16, bfloat16, got 'int8'"),
+        (
+            {"strategy": Threshold(0.1)},
+            "strategy 'threshold:0.1' cannot be simulated; plain, half, topk, powersgd, local",
+        ),
     ],
 )
 def test_exchanges_that_are_refused(options, match):

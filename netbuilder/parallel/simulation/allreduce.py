@@ -91,10 +91,11 @@ def allreduce_seconds(cluster: Cluster, nbytes: float) -> float:
       Source of both: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
       International Journal of High Performance Computing Applications 19 (1), 2005.
     - "blocks": "halving" for any p, in blocks of the powers of two that add up to p. Each block halves by itself; then
-      the sums of the smallest block go to the next larger one, and so on, and results come back the same way. With
-      two blocks, of which the smaller one has q devices and the larger one r times as many, that is the time of
-      "halving" in the larger one and 2 (n/q/B + r a) + n/q/r c. Source: Rabenseifner and Traff, "More efficient reduction algorithms for
-      non-power-of-two number of processors in message-passing parallel systems", EuroPVM/MPI 2004, LNCS 3241.
+      the sums of the smallest block go to the next larger one, and so on, and results come back the same way. With two
+      blocks, of which the smaller one has q devices and the larger one r times as many, that is the time of "halving"
+      in the larger one and 2 (n/q/B + r a) + n/q/r c. Source: Rabenseifner and Traff, "More efficient reduction
+      algorithms for non-power-of-two number of processors in message-passing parallel systems", EuroPVM/MPI 2004, LNCS
+      3241.
     - "hierarchical": a ring inside each host leaves every device with the sum of one part, "blocks" over the hosts
       sums these parts on the shared link of each host, and a ring inside each host distributes them:
       2 (d - 1) a + 2 (d - 1)/d n/B + (d - 1)/d n c inside, for d devices, and "blocks" of n bytes between the hosts.

@@ -70,7 +70,7 @@ def as_float(net: Net, blob: BlobReference) -> BlobReference:
     return converted
 
 
-def _add_field(net: Net, name: str, field: Scalar) -> None:
+def _add_field(net: Any, name: str, field: Scalar) -> None:
     if net.output_record() is None:
         net.set_output_record(Struct((name, field)))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph import gradients, observability
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
@@ -33,6 +33,11 @@ from netbuilder.proto.arguments import set_argument
 from netbuilder.proto.call_checks import checked, is_whole
 from netbuilder.proto.numbers import INT32_MAX, UINT32_MAX, check_whole_numbers
 
+if TYPE_CHECKING:
+    from netbuilder.graph.operator_methods import OperatorMethods as _OperatorMethods
+else:
+    _OperatorMethods = object
+
 __all__ = ["Net", "operator_watchers"]
 
 
@@ -45,7 +50,7 @@ operator_watchers: list[Callable[[OperatorDef], Any]] = []
 _MOST_OUTPUTS = 1 << 20
 
 
-class Net(NetBlobs):
+class Net(NetBlobs, _OperatorMethods):
     """A net of operators. Every operator is a method: ``net.Relu("x", "y")`` appends one.
 
     The method takes the input blobs (reference, string or list), the outputs (names; or how many;
@@ -216,14 +221,16 @@ class Net(NetBlobs):
 
     # -- operators --------------------------------------------------------------------------
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        if is_registered(op_type):
-            return partial(self._add, op_type)
-        if op_type.startswith("_"):
-            raise AttributeError(f"Net has no attribute {op_type!r}")
-        text = f"net {self._net.name!r}: {op_type!r} is neither an operator nor a method"
-        other = "; IsOperator(name) tells whether an operator exists"
-        raise LacksError(text, lambda: why_missing(op_type, dir(type(self))) or other)
+    if not TYPE_CHECKING:  # a type checker knows the operators, and their arguments, from a stub
+
+        def __getattr__(self, op_type: str) -> Callable[..., Any]:
+            if is_registered(op_type):
+                return partial(self._add, op_type)
+            if op_type.startswith("_"):
+                raise AttributeError(f"Net has no attribute {op_type!r}")
+            text = f"net {self._net.name!r}: {op_type!r} is neither an operator nor a method"
+            other = "; IsOperator(name) tells whether an operator exists"
+            raise LacksError(text, lambda: why_missing(op_type, dir(type(self))) or other)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *operator_types()]

@@ -413,7 +413,7 @@ class Optimizer:
         if sparse_dedup_aggregator == "none" or net.repeated_rows(grad) == "none":
             return grad
         results = [f"{grad.values}_rows", f"{grad.values}_sums"]
-        options = {"num_rows": int(shape[0])} if shape else {}
+        options: dict[str, Any] = {"num_rows": int(shape[0])} if shape else {}
         rows, sums = net.SumRepeatedRows([grad.indices, grad.values], results, **options)
         return GradientSlice(indices=rows, values=sums)
 

@@ -73,7 +73,7 @@ class SgdOptimizer(Optimizer):
             grad = self.dedup(net, self.sparse_dedup_aggregator, grad, shape=param_info.shape)
         if self.momentum:
             moment = self._state(param_init_net, param, "_momentum")
-            options = {"momentum": float(self.momentum), "nesterov": int(self.nesterov)}
+            options: dict[str, Any] = {"momentum": float(self.momentum), "nesterov": int(self.nesterov)}
             if isinstance(grad, GradientSlice):
                 net.SparseMomentumSGDUpdate(
                     [grad.values, moment, lr, param, grad.indices], [grad.values, moment, param], **options

@@ -72,7 +72,7 @@ class StormOptimizer(Optimizer):
         m = self._state(param_init_net, param, "_moment")
         total: Any = param_init_net.ConstantFill([], param + "_grad_sq_sum", shape=[1], value=float(self.grad_sq_init))
         self._aux_params.local.append(total)
-        options = {"momentum": float(self.momentum), "beta": float(self.beta)}
+        options: dict[str, Any] = {"momentum": float(self.momentum), "beta": float(self.beta)}
         grad = self.dedup(net, self.sparse_dedup_aggregator, grad, shape=param_info.shape)
         if isinstance(grad, GradientSlice):
             inputs = [param, m, total, grad.values, grad.indices, lr]

@@ -51,7 +51,7 @@ def add_backward_pass(
         weights, scales: for each replica a blob of one number by which the constant is multiplied; empty: none.
         vector_losses: losses may have several numbers. Otherwise their shapes are checked when the net runs.
     """
-    checked = {} if vector_losses else {"of_scalar_loss": True}
+    checked: dict[str, Any] = {} if vector_losses else {"of_scalar_loss": True}
     seeds: dict[BlobReference, BlobReference] = {}
     read = {blob for op in model.net.Proto().op for blob in op.input} if len(losses[0]) > 1 else ()
     with EmptyNameScope():

@@ -131,6 +131,7 @@ class NetProcessor:
         for _, mapping in inits:
             remap.update(mapping)
         bound = rec if self.net.input_record() is not None else None
+        net: Any
         net, blobs = clone_and_bind_net(self.net, f"{self.name}_t{number}", prefix, remap, bound)
         self._maps.append({**remap, **blobs})
         if inits:

@@ -95,7 +95,7 @@ def InitEmptyRecord(net: Net, schema_or_record: Field, enforce_types: bool = Fal
     """
     record = schema_or_record if schema_or_record.has_blobs() else NewRecord(net, schema_or_record)
     for scalar in record.all_scalars():
-        options = {}
+        options: dict[str, Any] = {}
         try:
             options["dtype"] = data_type_for_dtype(scalar.dtype)
         except TypeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.proto import ArgumentError
@@ -55,7 +55,7 @@ def einsum(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, subscrip
     summed = [i for i, c in enumerate(made) if not c or c not in out]
     order = [c for c in made if c in out and c]
     last = not summed and order == [*out]
-    arguments = {**turned, **({"broadcast": 1} if broadcast else {})}
+    arguments: dict[str, Any] = {**turned, **({"broadcast": 1} if broadcast else {})}
     y: BlobReference = model.net.BatchMatMul(sides, blob_out if last else f"{blob_out}_products", **arguments)
     if summed:
         y = model.net.ReduceSum(y, blob_out if order == [*out] else f"{blob_out}_sums", axes=summed, keepdims=0)

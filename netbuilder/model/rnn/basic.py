@@ -89,7 +89,7 @@ class BasicRNNCell(SizedCell):
             number: BlobReference = net.Cast(flags, self.scope(which), to="float")
             return net.StopGradient(number, number)
 
-        by_sample = {"broadcast": 1, "axis": 1}
+        by_sample: dict[str, Any] = {"broadcast": 1, "axis": 1}
         valid = mask(net.GT, "valid")
         if self.drop_states:
             return net.Mul([hidden, valid], name, **by_sample)

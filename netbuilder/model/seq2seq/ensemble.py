@@ -101,7 +101,7 @@ class Ensemble:
         net, init = self.model.net, self.model.param_init_net
         names = ("encoder_inputs", "encoder_lengths", "max_output_seq_len")
         self.inputs, self.lengths, length = net.AddExternalInput(*names)
-        many = {"shape": [self.beam_size], "value": _UNLIMITED, "dtype": TensorProto.INT32}
+        many: dict[str, Any] = {"shape": [self.beam_size], "value": _UNLIMITED, "dtype": TensorProto.INT32}
         self._fake_lengths = init.ConstantFill([], "fake_seq_lengths", **many)
         made = [self._decode(member, self._encode(member)) for member in self.members]
         attentions = self._mean(

@@ -13,6 +13,7 @@
 #   make onnx-caffe2-cases run onnx-caffe2, a client of Caffe2, on netbuilder.caffe2: the backend cases of onnx 1.1
 #   make caffe2-tests-page write build/docs/caffe2_tests.md: which pass, and why others do not
 #   make operator-methods  write netbuilder/graph/operator_methods.pyi, after an operator or its arguments have changed
+#   make site       build the documentation site into build/site; no warning is allowed
 #   make operators-page    write build/docs/operators.md: all operators, helpers of brew, what Caffe2 has besides
 #   make onednn-interface  parse netbuilder/engines/onednn/declarations.py, after a change, into interface.py
 #   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder,
@@ -45,7 +46,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # time limits, so three keep two cores busy. Each process would compile all modules if it could not store them.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test fuzz test-gpu test-emulated test-openmpi caffe2-tests onnx-caffe2-cases caffe2-tests-page operator-methods operators-page onednn-interface cuda-kernels cudnn-graphs onnx-models lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu test-emulated test-openmpi caffe2-tests onnx-caffe2-cases caffe2-tests-page operator-methods operators-page site onednn-interface cuda-kernels cudnn-graphs onnx-models lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -207,6 +208,11 @@ caffe2-tests-page: $(VENV)/.with-test
 
 operator-methods: $(VENV)/.with-test
 	$(BIN)/python -m netbuilder.tools.operator_methods netbuilder/graph/operator_methods.pyi
+
+# From the installed copy, whose signatures and docstrings the reference has.
+site: $(VENV)/.with-site
+	cd $(VENV) && INSTALLED="$$(bin/python -c 'import netbuilder as n; print(n.__path__[0])')/.." NO_MKDOCS_2_WARNING=1 \
+	  bin/mkdocs build --strict -q -f ../mkdocs.yml -d ../build/site
 
 operators-page: $(VENV)/.with-test
 	$(BIN)/python -m netbuilder.tools.operators_page build/docs/operators.md

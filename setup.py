@@ -24,6 +24,7 @@ REDIS = ["redis>=5"]
 PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
 ONNX = ["onnx>=1.16"]
+SITE = ["mkdocs-material>=9.7", "mkdocstrings[python]>=1"]
 SERVE = ["fastapi>=0.110", "uvicorn>=0.29"]
 MPI = ["mpi4py>=4", "mpich>=4.2"]
 # What Caffe2's own tests import; the last NumPy and SciPy that serve tests of their age.
@@ -93,6 +94,7 @@ setup(
         "plot": PLOT,
         "redis": REDIS,
         "serve": SERVE,
+        "site": SITE + ONNX,
         "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE,
         "train": TRAIN,
     },

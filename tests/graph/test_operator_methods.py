@@ -33,7 +33,7 @@ def test_a_type_checker_finds_mistakes(tmp_path):
     file.write_text(PROGRAM)
     command = [sys.executable, "-m", "mypy", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}", str(file)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
-    found = re.findall(r'program.py:(\d+): error: (.*?)  \[', done.stdout)
+    found = re.findall(r"program.py:(\d+): error: (.*?)  \[", done.stdout)
     if any("import" in text for _, text in found):
         pytest.skip("needs the package installed")
     assert [int(line) for line, _ in found] == [6, 7, 8], done.stdout

@@ -203,6 +203,7 @@ DISTRIBUTIONS = {
     "google": "protobuf",
     "lmdb": "lmdb",
     "matplotlib": "matplotlib",
+    "mkdocs": "mkdocs-material",
     "numpy": "numpy",
     "hypothesis": "hypothesis",
     "onnx": "onnx",

@@ -222,6 +222,25 @@ def _passes_are_checked():
 
 
 @pytest.fixture
+def own_operators():
+    """The registry of operators; what the test adds to it is removed when the test ends."""
+    from netbuilder.ops.core import registry
+
+    before = set(registry._operators)
+    yield registry
+    added = {
+        name
+        for name, cls in registry._operators.items()
+        if name not in before and not cls.__module__.startswith("netbuilder.")  # families are imported on demand
+    }
+    for name in added:
+        del registry._operators[name]
+    for table in (registry._plain, registry._prepared):
+        for key in [key for key in table if key[0] in added]:
+            del table[key]
+
+
+@pytest.fixture
 def updates_as_in_caffe2(monkeypatch):
     """Optimizers make what Caffe2's made, as they do on the compatibility layer."""
     from netbuilder.graph import Net

@@ -226,16 +226,17 @@ def own_operators():
     """The registry of operators; what the test adds to it is removed when the test ends."""
     from netbuilder.ops.core import registry
 
-    before = set(registry._operators)
+    operators, *kernels = registry._operators, registry._plain, registry._prepared
+    before = set(operators)
     yield registry
     added = {
         name
-        for name, cls in registry._operators.items()
-        if name not in before and not cls.__module__.startswith("netbuilder.")  # families are imported on demand
+        for name in operators.keys() - before
+        if not operators[name].__module__.startswith("netbuilder.")  # families are imported on demand
     }
     for name in added:
-        del registry._operators[name]
-    for table in (registry._plain, registry._prepared):
+        del operators[name]
+    for table in kernels:
         for key in [key for key in table if key[0] in added]:
             del table[key]
 

@@ -222,6 +222,26 @@ def _passes_are_checked():
 
 
 @pytest.fixture
+def own_operators():
+    """The registry of operators; what the test adds to it is removed when the test ends."""
+    from netbuilder.ops.core import registry
+
+    operators, *kernels = registry._operators, registry._plain, registry._prepared
+    before = set(operators)
+    yield registry
+    added = {
+        name
+        for name in operators.keys() - before
+        if not operators[name].__module__.startswith("netbuilder.")  # families are imported on demand
+    }
+    for name in added:
+        del operators[name]
+    for table in kernels:
+        for key in [key for key in table if key[0] in added]:
+            del table[key]
+
+
+@pytest.fixture
 def updates_as_in_caffe2(monkeypatch):
     """Optimizers make what Caffe2's made, as they do on the compatibility layer."""
     from netbuilder.graph import Net

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import interrupted_import
-from netbuilder.ops.core import registry
 from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import NetError
 
@@ -34,14 +33,12 @@ def prepared(op, ctx):
 """
 
 
-def test_a_module_that_is_run_again_registers_anew(monkeypatch):
-    monkeypatch.setattr(registry, "_operators", {})
-    monkeypatch.setattr(registry, "_prepared", {})
+def test_a_module_that_is_run_again_registers_anew(own_operators):
     for _ in range(2):
         names = {"__name__": "a_module"}
         exec(MODULE, names)
-    assert registry.find("OnlyInThisTest") is names["OnlyInThisTest"]
-    (row,) = registry.prepared_kernels("OnlyInThisTest", registry.CPU)
+    assert own_operators.find("OnlyInThisTest") is names["OnlyInThisTest"]
+    (row,) = own_operators.prepared_kernels("OnlyInThisTest", own_operators.CPU)
     assert row.make is names["prepared"]
     with pytest.raises(NetError, match="'OnlyInThisTest' is registered twice: a_module and another"):
-        registry.register(type("OnlyInThisTest", (Operator,), {"__module__": "another"}))
+        own_operators.register(type("OnlyInThisTest", (Operator,), {"__module__": "another"}))

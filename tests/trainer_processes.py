@@ -1,4 +1,4 @@
-"""Runs of netbuilder-train that are the same in one process and in several: ``trainer_processes.py FOLDER``."""
+"""Runs of netbuilder-train that are the same in one process and in several: ``trainer_processes.py FOLDER CASE...``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def results(run: Run) -> dict[str, Any]:
 def main() -> None:
     folder = Path(sys.argv[1])
     place = Rendezvous.from_environment()
-    for name in CASES:
+    for name in sys.argv[2:]:
         run = start(name, DEVICES // place.num_shards, folder / "set.npz", place)
         found = results(run)
         if run.options.block is None:

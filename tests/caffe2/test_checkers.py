@@ -77,6 +77,15 @@ def test_nets():
         gradient_checker.NetGradientChecker.Check(net("four", "Sqr"), ["z"], VALUES, "q")
 
 
+def test_nets_of_the_same_outputs_with_other_gradients():
+    half = core.Net("half")
+    half.FC(["x", "w", "b"], "y")
+    half.StopGradient("y", "constant")
+    half.Mul(["y", "constant"], "z")
+    with pytest.raises(AssertionError, match="gradient 0 of net 'half"):
+        gradient_checker.NetGradientChecker.CompareNets([net("whole", "Sqr"), half], [["z"], ["z"]], [0], ["x"], VALUES)
+
+
 def test_nets_with_parameters_in_the_workspace():
     for name in ("w", "b"):
         workspace.FeedBlob(name, VALUES[name])

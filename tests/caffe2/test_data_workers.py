@@ -279,8 +279,9 @@ def test_the_first_error_ends_all_workers_of_a_name():
 
     coordinator = parallel_workers.init_workers(work, 2, "w", shutdown_fun=lambda: calls.append("shutdown"))
     coordinator.start()
-    wait_until(lambda: not coordinator._coordinators[0].is_active())
-    assert isinstance(coordinator._coordinators[0].error, ValueError)
+    (only,) = coordinator._coordinators
+    wait_until(lambda: not only.is_active())
+    assert isinstance(only.error, ValueError)
     assert coordinator.stop() is True
     assert calls == ["shutdown"]
 

@@ -43,6 +43,18 @@ def test_an_operator_in_place_has_the_right_gradient(op_type):
         np.testing.assert_allclose(workspace.FetchBlob(str(found[core.BlobReference("b")])), slope, 1e-5)
 
 
+def test_the_copy_is_on_the_device_of_the_operator():
+    net = core.Net("placed")
+    net.AddExternalInput("a")
+    with core.DeviceScope(core.DeviceOption(1, 3)):
+        net.Sqr("a", "a")
+        net.SumElements("a", "loss")
+    net.AddGradientOperators(["loss"])
+    copy, square = net.Proto().op[:2]
+    assert (copy.type, copy.input[:], square.input[:]) == ("Sum", ["a"], copy.output[:])
+    assert copy.device_option == square.device_option and copy.device_option.device_id == 3
+
+
 def test_of_several_operators_each_keeps_its_own_input():
     net = core.Net("twice")
     net.AddExternalInput("a0")

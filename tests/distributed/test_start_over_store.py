@@ -45,7 +45,7 @@ def check(folder, count, alone):
 
 
 @needs_mpi
-@pytest.mark.parametrize("kind, count", [("file", 2), ("tcp", 3), ("redis", 2)])
+@pytest.mark.parametrize("kind, count", [("file", 2), ("tcp", 3), pytest.param("redis", 2, marks=pytest.mark.slow)])
 def test_the_same_command_in_shells_with_another_shard_id(kind, count, tmp_path, alone, with_mpich, request):
     variables = {}
     if kind == "file":

@@ -48,6 +48,14 @@ def test_a_value_given_again_replaces_the_first():
     assert (image_preparation(net), class_names(net)) == (ImagePreparation(), ("x",))
 
 
+@pytest.mark.parametrize("said", [{"scale": 0.5}, {"mean": (3.0,)}, {"mean": (1.0, 2.0, 3.0)}])
+def test_what_a_net_leaves_out_is_the_default(said):
+    net = NetDef()
+    for name, value in said.items():
+        set_argument(net, f"image_{name}", value)
+    assert image_preparation(net) == ImagePreparation(**said)
+
+
 def test_one_file_of_predictor_exporter(net, tmp_path):
     describe_images(net.Proto(), FULL, NAMES)
     file = tmp_path / "net.minidb"

@@ -93,9 +93,13 @@ def seats(predictor):
     return predictor.pool.seats
 
 
+def pool_of(predictor):
+    return predictor.pool if isinstance(predictor, Predictor) else predictor._pool[1]
+
+
 def hold(predictor, count):
     """Take seats of the pool, as if that many threads were running; return a function that gives them back."""
-    pool = predictor.pool if isinstance(predictor, Predictor) else predictor._pool[1]
+    pool = pool_of(predictor)
     taken = []
     for _ in range(count):
         taken.append(pool.take())
@@ -340,7 +344,7 @@ def test_caffe2_predictors_keep_what_a_call_leaves_out():
     one = np.ones(1, np.float32)
     assert predictor.run([one, one])[0] == 2
     assert predictor.run([3 * one])[0] == 4  # b is the last call's
-    predictor._pool[1].limit = 2
+    pool_of(predictor).limit = 2
     release = hold(predictor, 1)
     result = []
     waiting = threading.Thread(target=lambda: result.extend(predictor.run({"b": 5 * one})))

@@ -8,7 +8,6 @@ import pytest
 
 from netbuilder.graph import BlobReference, DeviceScope, NameScope, Net, differentiate
 from netbuilder.graph.blob import EMPTY_GRADIENT
-from netbuilder.ops.core import registry
 from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceOption, GradientError, NetDef
 from netbuilder.proto.arguments import make_argument, make_op
@@ -287,9 +286,9 @@ class Rows(Operator):
 
 
 @pytest.fixture
-def made_up(monkeypatch):
+def made_up(own_operators):
     for cls in (Holding, Dropping, Reading, Rows):
-        monkeypatch.setitem(registry._operators, cls.__name__, cls)
+        own_operators.register(cls)
     return Net("n")
 
 

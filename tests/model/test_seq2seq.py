@@ -21,7 +21,7 @@ from netbuilder.model.seq2seq import (
     rnn_unidirectional_layer,
 )
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, ArgumentError, ShapeError
-from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.arguments import arguments, make_device_option
 from netbuilder.runtime import Workspace
 from rnn_nets import check_gradients, close, trained, weighted_sum
 from rnn_reference import lstm, run
@@ -82,6 +82,8 @@ def test_encoders_of_several_layers():
     table = build_embeddings(model, 10, 4, "table", True)
     params = {"encoder_layer_configs": [{"num_units": 3}, {"num_units": 5}], "use_bidirectional_encoder": True}
     encoded = build_embedding_encoder(model, params, 1, "words", "lengths", 10, table, 4, True, scope="e")
+    fill = model.param_init_net.Proto().op[0]
+    assert fill.output[:] == ["table"] and arguments(fill)["std"] == pytest.approx(0.1)
     assert encoded.units_per_layer == [6, 5] and encoded.final_hidden_states[0] is None
     workspace = Workspace(threads=1)
     workspace.run_net_once(model.param_init_net)

@@ -54,7 +54,8 @@ def built(update, forward=layers, devices=2, first=lambda model: None):
     for net in (model.net, model.param_init_net):
         text = str(net.Proto()).replace(net.Name(), "net")  # names of nets are unique in a process
         digests.append(hashlib.sha256(text.encode()).hexdigest())
-        known = [sorted(net._blobs.written), sorted(net._blobs.external), net._blobs._next_index]
+        blobs = net._blobs
+        known = [sorted(blobs.written), sorted(blobs.external), blobs._next_index]
         names.append(str(known).replace(net.Name(), "net"))
     made = [(str(blob), blob.Net() is model.param_init_net) for blob in local]
     return digests, names, made, list(map(str, shared)), list(map(str, model.GetAllParams("")))

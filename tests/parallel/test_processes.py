@@ -10,6 +10,7 @@ from mpi_runs import needs_mpi, run_over_mpi
 from netbuilder import parallel
 from netbuilder.distributed import Rendezvous
 from netbuilder.model import brew
+from netbuilder.proto import DistributedError
 from netbuilder.runtime import Workspace
 from parallel_models import distance
 from process_training import (
@@ -137,3 +138,22 @@ def test_calls_of_a_step_do_not_grow_with_running_statistics(monkeypatch):
     for got, count in on_ranks(2, rank, timeout=60):
         assert distance([got[each] for each in want], list(want.values())) < 1e-6
         assert 4 * len(case.sizes) <= count <= 5 * len(case.sizes)
+
+
+def test_a_process_whose_step_fails_is_named_by_the_others(monkeypatch):
+    """They wait in a collective, which raises an error."""
+    use_thread_worlds(monkeypatch, 2)
+    built = [build_case(Case(), 1, Rendezvous(2, rank)) for rank in range(2)]
+
+    def train(rank):
+        model, record = built[rank]
+        workspace = Workspace(threads=1, seed=0)
+        parallel.RunInitNet(model, workspace=workspace)
+        for labels in ([0, 1, 2, 3], [0, 1, 2, 99 if rank else 3]):
+            workspace.feed(record.blobs("data")[0], np.ones((4, 6), np.float32))
+            workspace.feed(record.blobs("label")[0], np.int32(labels))
+            parallel.RunNet(model, workspace=workspace)
+
+    first, second = on_ranks(2, train)
+    assert isinstance(first, DistributedError) and "rank 1 of 2 has failed" in str(first) and "99" in str(first)
+    assert "99" in str(second) and "rank" not in str(second)

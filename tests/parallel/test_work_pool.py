@@ -153,8 +153,10 @@ def test_closing_has_a_time_limit():
 
 
 def test_threads_of_a_forgotten_pool_end():
+    before = set(threading.enumerate())
     pool = Parallel(2, Work())
-    threads = list(pool._threads)
+    threads = set(threading.enumerate()) - before
+    assert len(threads) == 2
     del pool
     for thread in threads:
         thread.join(30)

@@ -65,6 +65,7 @@ HOSTILE = [
     ("json", "[" * DEEP + "]" * DEEP, "line 1, column 65: lists and tables are nested"),
     ("json", '\n{"a":' * DEEP + "1" + "}" * DEEP, "line 66, column 1: lists and tables are nested"),
     ("json", '{"a": 1,\n "b": {"a": 2, "a": 3}}', 'line 2, column 16: the name "a" is there twice in one table'),
+    ("json", '{"a": {"b": [1]}, "c": [{}],\n "a": 2}', 'line 2, column 2: the name "a" is there twice in one table'),
     ("json", '{"a": 1, "\\u0061": 2}', 'line 1, column 10: the name "\\\\u0061" is there twice'),
     ("json", '{"a": ' + "1" * 5000 + "}", "line 1, column 7: a number has 5000 characters; 400 are the most"),
     ("json", '{"a": 010}', "line 1, column 8: Expecting ',' delimiter; this is not JSON"),

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import re
 
 import pytest
 
@@ -16,15 +17,21 @@ def quick(monkeypatch):
 
 
 def requires(monkeypatch, lines, versions):
-    """Let the distribution have these requirements, and only these packages be installed."""
+    """Let the distribution have these requirements, and of packages that it asks for only these be installed."""
+    own = {re.match(r"[\w.-]+", line)[0] for line in lines} | {"mpi4py"}
+    installed = importlib.metadata.version
 
     def version(name):
-        if name not in versions:
+        if name in own and name not in versions:
             raise importlib.metadata.PackageNotFoundError(name)
-        return versions[name]
+        return versions.get(name) or installed(name)
 
     monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: lines)
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
+
+
+def finding(name):
+    return next(each for each in doctor.findings() if each.name == name)
 
 
 def test_everything_is_printed_and_written_as_json(tmp_path, capsys):
@@ -49,16 +56,16 @@ def test_a_library_that_cannot_be_used_is_wrong_and_says_why(monkeypatch, capsys
     said = capsys.readouterr().out
     assert "! ONEDNN" in said and "NumPy computes in its place" in said and "-> the package is not installed" in said
     monkeypatch.setattr(engine, "why_unavailable", lambda: "turned off by NETBUILDER_ONEDNN=0")
-    assert {each.name: each.state for each in doctor.findings()}["ONEDNN"] == "ok"
+    assert finding("ONEDNN").state == "ok"
 
 
 def test_more_threads_than_cores(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4000")
-    found = doctor._threads()
+    found = finding("threads")
     assert found.state == "wrong" and "OMP_NUM_THREADS=4000" in found.text and "OMP_NUM_THREADS=" in found.remedy
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(doctor, "busy_share", lambda seconds: 0.7)
-    found = doctor._threads()
+    found = finding("threads")
     assert found.state == "ok" and "others use 70%" in found.text and "doubtful" in found.remedy
 
 
@@ -72,7 +79,7 @@ def test_extras_name_what_is_missing_and_the_command(monkeypatch):
         'mypy>=1.15; extra == "test"',
     ]
     requires(monkeypatch, lines, {"onnx": "1.19.0", "tqdm": "4.67"})
-    onnx, train = doctor._extras()
+    onnx, train = (each for each in doctor.findings() if each.name.startswith("extra"))
     assert (onnx.name, onnx.state, onnx.text) == ("extra onnx", "ok", "onnx 1.19.0")
     assert (train.state, train.text, train.remedy) == (
         "missing", "without pyyaml", "pip install 'netbuilder-nn[train]'"
@@ -83,34 +90,34 @@ def test_packages_for_gpus_that_conflict(monkeypatch):
     monkeypatch.setattr(
         doctor, "several_cupys", lambda: "cupy-cuda12x and cupy-cuda13x are installed; pip uninstall ..."
     )
-    found = doctor._gpus()
+    found = finding("GPUs")
     assert found.state == "wrong" and "pip uninstall" in found.remedy
     monkeypatch.setattr(doctor, "several_cupys", lambda: "")
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name, **where: "/usr/bin/nvidia-smi")
     monkeypatch.setattr(doctor, "describe_gpus", lambda: ["GPU 0: H100", "driver 575"])
     monkeypatch.setattr(doctor, "wrong_cudnn", lambda: "nvidia-cudnn-cu12 and nvidia-cudnn-cu13 are installed")
     monkeypatch.setattr(doctor, "missing_for_gpus", lambda: ["nvidia-cudnn-cu12 and nvidia-cudnn-cu13 are installed"])
-    found = doctor._gpus()
+    found = finding("GPUs")
     assert found.state == "wrong" and found.text == "GPU 0: H100\ndriver 575" and "nvidia-cudnn-cu13" in found.remedy
 
 
 def test_mpi_that_cannot_be_used(monkeypatch):
     requires(monkeypatch, [], {})
-    assert doctor._mpi().remedy == "pip install 'netbuilder-nn[mpi]'"
+    assert finding("MPI").remedy == "pip install 'netbuilder-nn[mpi]'"
     requires(monkeypatch, [], {"mpi4py": "4.1"})
 
     def refuse():
         raise DeviceError("mpi4py cannot be used (no libmpi.so): pip install ...")
 
     monkeypatch.setattr(doctor, "installed_mpi", refuse)
-    found = doctor._mpi()
+    found = finding("MPI")
     assert found.state == "wrong" and "no libmpi.so" in found.remedy
 
 
 def test_where_nothing_can_be_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "cache_folder", lambda: None)
-    assert doctor._kept().remedy == "set XDG_CACHE_HOME"
+    assert finding("kept on file").remedy == "set XDG_CACHE_HOME"
     monkeypatch.setattr(doctor, "cache_folder", lambda: tmp_path / "netbuilder")
-    assert "0 files" in doctor._kept().text
+    assert "0 files" in finding("kept on file").text
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
-    assert doctor._kept().state == "wrong"
+    assert finding("kept on file").state == "wrong"

@@ -171,7 +171,7 @@ def test_the_program_of_a_process(tmp_path):
         assert processes.main([str(tmp_path / folder)]) == 0
     assert not list((tmp_path / "small").glob("*.npz"))
     for number, run in enumerate(runs):
-        (found,) = processes._stored(tmp_path / "large", number, 1)
+        found = np.load(tmp_path / "large" / f"{number}.0.npz")
         assert difference(list(found.values()), list(run.trained(1, {}).values())) == 0
 
 

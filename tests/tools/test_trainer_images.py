@@ -129,6 +129,14 @@ def test_labels_beyond_the_classes_are_refused(tmp_path):
         list(train.batches(12, np.random.default_rng(0)))
 
 
+@pytest.mark.parametrize("cropped", [{"area_crop": True}, {"random_scale": (256, 480)}])
+def test_images_are_tested_at_the_scale_that_goes_with_random_crops(cropped):
+    options = InputOptions(crop=224, **cropped)
+    assert options.transform(is_test=True).scale == 256 and options.transform(is_test=False).scale == 0
+    assert InputOptions(crop=224, scale=232, **cropped).transform(is_test=True).scale == 232
+    assert InputOptions(crop=224).transform(is_test=True).scale == 0
+
+
 def test_options_survive_the_way_to_another_process():
     options = InputOptions(
         scale=9, crop=8, pad=2, mirror=True, area_crop=True, random_scale=(9, 12), color_jitter=0.4, color_lighting=0.1,

@@ -24,13 +24,18 @@ SECONDS = 120
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """What two processes have printed, and a folder with what they have after each case, and the data of one."""
+def trained(tmp_path_factory, request):
+    """What two processes have printed, and a folder with what they have after each case, and the data of one.
+
+    Only the cases whose tests run are trained.
+    """
     path = tmp_path_factory.mktemp("trained")
+    compared = [item for item in request.session.items if "test_processes_get_what_one_gets[" in item.nodeid]
+    names = [item.callspec.params["name"] for item in compared]
     rng = np.random.default_rng(5)
     pixels, labels = rng.integers(0, 256, (41, 6, 6), np.uint8), np.arange(41) % 3
     np.savez(path / "set.npz", x_train=pixels, y_train=labels, x_test=pixels[:7], y_test=labels[:7])
-    program = [trainer_processes.__file__, str(path)]
+    program = [trainer_processes.__file__, str(path), *names]
     command = [sys.executable, "-m", "netbuilder.tools.launch", "-n", "2", *program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr

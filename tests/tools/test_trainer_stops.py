@@ -136,10 +136,11 @@ def launch(given, processes, *fault):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow  # in short: test_stopped_killed_and_resumed in test_trainer_processes.py
 @pytest.mark.parametrize(
     "name, phase, outputs, rank",
     [
-        pytest.param(*case, marks=() if case == ("SIGTERM", "step", ("metrics",), 1) else pytest.mark.slow)
+        case
         for case in itertools.product(SIGNALS, [*SAVED], FEW_OUTPUTS, [0, 1])
         if case[1::2] != ("checkpoint", 1)  # rank 0 writes
     ],

@@ -61,7 +61,7 @@ def test_the_order_that_is_faster_in_all_is_taken(create, timed):
         made, _ = predictor(create, workspace=workspace)
         (found[order],) = made.run(data=IMAGES).values()
         assert keys
-        (net,) = workspace._nets.values()
+        (net,) = map(workspace.net, workspace.nets())
         names = [step.prepared.name for plan in net.plans for step in plan.steps]
         convolutions = [name for name in names if "convolution_forward" in name]
         assert convolutions
@@ -83,7 +83,7 @@ def test_convolutions_are_measured_with_images_as_they_get_them(monkeypatch):
     workspace = Workspace()
     made, _ = predictor(create_resnet_cifar, 8, workspace=workspace)
     made.run(data=IMAGES)
-    (net,) = workspace._nets.values()
+    (net,) = map(workspace.net, workspace.nets())
     steps = [step for plan in net.plans for step in plan.steps]
     convolutions = [step.prepared.inputs[0] for step in steps if "convolution_forward" in step.prepared.name]
     got = {spec.layout for spec in convolutions}

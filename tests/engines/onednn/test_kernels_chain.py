@@ -351,7 +351,7 @@ def test_padding_of_weights_stays_zero_through_updates(update):
             ws.run_net("net")
         found.append(ws.fetch("w"))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-4)
-    held = ws._blobs["w"]
+    held = ws.get("w")
     assert held.spec.layout is not None, "the weights are kept in the layout of their gradient"
     assert held.spec.nbytes > found[1].nbytes, "and that one is padded"
     raw = np.abs(held.buffer.view(np.float32)).sum(dtype=np.float64)

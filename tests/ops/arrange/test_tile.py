@@ -48,7 +48,8 @@ class TestTileGradient(OperatorSuite):
     def draw(self, data):
         op, given, tiles, axis = draw_tiling(data, TileGradient)
         shape = [n * tiles if i == axis % 3 else n for i, n in enumerate((2, 1, 3))]
-        return op, [data.draw(floats(*shape)), *given]
+        dtype = data.draw(st.sampled_from([np.float32, np.int32, np.int8]))
+        return op, [data.draw(floats(*shape)).astype(dtype), *given]
 
     def reference(self, op, dy, *given):
         tiles, axis = measures(op, given)

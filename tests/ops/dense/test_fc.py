@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from netbuilder.ops.dense.fc import FC, FCGradient, FCTransposed, FCTransposedGradient
 from suite import OperatorSuite, f32, floats, refusal
 
+TRANSPOSED = (FCTransposed, FCTransposedGradient)  # W has the inputs as rows
+
 
 def draw_fc(data, cls):
     """Draw an operator, X and W; both may have more axes than two."""
@@ -17,7 +19,7 @@ def draw_fc(data, cls):
     inner = [draw(st.integers(1, 3)) for _ in range(draw(st.integers(1, 2)))]
     outputs, inputs = draw(st.integers(1, 3)), int(np.prod(inner))
     axis_w = draw(st.integers(1, 2))
-    columns = [inputs, outputs] if cls._transposed else [outputs, inputs]
+    columns = [inputs, outputs] if cls in TRANSPOSED else [outputs, inputs]
     shape = [columns[0], 1, columns[1]] if axis_w == 2 else columns
     axis = len(outer) if draw(st.booleans()) else -len(inner)
     return cls(axis=axis, axis_w=axis_w), [draw(floats(*outer, *inner)), draw(floats(*shape))], outer, outputs
@@ -27,7 +29,7 @@ def matrices(op, x, w):
     """Return X and W, (inputs, outputs), as matrices."""
     axis = op.axis % x.ndim
     k = int(np.prod(x.shape[axis:]))
-    return x.reshape(-1, k), w.reshape(k, -1) if op._transposed else w.reshape(-1, k).T, x.shape[:axis]
+    return x.reshape(-1, k), w.reshape(k, -1) if type(op) in TRANSPOSED else w.reshape(-1, k).T, x.shape[:axis]
 
 
 REFUSED = [
@@ -77,7 +79,7 @@ class TestFCGradient(OperatorSuite):
     def reference(self, op, x, w, dy):
         rows, columns, _ = matrices(op, x, w)
         slopes = dy.reshape(len(rows), -1)
-        dw = np.einsum("mk,mn->kn" if op._transposed else "mk,mn->nk", rows, slopes).reshape(w.shape)
+        dw = np.einsum("mk,mn->kn" if type(op) in TRANSPOSED else "mk,mn->nk", rows, slopes).reshape(w.shape)
         return [dw, slopes.sum(axis=0), np.einsum("mn,kn->mk", slopes, columns).reshape(x.shape)][: op.n_out]
 
 

@@ -46,6 +46,10 @@ class TestGroupSpatialSoftmaxGradient(OperatorSuite):
         p = softmax(data.draw(floats((1, 2), 6, (1, 2), (1, 2))), 3).astype(np.float32)
         return GroupSpatialSoftmaxGradient(num_classes=3), [p, data.draw(floats(*p.shape))]
 
+    def test_flops(self):
+        probabilities = f32(2, 6, 5, 3)
+        assert GroupSpatialSoftmaxGradient(num_classes=3).flops(probabilities, probabilities) == 4 * probabilities.size
+
     def reference(self, op, p, dp):
         dx = np.zeros(p.shape)
         for start in (0, 3):

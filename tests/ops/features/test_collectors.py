@@ -113,6 +113,11 @@ def test_rows_of_any_kind_are_collected():
     assert run(np.float32([[5, 6]])).tolist() == [[5, 6], [3, 4]]
     run, _ = started("LastNWindowCollector", count=np.int32, num_to_collect=2)
     assert run(np.array([b"a", b"b", b"c"], STRING)).tolist() == [b"b", b"c"]
+    run, _ = started("ReservoirSampling", num_to_collect=3)
+    matrices = np.arange(40, dtype=np.float32).reshape(10, 2, 2)
+    run(matrices[:4])
+    kept = run(matrices[4:])
+    assert kept.shape == (3, 2, 2) and len({row.tobytes() for row in kept} & {row.tobytes() for row in matrices}) == 3
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -81,6 +81,9 @@ class TestKeySplit(OperatorSuite):
         refusal(KeySplit(), [i64(4)], "categorical_limit must be positive", ArgumentError),
     )
 
+    def test_flops(self):
+        assert KeySplit(categorical_limit=2).with_arity(1, 2).flops(i64(4)) == 0
+
     def draw(self, data):
         limit = data.draw(st.integers(1, 4))
         keys = data.draw(st.lists(st.integers(0, limit - 1), max_size=8))

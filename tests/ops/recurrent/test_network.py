@@ -41,6 +41,19 @@ def test_forward(engines, shape):
 
 
 @pytest.mark.parametrize("engines", ENGINES)
+def test_a_sequence_of_no_steps(engines):
+    v = values()
+    v["seq"] = v["seq"][:0]
+    ops, gradients = with_gradient(recurrent(tanh_step()), {"all": "d_all", "last": "d_last"})
+    slope = np.random.default_rng(1).normal(size=(1, SAMPLES, WIDTH))
+    workspace = run(ops, {**v, "d_all": np.zeros((0, SAMPLES, WIDTH)), "d_last": slope}, engines)
+    assert workspace.fetch("all").shape == (0, SAMPLES, WIDTH)
+    np.testing.assert_array_equal(workspace.fetch("last"), v["h0"])
+    np.testing.assert_array_equal(workspace.fetch(gradients["h0"]), slope)
+    assert not workspace.fetch(gradients["w"]).any()
+
+
+@pytest.mark.parametrize("engines", ENGINES)
 @pytest.mark.parametrize("shape", [(1, SAMPLES, WIDTH), (SAMPLES, WIDTH), (WIDTH,)], ids=str)
 def test_gradient(engines, shape):
     v = values()
@@ -181,6 +194,7 @@ def test_dropout_draws_a_new_mask_each_step_and_the_same_in_the_backward_pass():
         ({"link_window": [1, 1, 0]}, ArgumentError, "needs a window of at least 1"),
         ({"link_window": [1, 1, 2]}, NetError, "'x' reaches row 4 of 'seq', of shape \\(4, 3, 2\\)"),
         ({"link_offset": [0, 0, 0]}, NetError, "'h_prev' reads the rows"),
+        ({"alias_offset": [5, -1]}, NetError, "output 'all' begins at row 5 of state 'states', which has 5"),
         ({"alias_offset": [9, -1]}, NetError, "output 'all' begins at row 9 of state 'states', which has 5"),
         ({"alias_dst": ["all", "end"]}, NetError, "output 'last' is not an alias of a state"),
         ({"param": [12], "param_grads": ["w_grad"]}, NetError, "param names input 12, and there are 4"),

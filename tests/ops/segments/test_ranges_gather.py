@@ -95,6 +95,12 @@ def test_bad_ranges(op, inputs, message):
         run_plain(op, inputs)
 
 
+def test_ranges_of_more_rows_than_memory_holds_are_refused():
+    many = np.broadcast_to(np.int64([[[0, 1 << 40]]]), (1 << 10, 1, 2))
+    with pytest.raises(ShapeError, match="GatherRanges: the work on all rows of the segments"):
+        run_plain(GatherRanges(), [np.broadcast_to(np.int8(0), (1 << 40,)), many])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

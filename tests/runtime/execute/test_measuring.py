@@ -145,7 +145,8 @@ def training():
 
 
 def still_open(net):
-    return net._measuring._choices if net._measuring is not None else {}
+    measuring = net._measuring
+    return measuring._choices if measuring is not None else {}
 
 
 def names(net):
@@ -189,4 +190,4 @@ def test_where_measuring_is_off_nothing_is_open(off, chosen, monkeypatch):
     workspace, net = training()
     for _ in range(3):
         net.run()
-    assert net._measuring is None
+    assert not still_open(net)

@@ -211,7 +211,7 @@ def test_plans_share_the_arena_and_a_larger_one_replaces_it():
         workspace.delete_net("one")
         assert workspace.arena.nbytes_at(location) == large
         workspace.delete_net("two")
-        assert workspace.arena.nbytes == 0 and workspace.arena._blocks[location].nbytes == 0
+        assert workspace.arena.nbytes == 0 and workspace.arena.nbytes_at(location) == 0
 
 
 def images_of_plans(workspace, name):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from netbuilder import Workspace
-from netbuilder.ops.core import registry
 from netbuilder.ops.core.instructions import Role
 from netbuilder.ops.core.operator import Operator
 from netbuilder.proto import NetDef
@@ -151,7 +150,7 @@ def test_the_values_are_those_of_one_lane(devices):
         np.testing.assert_array_equal(one.fetch(name), several.fetch(name))
 
 
-def test_the_rest_of_the_backward_pass_runs_while_a_gradient_is_reduced(monkeypatch):
+def test_the_rest_of_the_backward_pass_runs_while_a_gradient_is_reduced(own_operators):
     """An operator of the backward pass waits until the gradient made before it is reduced on all devices."""
     reduced = threading.Event()
 
@@ -178,8 +177,8 @@ def test_the_rest_of_the_backward_pass_runs_while_a_gradient_is_reduced(monkeypa
         return (x,)
 
     for cls, kernel in ((AwaitsReduction, await_reduction), (SaysReduced, say_reduced)):
-        monkeypatch.setitem(registry._operators, cls.__name__, cls)
-        monkeypatch.setitem(registry._plain, (cls.__name__, None), kernel)
+        own_operators.register(cls)
+        own_operators.kernel(cls)(kernel)
     net = backward_pass(2, 1, [on(0, "AwaitsReduction", ["cpu_0/x"], ["cpu_0/rest"])])
     net.op.append(on(1, "SaysReduced", ["cpu_1/g0"], ["cpu_1/said"]))
     workspace = created(net)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from netbuilder import Workspace
-from netbuilder.ops.core import registry
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.operator import Operator
@@ -20,7 +19,7 @@ X = np.float32([1, 2, 3])
 
 
 @pytest.fixture
-def toy(monkeypatch):
+def toy(own_operators):
     """An operator that doubles a value between its halves, another that notes when it runs; return the notes."""
     notes = []
 
@@ -75,10 +74,10 @@ def toy(monkeypatch):
         return (x + 1,)
 
     for cls in (Begins, Notes):
-        monkeypatch.setitem(registry._operators, cls.__name__, cls)
-    monkeypatch.setitem(registry._prepared, ("Begins", registry.CPU), [registry.PreparedKernel(begins, "", 0)])
-    monkeypatch.setitem(registry._plain, ("Begins", None), lambda op, ctx, x: (2 * x,))
-    monkeypatch.setitem(registry._plain, ("Notes", None), noting)
+        own_operators.register(cls)
+    own_operators.prepare(Begins, device=own_operators.CPU)(begins)
+    own_operators.kernel(Begins)(lambda op, ctx, x: (2 * x,))
+    own_operators.kernel(Notes)(noting)
     return notes
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "ShapeError",
     "StoreTimeoutError",
     "UsageError",
+    "bytes_text",
     "counted",
 ]
 
@@ -64,6 +65,20 @@ class StoreTimeoutError(DistributedError, TimeoutError):
 
 class OperatorError(RuntimeError):
     """An operator failed while a net ran; the cause is chained, the message says which and where."""
+
+
+def bytes_text(nbytes: float) -> str:
+    """Return a size in binary units.
+
+    >>> bytes_text(100), bytes_text(1536), bytes_text(2.75 * 2**30)
+    ('100 B', '1.5 KiB', '2.75 GiB')
+    """
+    if nbytes < 1024:
+        return f"{nbytes:.0f} B"
+    for unit, size, digits in (("KiB", 2**10, 1), ("MiB", 2**20, 1), ("GiB", 2**30, 2)):
+        if nbytes < 1024 * size or unit == "GiB":
+            return f"{nbytes / size:,.{digits}f} {unit}"
+    raise AssertionError("unreachable")
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:

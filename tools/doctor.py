@@ -20,10 +20,10 @@ from netbuilder.engines.gpu_info import describe_gpus, missing_for_gpus
 from netbuilder.engines.gpu_packages import several_cupys, wrong_cudnn
 from netbuilder.proto import PROTO_CPU, DeviceError
 from netbuilder.proto.cores import core_count
+from netbuilder.proto.errors import bytes_text
 from netbuilder.proto.extras import DISTRIBUTION, how_to_install
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.options import default_threads
-from netbuilder.runtime.profile.memory import bytes_text
 from netbuilder.tools.bench.machine import busy_share, describe_machine
 from netbuilder.tools.common_options import check_outputs
 from netbuilder.tools.options import OptionsParser, option

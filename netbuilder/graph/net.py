@@ -11,6 +11,7 @@ from netbuilder.graph import gradients, observability
 from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_names, blob_name
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.context_stack import under_builder
+from netbuilder.graph.html_tables import net_html
 from netbuilder.graph.memory_budget import set_stored_budget
 from netbuilder.graph.net_blobs import NetBlobs
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
@@ -198,6 +199,10 @@ class Net(NetBlobs, _OperatorMethods):
             NetError: ``budget`` is none of these.
         """
         set_stored_budget(self._net, budget)
+
+    def _repr_html_(self) -> str:
+        """A table of the operators, for notebooks."""
+        return net_html(self._net)
 
     @checked()
     def AddArgument(self, arg_name: str, arg_value: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.block_updates import BlockNets
 from netbuilder.graph.gradients import Callback
+from netbuilder.graph.html_tables import folded, net_html, table
 from netbuilder.graph.net import Net
 from netbuilder.graph.operators import IsOperator
 from netbuilder.graph.shapes import infer_shapes
@@ -16,6 +17,7 @@ from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.parameters import ModelParameters
 from netbuilder.proto import BlobError, GradientError, NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.errors import counted
 from netbuilder.proto.suggestions import did_you_mean, suggests_arguments
 
 __all__ = ["DEFAULT_ARG_SCOPE", "ModelHelper"]
@@ -312,6 +314,19 @@ class ModelHelper(ModelParameters):
         if not IsOperator(op_type) and hasattr(Net, op_type):
             raise AttributeError(f"a ModelHelper has no attribute {op_type!r}; use model.net.{op_type}")
         return getattr(self.net, op_type)
+
+    def _repr_html_(self) -> str:
+        """Tables of the parameters, by layer, and of the operators, for notebooks."""
+        found, rows, total = infer_shapes([self.param_init_net]), [], 0
+        for kind, blobs in (("trained", self.params), ("computed", self.GetComputedParams())):
+            for blob in blobs:
+                spec = found.spec(blob)
+                total += 0 if spec is None else spec.size
+                shape, count, dtype = ("?", "?", "?") if spec is None else (spec.shape, f"{spec.size:,}", spec.dtype)
+                rows.append([blob, shape, count, dtype, kind])
+        title = f"model {self.name}: {counted(len(rows), 'parameter')}, {total:,} elements"
+        parameters = folded(title, table(["parameter", "shape", "elements", "type", ""], rows), unfolded=True)
+        return parameters + net_html(self.net.Proto(), unfolded=False)
 
     def __repr__(self) -> str:
         return f"ModelHelper({self.name!r}, {len(self.params)} parameters, {len(self.net.Proto().op)} operators)"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+from netbuilder.proto.errors import bytes_text
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.profile.arena_map import ArenaMap, ArenaValue
-from netbuilder.runtime.profile.memory import KINDS, bytes_text
+from netbuilder.runtime.profile.memory import KINDS
 from netbuilder.tools.profiling.net_memory import NetMemory
 
 __all__ = ["DRAWN", "memory_page"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from netbuilder.runtime.profile.memory import KINDS, bytes_text
+from netbuilder.proto.errors import bytes_text
+from netbuilder.runtime.profile.memory import KINDS
 from netbuilder.runtime.profile.table import again_text, text_table
 from netbuilder.tools.profiling.net_memory import NetMemory
 

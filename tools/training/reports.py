@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from netbuilder.runtime.profile.memory import Memory, bytes_text
+from netbuilder.proto.errors import bytes_text
+from netbuilder.runtime.profile.memory import Memory
 from netbuilder.runtime.profile.process_memory import peak_resident
 from netbuilder.runtime.profile.table import again_text
 from netbuilder.tools.training.callbacks import Callback

@@ -18,6 +18,7 @@ from netbuilder.engines.arrays import trim_heap
 from netbuilder.engines.engine import find_engine, library_engines
 from netbuilder.engines.layouts import HOST, Location, new_bytes, on_location
 from netbuilder.engines.open_choice import OpenChoice
+from netbuilder.graph.html_tables import folded, table
 from netbuilder.graph.memory_budget import Shortfall
 from netbuilder.ops.core.extensions import SplitKernel
 from netbuilder.ops.core.instructions import describe, located, run_in_order
@@ -140,6 +141,18 @@ class Plan:
         self._blas_threads = 1 if in_library else options.lane_threads
         for copied in self.constant_copies:
             copied.blob.notify_on_write()
+
+    def _repr_html_(self) -> str:
+        """A table of the steps, for notebooks."""
+        rows = [
+            [
+                number, step.kind.name.lower(), "+".join(part.op_def.type for part in step.node.parts),
+                ", ".join(value.name for value in step.outputs if value is not None), step.prepared.name, step.lane,
+            ]
+            for number, step in enumerate(self.steps)
+        ]  # fmt: skip
+        head = ["", "step", "operators", "makes", "kernel", "lane"]
+        return folded(repr(self), table(head, rows), unfolded=True)
 
     def __repr__(self) -> str:
         lanes = len({step.lane for step in self.steps})

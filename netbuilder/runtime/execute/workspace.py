@@ -19,6 +19,7 @@ from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.checks import check_net, require_sound
+from netbuilder.graph.html_tables import folded, table
 from netbuilder.graph.message import message_of
 from netbuilder.graph.net import Net
 from netbuilder.graph.observability import ALL
@@ -27,7 +28,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.proto.call_checks import checked, is_number, is_whole
 from netbuilder.proto.depth import deep_nets
-from netbuilder.proto.errors import counted
+from netbuilder.proto.errors import bytes_text, counted
 from netbuilder.proto.suggestions import did_you_mean, suggests_arguments
 from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.execute.net import Clock, RuntimeNet
@@ -159,6 +160,17 @@ class Workspace:
         earlier = max(counts[stream] for stream in streams)
         counts.update(dict.fromkeys(streams, earlier + 1))
         return earlier
+
+    def _repr_html_(self) -> str:
+        """A table of the blobs, for notebooks."""
+        rows, total = [], 0
+        for name in self.blobs():
+            spec = self.get(name).spec
+            total += 0 if spec is None else spec.nbytes
+            what = ["", "", ""] if spec is None else [spec.shape, spec.dtype, bytes_text(spec.nbytes)]
+            rows.append([name, *what])
+        title = f"workspace: {counted(len(rows), 'blob')}, {bytes_text(total)}; nets: {', '.join(self._nets) or 'none'}"
+        return folded(title, table(["blob", "shape", "type", "size"], rows), unfolded=True)
 
     def __repr__(self) -> str:
         return f"Workspace({len(self._blobs)} blobs, {len(self._nets)} nets)"

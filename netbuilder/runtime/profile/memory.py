@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.layouts import HOST, Location
+from netbuilder.graph.html_tables import folded, table
 from netbuilder.ops.core.instructions import Instruction
 from netbuilder.ops.core.operator import STRING
 from netbuilder.proto import PROTO_CUDA
+from netbuilder.proto.errors import bytes_text
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.executable import Plan
 from netbuilder.runtime.execute.net import RuntimeNet
@@ -27,7 +29,6 @@ __all__ = [
     "KINDS",
     "Held",
     "Memory",
-    "bytes_text",
     "held_outside",
     "memory_of",
     "planned_memory",
@@ -119,6 +120,12 @@ class Memory:
     def total(self) -> int:
         return self.outside + self.values
 
+    def _repr_html_(self) -> str:
+        """A table of what takes how much, for notebooks."""
+        rows = [["arena", bytes_text(self.arena), "values that nobody can fetch share it"]]
+        rows += [[name, bytes_text(getattr(self, name)), what] for name, what in KINDS.items()]
+        return folded(f"memory: {bytes_text(self.total)}", table(["", "size", ""], rows), unfolded=True)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the sums."""
         return {**dataclasses.asdict(self), "outside": self.outside, "values": self.values, "total": self.total}
@@ -129,20 +136,6 @@ class Memory:
         parts = ", ".join(f"{name} {bytes_text(nbytes)}" for name, nbytes in named.items() if nbytes)
         gpus = "".join(f"; GPU {number}: {bytes_text(nbytes)}" for number, nbytes in self.gpus.items())
         return f"{bytes_text(self.total)} ({parts}{gpus})" if parts else "0 B"
-
-
-def bytes_text(nbytes: float) -> str:
-    """Return a size in binary units.
-
-    >>> bytes_text(100), bytes_text(1536), bytes_text(2.75 * 2**30)
-    ('100 B', '1.5 KiB', '2.75 GiB')
-    """
-    if nbytes < 1024:
-        return f"{nbytes:.0f} B"
-    for unit, size, digits in (("KiB", 2**10, 1), ("MiB", 2**20, 1), ("GiB", 2**30, 2)):
-        if nbytes < 1024 * size or unit == "GiB":
-            return f"{nbytes / size:,.{digits}f} {unit}"
-    raise AssertionError("unreachable")
 
 
 def planned_memory(workspace: Workspace, nets: Any, parameters: Iterable[Any] = ()) -> Memory:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from netbuilder.proto.errors import bytes_text
 from netbuilder.runtime.profile.call import CallProfile
-from netbuilder.runtime.profile.memory import bytes_text
 from netbuilder.runtime.profile.record import Kind, Profile
 from netbuilder.runtime.profile.roofline import Limits
 

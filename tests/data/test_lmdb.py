@@ -45,6 +45,24 @@ def test_records_of_caffe2_go_through_lmdb(tmp_path):
     assert sorted(os.listdir(tmp_path / "images")) == ["data.mdb", "lock.mdb"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="folders are flushed on POSIX only")
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_written_database_is_on_the_disk_with_its_name(tmp_path, monkeypatch, exists):
+    """The folder, which names the file, and the folder that names it are flushed, too."""
+    needs("lmdb")
+    path, flushed, flush = tmp_path / "images", [], os.fsync
+    if exists:
+        write_lmdb(path, [(b"b", b"2")])
+
+    def noting(number):
+        flushed.append(os.fstat(number).st_ino)
+        flush(number)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    write_lmdb(path, [(b"a", b"1")])
+    assert flushed[-2:] == [path.stat().st_ino, tmp_path.stat().st_ino]
+
+
 def test_lmdb_grows_as_records_come_and_sorts_them(tmp_path):
     needs("lmdb")
     count = write_lmdb(tmp_path / "large", ((f"{k:04}", os.urandom(1) * 400_000) for k in reversed(range(60))))

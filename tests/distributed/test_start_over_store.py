@@ -17,7 +17,7 @@ from netbuilder.distributed.stores import FileStore, MemoryStore, RedisStore, Tc
 from netbuilder.distributed.stores.secret import SECRET
 from netbuilder.distributed.stores.server_process import serve_in_process
 from netbuilder.distributed.transport.pmi_server import HOST, Beginning, PmiServer, host_mapping
-from netbuilder.distributed.transport.start_over_store import begin_over_store
+from netbuilder.distributed.transport.start_over_store import begin_over_store, ended_over_store
 from netbuilder.proto import DeviceError, DistributedError
 from parallel_models import distance
 from store_started import FAULTS, parameters, run_in_shells, run_multiprocessing
@@ -220,3 +220,7 @@ def test_ranks_of_hosts_with_other_names_exchange_by_the_network(tmp_path, alone
     done = run_in_shells(2, str(tmp_path), "2", "RANK", f"file:{tmp_path / 'store'}", **variables)
     assert [status for status, _, _ in done] == [0, 0], done
     check(tmp_path, 2, alone(2))
+
+
+def test_a_process_that_began_over_no_store_knows_of_no_ended_ranks():
+    assert ended_over_store(3) == []

@@ -220,6 +220,24 @@ def test_calls_that_are_blocks():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("block_iterations", [None, BLOCK])
+def test_no_net_of_a_block_is_waited_for_unasked(monkeypatch, block_iterations):
+    model, record = build(2, 2, block_iterations=block_iterations, warmup_iterations=1)
+    workspace, waits, run_net = start(model, record), [], Workspace.run_net
+
+    def noting(self, *arguments, **options):
+        waits.append(options.get("wait", True))
+        return run_net(self, *arguments, **options)
+
+    monkeypatch.setattr(Workspace, "run_net", noting)
+    for wait in (False, True):
+        if not wait:  # the warm-up is over after it
+            parallel.RunWarmup(model, wait=wait, workspace=workspace)
+        parallel.RunNet(model, 2 * BLOCK, wait=wait, workspace=workspace)
+        assert len(waits) > 1 and set(waits) == {wait}
+        waits.clear()
+
+
 def test_within_a_step():
     model, record = build(2, 3, warmup_iterations=2)
     workspace = start(model, record)

@@ -14,6 +14,7 @@
 #   make caffe2-tests-page write build/docs/caffe2_tests.md: which pass, and why others do not
 #   make operator-methods  write netbuilder/graph/operator_methods.pyi, after an operator or its arguments have changed
 #   make site       build the documentation site into build/site; no warning is allowed
+#   make release    build the archives of a release, check them, try the wheel in an empty environment
 #   make operators-page    write build/docs/operators.md: all operators, helpers of brew, what Caffe2 has besides
 #   make onednn-interface  parse netbuilder/engines/onednn/declarations.py, after a change, into interface.py
 #   make cuda-kernels      compile our CUDA kernels for three kinds of GPUs, none of which is needed; RECORDED=folder,
@@ -37,7 +38,8 @@ else
 GPU_PYTHON := $(CURDIR)/$(BIN)/python
 endif
 # Libraries are installed with --no-compile: modules are compiled when they are first imported, and most never are.
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+QUIETLY := --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip $(QUIETLY)
 PACKAGES := netbuilder ops proto tools
 SOURCES := $(shell find $(PACKAGES) -type f ! -name '*.pyc') setup.py pyproject.toml README.md
 PROTOBUF_VERSIONS := 4.25 5 6 7
@@ -46,7 +48,7 @@ PROTOBUF_VERSIONS := 4.25 5 6 7
 # time limits, so three keep two cores busy. Each process would compile all modules if it could not store them.
 TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: train test fuzz test-gpu test-emulated test-openmpi caffe2-tests onnx-caffe2-cases caffe2-tests-page operator-methods operators-page site onednn-interface cuda-kernels cudnn-graphs onnx-models lint types protobuf unit venv proto clean
+.PHONY: train test fuzz test-gpu test-emulated test-openmpi caffe2-tests onnx-caffe2-cases caffe2-tests-page operator-methods operators-page release site onednn-interface cuda-kernels cudnn-graphs onnx-models lint types protobuf unit venv proto clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.with-train
@@ -214,6 +216,17 @@ site: $(VENV)/.with-site
 	cd $(VENV) && INSTALLED="$$(bin/python -c 'import netbuilder as n; print(n.__path__[0])')/.." NO_MKDOCS_2_WARNING=1 \
 	  bin/mkdocs build --strict -q -f ../mkdocs.yml -d ../build/site
 
+# Both archives, checked, and the wheel tried in an empty environment. TAG=v1.2.3 must be the version, with its entry in
+# CHANGELOG.md; .github/workflows/publish.yml uploads what is in dist/ then.
+release:
+	rm -rf .release dist build *.egg-info
+	$(PYTHON) -m venv .release/tools && .release/tools/bin/python -m pip $(QUIETLY) install build 'twine>=6'
+	.release/tools/bin/python -m build --outdir dist . >.release/build.log 2>&1 || { cat .release/build.log; exit 1; }
+	.release/tools/bin/twine check --strict dist/*
+	$(if $(TAG),test -f dist/netbuilder_nn-$(TAG:v%=%)-py3-none-any.whl && ! grep -q 'not yet released' CHANGELOG.md)
+	$(PYTHON) -m venv .release/empty && .release/empty/bin/python -m pip $(QUIETLY) install dist/*.whl
+	cd .release && empty/bin/netbuilder-doctor && empty/bin/netbuilder-train --demo --epochs 1
+
 operators-page: $(VENV)/.with-test
 	$(BIN)/python -m netbuilder.tools.operators_page build/docs/operators.md
 
@@ -262,5 +275,5 @@ $(PROTO_VENV)/.made:
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PROTO_VENV) $(EMULATED) $(OPENMPI) .cudnn .onnx-models .caffe2-tests build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PROTO_VENV) $(EMULATED) $(OPENMPI) .cudnn .onnx-models .caffe2-tests build dist out .release *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -41,6 +41,20 @@ def test_a_step_that_runs_only_once_does_so_wherever_it_is():
         assert ws.fetch("a_n").tolist() == [1] and ws.fetch("b_n").tolist() == [5]
 
 
+def test_a_substep_repeats_while_the_others_run():
+    """The others end when it has run four times: each 20 ms, so at once, and not only at their end."""
+    waits = NetDef(name="waits", external_input=["b_n", "enough"])
+    waits.op.append(make_op("GE", ["b_n", "enough"], ["stop"]))
+    others = ExecutionStep(name="others", network=["waits"], num_iter=100_000, should_stop_blob="stop")
+    timed = ExecutionStep(name="timed", network=["b"], run_every_ms=20)
+    workspace = Workspace()
+    workspace.feed("b_n", np.int64([0]))
+    workspace.feed("enough", np.int64([4]))
+    step = ExecutionStep(name="s", substep=[others, timed])
+    workspace.run_plan(PlanDef(name="plan", network=[waits, counter("b")], execution_step=[step]))
+    assert workspace.fetch("b_n")[0] >= 4
+
+
 def test_a_report_that_fails_is_raised_when_the_step_ends():
     step = ExecutionStep(network=["a"], num_iter=12, run_every_ms=100, report_net="missing", report_interval=1)
     with pytest.raises(NetError, match="no net 'missing'"):

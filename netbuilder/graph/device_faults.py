@@ -34,6 +34,7 @@ CROSSING = frozenset(
         "CopyGPUToCPU",
         "CopyOnDeviceLike",
         "EnsureCPUOutput",
+        "GatherFromOwners",
         "NCCLAllGather",
         "NCCLAllreduce",
         "NCCLBroadcast",
@@ -41,6 +42,7 @@ CROSSING = frozenset(
         "NCCLReduceScatter",
         "Reduce",
         "ReduceScatter",
+        "ReduceToOwners",
     }
 )
 """Types of operators that are meant to use blobs of several devices."""

@@ -41,11 +41,13 @@ from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_dev
 from netbuilder.parallel.gradient_scaling import fill_scales, require_dense_gradients
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.memory import share_gradient_memory
+from netbuilder.parallel.owned_updates import Owners, divide_update, initialize_owned_last
 from netbuilder.parallel.parameter_copies import share_parameters, synchronize_initial_values
 from netbuilder.parallel.process_exchange import (
     add_residuals,
     average_chunks,
     broadcast_computed_over_processes,
+    dense_owners,
     dense_shapes,
     exchange_over_processes,
 )
@@ -145,13 +147,19 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
     if request.trains:
         if request.options.accumulate_steps > 1:
             record = accumulate_gradients(model, record)
-        record = _exchange(model, request, record)
+        link = link_of(model, request, record)
+        owners = dense_owners(model, record, link) if link is not None and request.strategy.has_owners else None
+        record = _exchange(model, request, record, owners)
+        before_update = model.net.op_len, model.param_init_net.op_len
         optimizer = append_update(model, request, record)
+        if owners is not None and link is not None:
+            divide_update(model, owners, link, before_update)
         _average(model, request, record)
         if request.options.reduce_update_broadcast:
             groups = [record.blobs(group.parameter) for group in record.gradients]
             model.net.Proto().MergeFrom(broadcast(groups, request.devices, debug_info=request.debug_info))
         synchronize_initial_values(model, request, record)
+        initialize_owned_last(model.param_init_net)
         add_residuals(model, record, request.strategy)
     else:
         model.param_init_net.protects_all = True
@@ -287,7 +295,8 @@ def _planned(model: ModelHelper, request: Request, record: Replicas) -> str:
     shapes = dense_shapes(model, dataclasses.replace(record, block=None))
     if shapes is None:
         return f"the bytes of a step depend on shapes that are not known yet{rows}"
-    planned, plain = request.strategy.planned_bytes(shapes), 4 * sum(map(math.prod, shapes))
+    planned = request.strategy.planned_bytes(shapes, record.world.size // len(record))
+    plain = 4 * sum(map(math.prod, shapes))
     given = "as many bytes as the data decide" if planned is None else f"{round(planned)} bytes"
     return f"{given} of each process in a step on average (plain: {plain}){rows}"
 
@@ -344,7 +353,7 @@ def _transform(model: ModelHelper, request: Request) -> None:
         request.transform(model, len(devices), devices.word, devices.device_type)
 
 
-def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replicas:
+def _exchange(model: ModelHelper, request: Request, record: Replicas, owners: Owners | None) -> Replicas:
     """Add the broadcast of computed parameters and the reduction of gradients, unless there is only one replica.
 
     Returns the record with the names of the gradients after the exchange.
@@ -361,6 +370,7 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
             peer_access=request.peer_access,
             hand_back=request.hands_back,
             strategy=request.strategy,
+            owners=owners,
         )
     if len(record) < 2 or request.block is not None:
         return record

@@ -14,6 +14,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.backward import gathered_gradients
 from netbuilder.parallel.builders import initial_shapes
+from netbuilder.parallel.owned_updates import Owners, owners_of
 from netbuilder.passes.net_pass import PassContext
 from netbuilder.passes.processes import ProcessLink, allreduce_over_processes_pass, broadcast_over_processes
 from netbuilder.passes.reductions import PeerAccess, gather_sparse
@@ -24,6 +25,7 @@ __all__ = [
     "add_residuals",
     "average_chunks",
     "broadcast_computed_over_processes",
+    "dense_owners",
     "dense_shapes",
     "exchange_over_processes",
 ]
@@ -40,12 +42,16 @@ def exchange_over_processes(
     peer_access: PeerAccess | None,
     hand_back: bool,
     strategy: Strategy,
+    owners: Owners | None = None,
 ) -> Replicas:
     """Add the exchange of gradients over all devices of all processes to a model.
 
     Dense gradients are summed in buckets as soon as they are ready, as the strategy says; sparse ones are concatenated
     whole after the backward pass. Replicas that train on their own (block-wise updates) exchange only the gradients of
     parameters outside of them.
+
+    Args:
+        owners: with a strategy that needs them; the buckets are added to it.
 
     Returns:
         The record with the names of the gradients after the exchange, which the model gets, too, and with those of the
@@ -59,6 +65,9 @@ def exchange_over_processes(
 
     def exchange(blobs: Sequence[str]) -> list[OperatorDef]:
         op_type, arguments = strategy.operator()
+        if owners is not None:
+            owners.buckets.append(list(blobs))
+            return link.exchange(op_type, blobs, owners=owners.of_gradients, **arguments)
         kept = [residual_name(blob) for blob in blobs] if strategy.has_residuals else []
         residuals.update(zip(kept, blobs))
         return link.exchange(op_type, blobs, kept, **arguments)
@@ -140,6 +149,11 @@ def average_chunks(model: ModelHelper, record: Replicas, link: ProcessLink, chun
 
 def _trained_outside(model: ModelHelper, record: Replicas) -> list[str]:
     return [name for name in record.outside if BlobReference(name) in model.param_to_grad]
+
+
+def dense_owners(model: ModelHelper, record: Replicas, link: ProcessLink) -> Owners:
+    """Return the owners of the parameters with dense gradients."""
+    return owners_of(model, [group[0] for group, _ in _dense_gradients(model, record)], link)
 
 
 def dense_shapes(model: ModelHelper, record: Replicas) -> list[tuple[int, ...]] | None:

@@ -174,6 +174,8 @@ def settled(
         options.refuse_one_update("shared_model=True, whose replicas have one copy")
     options = dataclasses.replace(options, shared_model=shared)
     check_strategy(strategy, options, trains=trains)
+    if strategy.has_owners and processes is not None and trains and len(devices) > 1:
+        options = dataclasses.replace(options, reduce_update_broadcast=True)  # others get parameters by copies, too
     precision = chosen_precision(options.dtype, model)
     return dataclasses.replace(
         options,

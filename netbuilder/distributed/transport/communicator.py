@@ -168,18 +168,19 @@ class Communicator(ABC):
             self.given_bytes += array.nbytes if self.rank == root else 0
             self._broadcast(array.reshape(-1).view(np.uint8), root)
 
-    def allgather(self, array: Array, counts: Sequence[int] | None = None) -> Array:
+    def allgather(self, array: Array, counts: Sequence[int] | None = None, out: Array | None = None) -> Array:
         """Return the elements of all ranks' arrays, one-dimensional, in the order of the ranks.
 
         Args:
             array: of the same dtype on all ranks.
             counts: the number of elements of each rank; None: all have as many as this one.
+            out: is overwritten with them, and returned; None: a new array.
         """
         flat = array.reshape(-1)
         counts = [flat.size] * self.size if counts is None else counts
         if counts[self.rank] != flat.size:
             raise NetError(f"allgather: rank {self.rank} gives {flat.size} elements, and counts says {list(counts)}")
-        out = np.empty(sum(counts), flat.dtype)
+        out = np.empty(sum(counts), flat.dtype) if out is None else out
         if self.size == 1:
             out[:] = flat
         elif out.size:

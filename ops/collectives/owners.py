@@ -1,0 +1,167 @@
+"""ReduceToOwners and GatherFromOwners: values that are owned whole by the ranks, summed there and copied from there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.nccl_communicator import GpuRanks
+from netbuilder.distributed.worlds.world import CommonWorld
+from netbuilder.engines.large_pages import lasting_zeros
+from netbuilder.engines.nccl import NcclCall, type_of
+from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
+from netbuilder.ops.core.operator import STRING, TensorSpec, require
+from netbuilder.ops.core.registry import register
+from netbuilder.proto import ArgumentError
+from netbuilder.proto.late_dataclass import dataclass
+
+__all__ = ["GatherFromOwners", "ReduceToOwners"]
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class _WithOwners(InPlace):
+    """Base: ``owners`` has the rank that each blob belongs to."""
+
+    signature = """
+        common_world: object
+        X+ (...): any
+        -> Y+ (...): any, with type and shape of X
+    """
+    owners: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        super().check()
+        if len(self.owners) != self.n_out or min(self.owners) < 0:
+            raise ArgumentError(
+                f"{self.type}: owners must be the rank of each of the {self.n_out} blobs, from 0 on, got "
+                f"{list(self.owners)}"
+            )
+
+    def terms(self) -> str:
+        return f"owners={list(self.owners)}"
+
+    def _groups(self, world: CommonWorld, blobs: Sequence[Array]) -> list[_OfType]:
+        """Return the blobs of each type that are exchanged by one call."""
+        if max(self.owners) >= world.size:
+            raise ArgumentError(
+                f"{self.type}: owners must lie in [0, {world.size}), the ranks of the common world, got "
+                f"{list(self.owners)}"
+            )
+        of_type = defaultdict[Any, list[tuple[int, Array]]](list)
+        for owner, blob in zip(self.owners, blobs) if world.size > 1 else ():
+            if blob.size:
+                of_type[blob.dtype].append((owner, blob))
+        return [_OfType(group, world) for group in of_type.values()]
+
+
+@in_place_kernels
+@register
+@dataclass(frozen=True)
+class ReduceToOwners(_WithOwners):
+    """Blob i of rank ``owners[i]`` becomes the sum over the processes; those of other ranks keep their values.
+
+    Processes are added in the order of their ranks, so that the sum is the same to the bit in each run, and that of
+    AllreduceBucket with ``deterministic``; NCCL does that only with ``deterministic``.
+    """
+
+    signature = """
+        common_world: object
+        X+ (...): float|int
+        -> Y+ (...): float|int, with type and shape of X
+    """
+    deterministic: bool = False
+
+    def flops(self, *inputs: TensorSpec) -> int:
+        return sum(x.size for x in inputs[1:])
+
+    def gpu_calls(self, ranks: GpuRanks, rank: int, blobs: Sequence[Array]) -> list[NcclCall] | None:
+        kinds = [type_of(blob.dtype, sums=True) for blob in blobs]
+        if None in kinds:
+            return None
+        return [
+            NcclCall("reduce", [x], [x if rank == owner else None], kind or "", x.size, ranks.first[owner])
+            for owner, x, kind in zip(self.owners, blobs, kinds)
+        ]
+
+    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
+        groups = self._groups(world, blobs)
+
+        def work(communicator: Communicator) -> None:
+            for group in groups:
+                group.reduce(communicator)
+
+        return work
+
+
+@in_place_kernels
+@register
+@dataclass(frozen=True)
+class GatherFromOwners(_WithOwners):
+    """Blob i becomes that of rank ``owners[i]``, on all processes; it has the same shape and type on all of them."""
+
+    sums: ClassVar[bool] = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        for i, x in enumerate(inputs[1:], start=1):
+            require(x.dtype != STRING, self, f"input {i} must be a tensor of numbers or bools, got strings")
+        return super().infer(*inputs)
+
+    def gpu_calls(self, ranks: GpuRanks, rank: int, blobs: Sequence[Array]) -> list[NcclCall] | None:
+        kind = type_of("uint8") or ""
+        return [
+            NcclCall("broadcast", [x], [x], kind, x.nbytes, ranks.first[owner])
+            for owner, x in zip(self.owners, blobs)
+            if x.size
+        ]
+
+    def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
+        groups = self._groups(world, [blob if blob.dtype == STRING else blob.view(np.uint8) for blob in blobs])
+
+        def work(communicator: Communicator) -> None:
+            for group in groups:
+                group.gather(communicator)
+
+        return work
+
+
+class _OfType:
+    """Arrays of one type next to each other in a buffer, in the order of their owners.
+
+    Args:
+        blobs: with their owners.
+        world: the common world.
+    """
+
+    def __init__(self, blobs: Sequence[tuple[int, Array]], world: CommonWorld) -> None:
+        self._rank, self._counts = world.rank, [0] * world.size
+        ordered = sorted(blobs, key=lambda pair: pair[0])
+        dtype = ordered[0][1].dtype
+        self._buffer = lasting_zeros(sum(blob.nbytes for _, blob in ordered)).view(dtype)
+        self._pairs, start = [], 0
+        for owner, blob in ordered:
+            self._counts[owner] += blob.size
+            self._pairs.append((owner, blob, self._buffer[start : start + blob.size]))
+            start += blob.size
+
+    def reduce(self, communicator: Communicator) -> None:
+        for _, blob, staged in self._pairs:
+            np.copyto(staged, blob)
+        total, start = communicator.reduce_scatter(self._buffer, self._counts), 0
+        for owner, blob, _ in self._pairs:
+            if owner == self._rank:
+                np.copyto(blob, total[start : start + blob.size])
+                start += blob.size
+
+    def gather(self, communicator: Communicator) -> None:
+        mine = [blob for owner, blob, _ in self._pairs if owner == self._rank]
+        own = mine[0] if len(mine) == 1 else np.concatenate([self._buffer[:0], *mine])
+        communicator.allgather(own, self._counts, self._buffer)
+        for owner, blob, staged in self._pairs:
+            if owner != self._rank:
+                np.copyto(blob, staged)

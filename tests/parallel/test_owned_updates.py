@@ -1,0 +1,235 @@
+"""Strategy zero: parameters that one process updates for all; equal to the bit to plain, with state in its owner only."""
+
+import numpy as np
+import pytest
+
+from netbuilder import optimizers, parallel
+from netbuilder.distributed import Strategy
+from netbuilder.graph.net_names import reset_names
+from netbuilder.graph.replicas import Replicas
+from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.optimizers import OPTIMIZERS as NAMED
+from netbuilder.optimizers import (
+    add_moving_averages,
+    add_weight_decay,
+    optimizer_by_name,
+    reset_optimizer_instance_count,
+)
+from netbuilder.parallel.owned_updates import deal, own_part, owned_state
+from netbuilder.proto import NetError
+from netbuilder.proto.arguments import arguments
+from netbuilder.runtime import Workspace
+from parallel_models import no_input
+from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import normalized, scaled_loss
+
+STEPS = 4
+
+
+def deep(model, loss_scale):
+    x = "data"
+    for number, (before, after) in enumerate([(6, 16), (16, 8), (8, 8), (8, 4)]):
+        x = brew.relu(model, brew.fc(model, x, f"fc{number}", before, after), f"relu{number}")
+    return scaled_loss(model, x, loss_scale)
+
+
+def with_table(model, loss_scale):
+    table = model.create_param("table", [9, 6], Initializer("UniformFill", min=-0.5, max=0.5))
+    x = model.net.Add([model.net.Gather([table, "label"], "rows"), "data"], "sum")
+    return scaled_loss(model, brew.fc(model, x, "fc", 6, 4), loss_scale)
+
+
+def built(strategy, size, rank, update, forward=deep, devices=1, **options):
+    reset_names()
+    reset_optimizer_instance_count()
+    model = ModelHelper("net")
+    options = {"deterministic": True, "bucket_bytes": 300, **options}
+    parallel.Parallelize_CPU(
+        model, no_input, forward, optimizer_builder_fun=update, devices=list(range(devices)), strategy=strategy,
+        rendezvous={"num_shards": size, "shard_id": rank, "engine": "MPI"}, **options,
+    )  # fmt: skip
+    return model
+
+
+def trained(monkeypatch, strategy, size, update, devices=1, steps=STEPS, shape=(6,), begin=None, **options):
+    """Train on ranks that are threads; return each one's model and workspace."""
+    use_thread_worlds(monkeypatch, size)
+    models = [built(strategy, size, rank, update, devices=devices, **options) for rank in range(size)]
+    micro = options.get("accumulate_steps", 1)
+
+    def run(rank):
+        model, rng = models[rank], np.random.default_rng(5)
+        record, workspace = Replicas.load(model.net.Proto()), Workspace(threads=1, seed=3 + rank)
+        for step in range(steps * micro):
+            data = rng.normal(size=(size * devices, 5, *shape)).astype(np.float32)
+            label = rng.integers(0, 4, (size * devices, 5)).astype(np.int32)
+            for replica, scope in enumerate(record.devices.scopes):
+                workspace.feed(scope + "data", data[rank * devices + replica])
+                workspace.feed(scope + "label", label[rank * devices + replica])
+            if not step:
+                parallel.RunInitNet(model, workspace=workspace)
+                if begin is not None:
+                    begin(rank, model, workspace)
+            parallel.RunNet(model, workspace=workspace)
+        return model, workspace
+
+    results = on_ranks(size, run)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def values(model, workspace, names=None):
+    blobs = parallel.GetCheckpointParams(model) if names is None else names
+    return {str(blob): workspace.fetch(str(blob)) for blob in blobs if workspace.has(str(blob))}
+
+
+def require_equal(monkeypatch, size, update, **options):
+    """Train plain and zero; compare all that a rank has, to the bit, and that state is in one rank."""
+    plain = trained(monkeypatch, "plain", size, update, **options)
+    zero = trained(monkeypatch, "zero:1", size, update, **options)
+    state = owned_state(zero[0][0].param_init_net.Proto())
+    assert owned_state(plain[0][0].param_init_net.Proto()) == {}
+    for rank, ((model, want), (other, got)) in enumerate(zip(plain, zero)):
+        assert owned_state(other.param_init_net.Proto()) == state
+        expected, found = values(model, want), values(other, got)
+        assert set(expected) - set(found) == {name for name in expected if state.get(name, rank) != rank}
+        for name, value in found.items():
+            assert value.tobytes() == expected[name].tobytes(), (rank, name)
+    return zero, state
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMED) - {name for name, row in NAMED.items() if row.half}))
+def test_every_optimizer_is_equal_to_the_bit(monkeypatch, name):
+    def update(model):
+        optimizers.build_optimizer(model, optimizer_by_name(name, 0.01))
+
+    require_equal(monkeypatch, 2, update)
+
+
+MOMENTUM = {"momentum": 0.9, "nesterov": 1}
+
+
+@pytest.mark.parametrize("size, devices", [(3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"accumulate_steps": 2},
+        {"reduce_update_broadcast": True},
+        {"optimize_gradient_memory": True},
+        {"forward": normalized, "shape": (3, 8, 8)},
+        {"forward": normalized, "shape": (3, 8, 8), "combine_spatial_bn": True},
+        {"forward": with_table},
+        {"average_initial_parameters": True},
+        {"params": ["fc1_w", "fc2_b"]},
+        {"bucket_bytes": 0},
+    ],
+    ids=str,
+)
+def test_every_option_is_equal_to_the_bit(monkeypatch, size, devices, options):
+    require_equal(
+        monkeypatch, size, lambda model: optimizers.build_sgd(model, 0.1, **MOMENTUM), devices=devices, **options
+    )
+
+
+def test_clipping_decay_and_averages_are_equal_to_the_bit(monkeypatch):
+    def update(model):
+        add_weight_decay(model, 0.01)
+        optimizers.build_adam(model, 0.01, max_gradient_norm=0.05)
+        add_moving_averages(model, 0.9)
+
+    zero, state = require_equal(monkeypatch, 3, update)
+    assert not [name for name in state if "average" in name], "all processes have the averages, for evaluation"
+    moments = [name for name in state if "moment" in name]
+    assert len(moments) == 16
+    parts = [sum(workspace.fetch(name).nbytes for name in moments if workspace.has(name)) for _, workspace in zero]
+    whole = sum(value.nbytes for _, workspace in zero for value in values(zero[0][0], workspace, moments).values())
+    assert sum(parts) == whole and max(parts) < 0.45 * whole
+
+
+def test_initial_state_that_reads_a_parameter_reads_that_of_rank_0(monkeypatch):
+    class FromParameter(optimizers.SgdOptimizer):
+        """SGD whose state begins as a copy of the parameter."""
+
+        repeats = False
+
+        def _run(self, net, param_init_net, param_info):
+            state = param_init_net.Copy(param_info.blob, str(param_info.blob) + "_first")
+            net.WeightedSum([state, self.one(param_init_net), param_info.grad, self.one(param_init_net)], state)
+            super()._run(net, param_init_net, param_info)
+
+        def one(self, param_init_net):
+            return param_init_net.ConstantFill([], "unit", shape=[1], value=1.0)
+
+    require_equal(monkeypatch, 2, lambda model: optimizers.build_optimizer(model, FromParameter(0.1)))
+
+
+def test_owners_have_about_as_many_bytes():
+    rng = np.random.default_rng(0)
+    for processes in (2, 3, 7):
+        sizes = {f"p{n}": int(size) for n, size in enumerate(rng.integers(1, 1000, 60))}
+        ranks = deal(sizes, processes)
+        filled = [sum(sizes[name] for name in sizes if ranks[name] == rank) for rank in range(processes)]
+        assert max(filled) - min(filled) <= 1000 and sum(filled) == sum(sizes.values())
+    assert deal({"only": 3}, 2) == {"only": 0}
+
+
+def test_nets_of_all_processes_are_equal_and_each_runs_its_part():
+    models = [built("zero:1", 2, rank, lambda m: optimizers.build_sgd(m, 0.1, **MOMENTUM)) for rank in range(2)]
+    first, second = (model.net.Proto() for model in models)
+    assert [op.SerializeToString() for op in first.op] == [op.SerializeToString() for op in second.op]
+    updates = {op.output[1]: arguments(op)["owner"] for op in first.op if op.type == "MomentumSGDUpdate"}
+    assert sorted(set(updates.values())) == [0, 1]
+    for rank, model in enumerate(models):
+        part = own_part(model.net.Proto(), rank)
+        own = [op.output[1] for op in part.op if op.type == "MomentumSGDUpdate"]
+        assert own == [blob for blob, owner in updates.items() if owner == rank]
+        assert not any(arg.name == "owner" for op in part.op for arg in op.arg)
+        assert not {blob for blob, owner in updates.items() if owner != rank} & set(part.external_input)
+    plain = built("plain", 2, 0, lambda m: optimizers.build_sgd(m, 0.1)).net.Proto()
+    assert own_part(plain, 0) is plain
+
+
+def test_one_process_adds_nothing():
+    models = []
+    for strategy in (None, "zero:1"):
+        reset_names()
+        reset_optimizer_instance_count()
+        model = ModelHelper("net")
+        parallel.Parallelize_CPU(
+            model, no_input, deep, optimizer_builder_fun=lambda m: optimizers.build_sgd(m, 0.1), devices=[0, 1],
+            strategy=strategy,
+        )  # fmt: skip
+        models.append(model)
+    assert models[0].net.Proto() == models[1].net.Proto()
+
+
+def mixing(model):
+    optimizers.build_sgd(model, 0.1)
+    grads = [str(grad) for grad in model.param_to_grad.values()]
+    model.net.Mul([model.net.Sqr(grads[1], "s1"), model.net.Sqr(grads[3], "s3")], "together")
+    model.net.WeightedSum(["cpu_0/fc0_w", "cpu_0/one", "cpu_0/fc0_w", "cpu_0/one"], "cpu_0/fc0_w")
+
+
+def reading(model):
+    optimizers.build_sgd(model, 0.1, **MOMENTUM)
+    grads = [str(grad) for grad in model.param_to_grad.values()]
+    model.net.Sqr(grads[0], "squares")
+
+
+@pytest.mark.parametrize("update, match", [(mixing, "Mul of .* reads 's1' of rank .*no process has all"),
+                                           (reading, "Sqr of .'squares'.* which only rank . has")])  # fmt: skip
+def test_what_needs_all_gradients_is_refused_by_name(update, match):
+    with pytest.raises(NetError, match=f"strategy zero: {match}"):
+        built("zero:1", 2, 0, update)
+
+
+def test_refusals():
+    with pytest.raises(NetError, match="stage must be 1, which divides the optimizer's state .*, got 2"):
+        Strategy.of("zero:2")
+    with pytest.raises(NetError, match="zero needs stage, as in 'zero:1'"):
+        Strategy.of("zero")
+    with pytest.raises(NetError, match="gradient_scaling cannot be combined with strategy"):
+        built("zero:1", 2, 0, lambda m: optimizers.build_sgd(m, 0.1), gradient_scaling=parallel.GradientScaling())

@@ -35,6 +35,7 @@ CROSSING = frozenset(
         "CopyOnDeviceLike",
         "EnsureCPUOutput",
         "GatherFromOwners",
+        "LookupRows",
         "NCCLAllGather",
         "NCCLAllreduce",
         "NCCLBroadcast",
@@ -43,6 +44,7 @@ CROSSING = frozenset(
         "Reduce",
         "ReduceScatter",
         "ReduceToOwners",
+        "RowsToOwners",
     }
 )
 """Types of operators that are meant to use blobs of several devices."""

@@ -28,7 +28,7 @@ def synchronize_initial_values(model: ModelHelper, request: Request, record: Rep
     """Append copies of the first replica's blobs to the init net, and the operators of ``post_sync``."""
     init_net = model.param_init_net.Proto()
     link = link_of(model, request, record)
-    owned = owned_state(init_net)
+    owned = {*owned_state(init_net), *record.rows_of_sharded}
     names = initialized_names(init_net, record.devices) if len(record) > 1 or link is not None else []
     names = [name for name in names if record.devices.scopes[0] + name not in owned]
     groups = [record.devices.copies(name) for name in names]
@@ -51,7 +51,7 @@ def _average_initial_parameters(
     init_net, devices = model.param_init_net.Proto(), record.devices
     groups = [] if record.shared else [record.blobs(name) for name in record.parameters]
     filled = initialized_outside(init_net, devices) if link is not None else []
-    alone = [name for name in record.outside if name in filled]
+    alone = [name for name in record.outside if name in filled and name not in record.rows_of_sharded]
     if link is not None and link.over_gpus:
         init_net.op.extend(link.allreduce_over_gpus(groups))
         summed = alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from netbuilder.distributed.strategies import Plain, Strategy
@@ -15,6 +15,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.parallel.backward import gathered_gradients
 from netbuilder.parallel.builders import initial_shapes
 from netbuilder.parallel.owned_updates import Owners, owners_of
+from netbuilder.parallel.sharded_tables import rows_to_owners
 from netbuilder.passes.net_pass import PassContext
 from netbuilder.passes.processes import ProcessLink, allreduce_over_processes_pass, broadcast_over_processes
 from netbuilder.passes.reductions import PeerAccess, gather_sparse
@@ -43,6 +44,7 @@ def exchange_over_processes(
     hand_back: bool,
     strategy: Strategy,
     owners: Owners | None = None,
+    tables: Mapping[str, int] | None = None,
 ) -> Replicas:
     """Add the exchange of gradients over all devices of all processes to a model.
 
@@ -52,6 +54,7 @@ def exchange_over_processes(
 
     Args:
         owners: with a strategy that needs them; the buckets are added to it.
+        tables: those whose rows are divided over the processes -> number of all rows.
 
     Returns:
         The record with the names of the gradients after the exchange, which the model gets, too, and with those of the
@@ -100,7 +103,8 @@ def exchange_over_processes(
                 across=link.allgather,
             )
             main.MergeFrom(made_rows)
-    _gather_outside(model, record, link, joined)
+    _gather_outside(model, record, link, joined, tables or {})
+    rows_to_owners(model, tables or {}, link)
     record = dataclasses.replace(record, residuals=tuple(residuals))
     return record if alone else gathered_gradients(model, record)
 
@@ -179,11 +183,13 @@ def _dense_gradients(model: ModelHelper, record: Replicas) -> Iterator[tuple[tup
             yield (str(gradient),), param
 
 
-def _gather_outside(model: ModelHelper, record: Replicas, link: ProcessLink, joined: set[str]) -> None:
+def _gather_outside(
+    model: ModelHelper, record: Replicas, link: ProcessLink, joined: set[str], divided: Collection[str]
+) -> None:
     """Append the concatenation of the sparse gradients of tables outside the replicas over all processes."""
     for param in map(BlobReference, record.outside):
         gradient = model.param_to_grad.get(param)
-        if not isinstance(gradient, GradientSlice):
+        if not isinstance(gradient, GradientSlice) or str(param) in divided:
             continue
         whole = []
         for blob in map(str, gradient):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from netbuilder.distributed.agreement import require_equal_nets
-from netbuilder.distributed.common_worlds import barrier_net
+from netbuilder.distributed.common_worlds import barrier_net, create_worlds, makers_of
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.graph.blob import BlobReference, GradientSlice
@@ -127,6 +127,8 @@ def _create_nets(model: ModelHelper, overwrite: bool, check: bool | Literal["war
             part, overwrite, observable_default=model.net.observes, shares_counter=model.net.shares_counters
         )
     if record.world.common:
+        if not record.trains:
+            create_worlds(makers_of(model.param_init_net.Proto(), record.world), workspace)
         workspace.create_net(barrier_net(net.name, record.world), overwrite)
     if record.block is not None:
         nets = block_nets_of(model)

@@ -222,8 +222,9 @@ _WHY_NOT = {
     "combine_spatial_bn": "processes that train on their own have no statistics in common",
     "outside_from_bytes": "tables outside the replicas would be updated by all of them in each step",
     "reduce_update_broadcast": "replicas that train on their own are not updated on one device",
+    "shard_tables": "processes that train on their own have no table in common",
 }
-_NOT_ALONE = ("combine_spatial_bn",)
+_NOT_ALONE = ("combine_spatial_bn", "shard_tables")
 _NOT_IN_BLOCKS = tuple(_WHY_NOT)
 
 

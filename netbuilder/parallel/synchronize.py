@@ -184,8 +184,8 @@ def _to_copy(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) 
     if not record.world.common:
         return known_names(model, record, blobs), []
     filled = initialized_outside(model.param_init_net.Proto(), record.devices)
-    alone = {*record.residuals, *owned_state(model.param_init_net.Proto())}
-    outside = dict.fromkeys((*record.outside, *(blob for blob in filled if blob not in alone)))
+    alone = {*record.residuals, *owned_state(model.param_init_net.Proto()), *record.rows_of_sharded}
+    outside = dict.fromkeys(blob for blob in (*record.outside, *filled) if blob not in alone)
     if blobs is None:
         return known_names(model, record, None), list(outside)
     given = list(dict.fromkeys(map(blob_name, blobs)))

@@ -154,6 +154,22 @@ class ProcessLink:
         """Return the operators that replace the blobs of each group, one per GPU, by the first one of rank 0."""
         return self._over_gpus("BroadcastBucket", "broadcast", groups, root=0)
 
+    def over_host(
+        self, op_type: str, what: str, inputs: Sequence[str], outputs: Sequence[str], **arguments: Any
+    ) -> OperatorDef:
+        """Return an operator of a type that exchanges values of the host.
+
+        Args:
+            what: it does, for its note.
+            inputs, outputs: without the common world.
+            arguments: of the operator.
+        """
+        place = self.devices.options[0] if self.devices.is_cpu else _HOST
+        op = make_op(op_type, [self.worlds[0], *inputs], outputs, device_option=place, **arguments)
+        note = f"{what} over {self.processes} processes"
+        op.debug_info = f"{self.debug_info} ({note})" if self.debug_info else note
+        return op
+
     def allgather(self, source: str, target: str) -> list[OperatorDef]:
         """Return the operators that concatenate the rows of all processes, in the order of the ranks."""
         return self._staged("Allgather", "gather", [source], [target])

@@ -1,4 +1,4 @@
-"""Strategy zero: parameters that one process updates for all; equal to the bit to plain, with state in its owner only."""
+"""Strategy zero: one process updates a parameter for all; equal to the bit to plain, with state in the owner only."""
 
 import numpy as np
 import pytest

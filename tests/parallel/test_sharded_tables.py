@@ -1,0 +1,289 @@
+"""Tables whose rows are divided over processes: equal to one process that has them whole, with every optimizer."""
+
+import numpy as np
+import pytest
+
+from netbuilder import optimizers, parallel
+from netbuilder.distributed import exchanged_bytes
+from netbuilder.graph import GradientSlice
+from netbuilder.graph.net_names import reset_names
+from netbuilder.graph.replicas import Replicas
+from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.ops.fills.fill import rows_of_shard
+from netbuilder.optimizers import add_moving_averages, reset_optimizer_instance_count
+from netbuilder.proto import NetError
+from netbuilder.runtime import Workspace
+from parallel_models import distance, no_input
+from thread_ranks import on_ranks, use_thread_worlds
+from toy_models import scaled_loss
+
+ROWS, COLUMNS, SAMPLES, STEPS = 23, 3, 24, 3
+CLOSE = 1e-6
+
+
+def bags(model, loss_scale):
+    """Three tables: rows, sums of rows and weighted sums, by indices that are fed and ones that the net computes."""
+    users, words, tags = (
+        model.create_param(name, [ROWS, COLUMNS], Initializer(fill, **options))
+        for name, fill, options in (
+            ("users", "UniformFill", {"min": -0.5, "max": 0.5}),
+            ("words", "XavierFill", {}),
+            ("tags", "MSRAFill", {}),
+        )
+    )
+    doubled = model.net.Add(["user", "user"], "doubled")
+    parts = [
+        model.net.Gather([users, "user"], "user_rows"),
+        model.net.SparseLengthsSum([words, "word", "lengths"], "word_sums"),
+        model.net.SparseLengthsMean([words, "user", "ones"], "word_means"),
+        model.net.SparseLengthsWeightedSum([tags, "weights", "word", "lengths"], "tag_sums", grad_on_weights=1),
+        model.net.Gather([tags, doubled], "tag_rows"),
+    ]
+    x = model.net.Concat(parts, ["x", "x_split"], axis=1)[0]
+    return scaled_loss(model, brew.fc(model, x, "fc", 5 * COLUMNS, 4), loss_scale)
+
+
+def batches(replicas, steps=STEPS):
+    rng = np.random.default_rng(3)
+    for _ in range(steps):
+        lengths = rng.integers(0, 4, (replicas, SAMPLES // replicas)).astype(np.int32)
+        yield [
+            {
+                "user": rng.integers(0, ROWS // 2, SAMPLES // replicas).astype(np.int32),
+                "word": rng.integers(0, ROWS, each.sum()).astype(np.int64),
+                "lengths": each,
+                "ones": np.ones(SAMPLES // replicas, np.int32),
+                "weights": rng.normal(size=each.sum()).astype(np.float32),
+                "label": rng.integers(0, 4, SAMPLES // replicas).astype(np.int32),
+            }
+            for each in lengths
+        ]
+
+
+def built(update, devices, rank=0, size=1, forward=bags, **options):
+    reset_names()
+    reset_optimizer_instance_count()
+    model = ModelHelper("tables")
+    sharded = {"rendezvous": {"num_shards": size, "shard_id": rank, "engine": "MPI"}, "shard_tables": True}
+    options = {"outside_from_bytes": 1, "deterministic": True, **(sharded if size > 1 else {}), **options}
+    record = parallel.Parallelize_CPU(
+        model, no_input, forward, optimizer_builder_fun=update, devices=list(range(devices)), **options
+    )
+    return model, record
+
+
+def run_steps(model, replicas, first, steps, begin=None, seed=7):
+    record, workspace = Replicas.load(model.net.Proto()), Workspace(threads=1, seed=seed)
+    for step, batch in enumerate(batches(replicas, steps)):
+        for scope, of_replica in zip(record.devices.scopes, batch[first:]):
+            for name, value in of_replica.items():
+                workspace.feed(scope + name, value)
+        if step == 0:
+            parallel.RunInitNet(model, workspace=workspace)
+            if begin is not None:
+                begin(model, workspace)
+        parallel.RunNet(model, workspace=workspace)
+    return workspace
+
+
+def alone(update, replicas, steps=STEPS, **options):
+    model, _ = built(update, replicas, **options)
+    return model, run_steps(model, replicas, 0, steps)
+
+
+def together(monkeypatch, update, size, devices=1, steps=STEPS, begin=None, **options):
+    """Train on ranks that are threads; return each one's model and workspace."""
+    use_thread_worlds(monkeypatch, size)
+    models = [built(update, devices, rank, size, **options)[0] for rank in range(size)]
+    results = on_ranks(size, lambda rank: run_steps(models[rank], size * devices, rank * devices, steps, begin))
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return list(zip(models, results))
+
+
+def whole(results, name):
+    """The rows of all ranks, without those that are of no table."""
+    rows = Replicas.load(results[0][0].net.Proto()).rows_of_sharded[name]
+    return np.concatenate([workspace.fetch(name) for _, workspace in results])[:rows]
+
+
+def require_equal(results, model, workspace, tolerance=CLOSE):
+    """Compare the state of all ranks with that of one process."""
+    sharded = Replicas.load(results[0][0].net.Proto()).rows_of_sharded
+    names = sorted(map(str, parallel.GetCheckpointParams(model)))
+    assert names == sorted(map(str, parallel.GetCheckpointParams(results[0][0])))
+    assert {"users", "words", "tags"} <= set(sharded)
+    for name in names:
+        want = workspace.fetch(name)
+        if name in sharded:
+            assert all(each.fetch(name).shape[0] == rows_of_shard(ROWS, len(results)) for _, each in results)
+            assert distance([whole(results, name)], [want]) <= tolerance, name
+        else:
+            for _, each in results:
+                assert distance([each.fetch(name)], [want]) <= tolerance, name
+
+
+def for_tables(kind, **options):
+    def build(model):
+        own = kind(**options)
+        for param in model.params:
+            if isinstance(model.param_to_grad.get(param), GradientSlice):
+                model.get_param_info(param).optimizer = own
+        return optimizers.build_sgd(model, 0.1)
+
+    return build
+
+
+UPDATES = {
+    "sgd": lambda model: optimizers.build_sgd(model, 0.1),
+    "momentum": lambda model: optimizers.build_sgd(model, 0.05, momentum=0.9),
+    "adagrad": lambda model: optimizers.build_adagrad(model, 0.05, weight_decay=0.01),
+    "adagrad_sum": lambda model: optimizers.build_adagrad(model, 0.05, sparse_dedup_aggregator="sum"),
+    "row_wise_adagrad": for_tables(
+        optimizers.AdagradOptimizer, alpha=0.05, rowWise=True, weight_decay=0.01, counter_halflife=4
+    ),
+    "adam": lambda model: optimizers.build_adam(model, 0.01),
+    "row_wise_adam": for_tables(optimizers.AdamOptimizer, alpha=0.01, rowWise=True),
+    "smart_decay_adam": for_tables(optimizers.AdamOptimizer, alpha=0.01, use_smart_decay=True, epsilon=1e-3),
+    "ftrl": lambda model: optimizers.build_ftrl(model, engine="", alpha=0.1),
+    "adadelta": lambda model: optimizers.build_adadelta(model, 0.5, epsilon=1e-3),
+    "wngrad": lambda model: optimizers.build_wngrad(model, 0.1, moment_init=1.0),
+    "storm": lambda model: optimizers.build_storm(model, 0.1),
+    "decay_adagrad": lambda model: optimizers.build_decay_adagrad(model, 0.05),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_two_processes_equal_one_to_the_bit(monkeypatch, name):
+    """All but the sum of squares over a whole table, of which each process has a part."""
+    model, workspace = alone(UPDATES[name], 2)
+    require_equal(together(monkeypatch, UPDATES[name], 2), model, workspace, CLOSE if name == "storm" else 0)
+
+
+@pytest.mark.parametrize("size, devices", [(3, 1), (2, 2)])
+def test_any_number_of_processes_and_devices(monkeypatch, size, devices):
+    model, workspace = alone(UPDATES["adagrad"], size * devices)
+    require_equal(together(monkeypatch, UPDATES["adagrad"], size, devices), model, workspace)
+
+
+def test_initial_tables_are_those_of_one_process_to_the_bit(monkeypatch):
+    _, workspace = alone(lambda model: optimizers.build_sgd(model, 0.0), 2, steps=1)
+    results = together(monkeypatch, lambda model: optimizers.build_sgd(model, 0.0), 5, steps=1)
+    for name in ("users", "words", "tags"):
+        np.testing.assert_array_equal(whole(results, name), workspace.fetch(name))
+
+
+def test_clipping_and_averages(monkeypatch):
+    def update(model):
+        optimizers.build_adagrad(model, 0.1, max_gradient_norm=0.02)
+        add_moving_averages(model, 0.5)
+
+    model, workspace = alone(update, 2)
+    results = together(monkeypatch, update, 2)
+    require_equal(results, model, workspace)
+    assert "words_moving_average" in Replicas.load(results[0][0].net.Proto()).rows_of_sharded
+
+
+@pytest.mark.parametrize("options", [{"accumulate_steps": 2}, {"strategy": "zero:1"}, {"strategy": "half"}], ids=str)
+def test_with_other_options(monkeypatch, options):
+    """Against processes that have all tables."""
+    results = together(monkeypatch, UPDATES["adagrad"], 2, steps=4, **options)
+    both = together(monkeypatch, UPDATES["adagrad"], 2, steps=4, shard_tables=False, **options)
+    for name in ("users", "words", "tags", "words_squared_sum"):
+        assert distance([whole(results, name)], [both[0][1].fetch(name)]) < CLOSE, name
+    assert distance([results[1][1].fetch("cpu_0/fc_w")], [both[1][1].fetch("cpu_0/fc_w")]) < CLOSE
+
+
+def test_messages_of_a_step(monkeypatch):
+    def bytes_after(steps):
+        results = together(monkeypatch, UPDATES["sgd"], 2, steps=steps)
+        return [exchanged_bytes(model, workspace=workspace) for model, workspace in results]
+
+    one, two = bytes_after(1), bytes_after(2)
+    table, rows = ROWS * COLUMNS * 4, 2 * SAMPLES * COLUMNS * 4
+    assert all(0 < after - before < 12 * rows for before, after in zip(one, two)) and 12 * rows < 100 * table
+    (model, _), *_ = together(monkeypatch, UPDATES["sgd"], 2, steps=1)
+    types = [op.type for op in model.net.Proto().op]
+    assert types.count("LookupRows") == 2, "those of fed indices together, and those of computed ones"
+    assert types.count("RowsToOwners") == 1 and "Allgather" not in types
+
+
+def test_one_process_adds_nothing():
+    models = [built(UPDATES["sgd"], 2, shard_tables=given)[0] for given in (False, True)]
+    assert models[0].net.Proto() == models[1].net.Proto()
+    assert models[0].param_init_net.Proto() == models[1].param_init_net.Proto()
+
+
+def outside(read=None, **fill):
+    """Return builders for a table outside the replicas, which something else than a lookup may read."""
+
+    def make(**options):
+        reset_names()
+        model = ModelHelper("tables")
+        table = model.create_param(
+            "table", [ROWS, 4], Initializer(fill.get("fill", "UniformFill"), **fill.get("options", {}))
+        )
+
+        def forward(model, loss_scale):
+            x = model.net.Gather([table, "user"], "rows", **fill.get("lookup", {}))
+            if read is not None:
+                x = model.net.Add([x, read(model, table)], "more", broadcast=1)
+            return scaled_loss(model, x, loss_scale)
+
+        parallel.Parallelize_CPU(
+            model, no_input, forward, optimizer_builder_fun=fill.get("update", UPDATES["sgd"]), devices=[0],
+            rendezvous={"num_shards": 2, "shard_id": 0, "engine": "MPI"}, shard_tables=True, **options,
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "make, match",
+    [
+        (
+            outside(lambda m, table: m.net.ReduceFrontMean(table, "mean")),
+            "ReduceFrontMean of .* needs all of it; only lo",
+        ),
+        (outside(lookup={"dense_gradient": 1}), "table 'table' over the processes, but Gather of .* needs all of it"),
+        (
+            outside(fill="GivenTensorFill", options={"values": [0.0] * ROWS * 4}),
+            "GivenTensorFill of .* cannot; use one",
+        ),
+        (outside(update=lambda m: add_table_square(m)), "cannot update tables that are divided .* 'total'"),
+    ],
+    ids=["reader", "dense gradient", "initializer", "update"],
+)
+def test_what_shards_cannot_serve_is_refused(make, match):
+    with pytest.raises(NetError, match=match):
+        make()
+
+
+def add_table_square(model):
+    total = model.param_init_net.ConstantFill([], "total", shape=[1], value=0.0)
+    optimizers.build_sgd(model, 0.1)
+    model.net.ReduceFrontSum(model.net.ReduceBackSum("table", "sums"), total)
+
+
+def test_processes_that_train_on_their_own_have_no_shards():
+    for strategy in ("local_sgd:2", "partial:10"):
+        with pytest.raises(NetError, match="cannot be combined with shard_tables: processes that train on their own"):
+            outside()(strategy=strategy)
+
+
+def test_fills_of_shards_are_rows_of_the_whole(monkeypatch):
+    from netbuilder.proto.arguments import make_op
+
+    for op_type in ("ConstantFill", "GaussianFill", "MSRAFill", "UniformFill", "XavierFill"):
+        parts = []
+        for rank, shards in [(0, 0), *((rank, 3) for rank in range(3))]:
+            workspace = Workspace(seed=4)
+            more = {"shards": shards, "rank": rank} if shards else {}
+            workspace.run_operator_once(make_op(op_type, [], ["y"], shape=[50, 40], **more))
+            parts.append(workspace.fetch("y"))
+        assert [len(part) for part in parts] == [50, 17, 17, 17]
+        np.testing.assert_array_equal(np.concatenate(parts[1:])[:50], parts[0], op_type)
+    for arguments in ({"shards": 2, "rank": 2, "shape": [4]}, {"shards": 2}):
+        with pytest.raises(Exception, match="shards needs the argument shape and a rank in"):
+            Workspace().run_operator_once(make_op("ConstantFill", [], ["y"], **arguments))

@@ -9,9 +9,9 @@ from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.indexing import rows_of_shard
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import subgraphs
-from netbuilder.ops.fills.fill import rows_of_shard
 from netbuilder.ops.updates.row_updates import JointUpdate
 from netbuilder.passes.processes import ProcessLink
 from netbuilder.proto import NetDef, NetError, OperatorDef

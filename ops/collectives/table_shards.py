@@ -15,10 +15,9 @@ from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.collectives.worlds import OverWorld, world_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.extensions import SplitKernel
-from netbuilder.ops.core.indexing import check_indices
+from netbuilder.ops.core.indexing import check_indices, rows_of_shard
 from netbuilder.ops.core.operator import TensorSpec, require
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
-from netbuilder.ops.fills.fill import rows_of_shard
 from netbuilder.proto import ArgumentError, ShapeError
 from netbuilder.proto.late_dataclass import dataclass
 

@@ -10,22 +10,15 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import exact_reciprocal, numpy_type
 from netbuilder.ops.core.given_numbers import check_extents
+from netbuilder.ops.core.indexing import rows_of_shard
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["ConstantFill", "DiagonalFill", "Fill", "RangeFill", "rows_of_shard"]
+__all__ = ["ConstantFill", "DiagonalFill", "Fill", "RangeFill"]
 
 Shape = tuple[int, ...]
-
-
-def rows_of_shard(rows: int, shards: int) -> int:
-    """Return how many rows each of so many processes has of a table: as many in all of them.
-
-    Process r has the rows from r times this number on; the last ones may have some that are not of the table.
-    """
-    return -(-rows // shards)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ OTHERS = {
     "net_type": "simple", "broadcast_computed_params": False, "optimize_gradient_memory": True,
     "dynamic_memory_management": True, "max_concurrent_distributed_ops": 3, "num_threads_per_device": 2,
     "shared_model": True, "barrier_net_timeout_sec": 17, "dtype": "bfloat16", "weighted_shares": True,
-    "accumulate_steps": 2, "outside_from_bytes": 0, "reduce_update_broadcast": True, "memory_budget": 0.9,
+    "accumulate_steps": 2, "outside_from_bytes": 0, "shard_tables": True, "reduce_update_broadcast": True, "memory_budget": 0.9,
     "bucket_bytes": 0, "deterministic": True, "vector_losses": True, "strategy": "local_sgd:3", "allow_tf32": True,
     "gradient_scaling": GradientScaling(8.0), "average_initial_parameters": True, "combine_means": False,
     "combine_spatial_bn": True, "use_nccl": True, "peer_access": lambda a, b: False, "blobs_to_keep": ["softmax"],

@@ -9,7 +9,7 @@ from netbuilder.graph import GradientSlice
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import Initializer, ModelHelper, brew
-from netbuilder.ops.fills.fill import rows_of_shard
+from netbuilder.ops.core.indexing import rows_of_shard
 from netbuilder.optimizers import add_moving_averages, reset_optimizer_instance_count
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace

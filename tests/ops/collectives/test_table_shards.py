@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from collective_runs import OBJECT, alone, run_on_ranks
 from netbuilder.ops.collectives.table_shards import LookupRows, RowsToOwners
+from netbuilder.ops.core.indexing import rows_of_shard
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.fills.fill import rows_of_shard
 from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, refusal
 from thread_ranks import ThreadCommunicator

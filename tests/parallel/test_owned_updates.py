@@ -5,6 +5,7 @@ import pytest
 
 from netbuilder import optimizers, parallel
 from netbuilder.distributed import Strategy
+from netbuilder.exchange import CheckpointFolder, load_checkpoint, read_checkpoint, save_checkpoint, take_checkpoint
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import Initializer, ModelHelper, brew
@@ -16,7 +17,7 @@ from netbuilder.optimizers import (
     reset_optimizer_instance_count,
 )
 from netbuilder.parallel.owned_updates import deal, own_part, owned_state
-from netbuilder.proto import NetError
+from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 from parallel_models import no_input
@@ -100,6 +101,7 @@ def require_equal(monkeypatch, size, update, **options):
     return zero, state
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", sorted(set(NAMED) - {name for name, row in NAMED.items() if row.half}))
 def test_every_optimizer_is_equal_to_the_bit(monkeypatch, name):
     def update(model):
@@ -111,6 +113,7 @@ def test_every_optimizer_is_equal_to_the_bit(monkeypatch, name):
 MOMENTUM = {"momentum": 0.9, "nesterov": 1}
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("size, devices", [(3, 1), (2, 2)])
 @pytest.mark.parametrize(
     "options",
@@ -233,3 +236,83 @@ def test_refusals():
         Strategy.of("zero")
     with pytest.raises(NetError, match="gradient_scaling cannot be combined with strategy"):
         built("zero:1", 2, 0, lambda m: optimizers.build_sgd(m, 0.1), gradient_scaling=parallel.GradientScaling())
+
+
+def adam(model):
+    optimizers.build_adam(model, 0.01)
+
+
+def saved(monkeypatch, path, strategy, size, **options):
+    """Train some steps, and save; return models and workspaces."""
+    results = trained(monkeypatch, strategy, size, adam, steps=3, **options)
+    writers = range(size) if strategy != "plain" else [0]
+    on_ranks(len(writers), lambda rank: save_checkpoint(path, results[rank][0], workspace=results[rank][1]))
+    return results
+
+
+def loaded(monkeypatch, path, strategy, size, **options):
+    """Load before the first of two more steps."""
+
+    def load(rank, model, workspace):
+        load_checkpoint(path, model, workspace=workspace)
+
+    return trained(monkeypatch, strategy, size, adam, steps=2, begin=load, **options)
+
+
+@pytest.mark.parametrize("size, others", [(3, [2, 4]), (2, [1])])
+def test_checkpoints_are_those_of_plain_for_any_number_of_processes(monkeypatch, tmp_path, size, others):
+    plain, path = tmp_path / "plain.minidb", tmp_path / "zero.minidb"
+    saved(monkeypatch, plain, "plain", size)
+    saved(monkeypatch, path, "zero:1", size)
+    want, found = read_checkpoint(plain), read_checkpoint(path)
+    assert list(found.blobs) == list(want.blobs) and found.random == want.random
+    for name, value in want.blobs.items():
+        assert found.blobs[name].tobytes() == value.tobytes(), name
+    assert path.stat().st_size == plain.stat().st_size
+    for other in others:
+        resumed = loaded(monkeypatch, path, "zero:1", other)
+        whole = loaded(monkeypatch, plain, "plain", other)
+        for rank, (model, workspace) in enumerate(resumed):
+            for name, value in values(model, workspace).items():
+                assert value.tobytes() == whole[rank][1].fetch(name).tobytes(), name
+
+
+def test_a_checkpoint_in_memory_continues_where_it_was(monkeypatch):
+    taken = {}
+
+    def take_and_disturb(rank, model, workspace):
+        taken[rank] = take_checkpoint(model, workspace=workspace)
+        parallel.RunNet(model, workspace=workspace)
+        load_checkpoint(taken[rank], model, workspace=workspace)
+
+    want = trained(monkeypatch, "zero:1", 2, adam)
+    found = trained(monkeypatch, "zero:1", 2, adam, begin=take_and_disturb)
+    for (model, workspace), (_, other) in zip(found, want):
+        for name, value in values(model, workspace).items():
+            assert value.tobytes() == other.fetch(name).tobytes(), name
+
+
+def test_a_writer_that_fails_does_not_keep_the_others(monkeypatch, tmp_path):
+    results = trained(monkeypatch, "zero:1", 3, adam, steps=1)
+    for place in (tmp_path, tmp_path / "absent" / "file"):
+
+        def save(rank, path=place):
+            return save_checkpoint(path, results[rank][0], workspace=results[rank][1])
+
+        errors = on_ranks(3, save)
+        assert isinstance(errors[0], OSError) and not isinstance(errors[1], Exception)
+    folder = CheckpointFolder(tmp_path / "folder")
+    on_ranks(3, lambda rank: folder.save(results[rank][0], workspace=results[rank][1], step=5))
+    found = on_ranks(3, lambda rank: folder.save(results[rank][0], workspace=results[rank][1], step=3))
+    assert isinstance(found[0], NetError) and "of a later step than 3" in str(found[0])
+    assert [path.name for path in folder.paths()] == ["step-00000005.minidb"]
+
+
+def test_a_damaged_part_is_found_by_who_does_not_keep_it(monkeypatch, tmp_path):
+    path = tmp_path / "zero.minidb"
+    saved(monkeypatch, path, "zero:1", 2)
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(ParseError, match="is not a complete checkpoint; nothing is loaded from it"):
+        loaded(monkeypatch, path, "zero:1", 2)

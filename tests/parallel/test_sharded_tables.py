@@ -1,10 +1,13 @@
 """Tables whose rows are divided over processes: equal to one process that has them whole, with every optimizer."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from netbuilder import optimizers, parallel
 from netbuilder.distributed import exchanged_bytes
+from netbuilder.exchange import load_checkpoint, read_checkpoint, save_checkpoint
 from netbuilder.graph import GradientSlice
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
@@ -154,6 +157,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", UPDATES)
 def test_two_processes_equal_one_to_the_bit(monkeypatch, name):
     """All but the sum of squares over a whole table, of which each process has a part."""
@@ -287,3 +291,44 @@ def test_fills_of_shards_are_rows_of_the_whole(monkeypatch):
     for arguments in ({"shards": 2, "rank": 2, "shape": [4]}, {"shards": 2}):
         with pytest.raises(Exception, match="shards needs the argument shape and a rank in"):
             Workspace().run_operator_once(make_op("ConstantFill", [], ["y"], **arguments))
+
+
+def test_checkpoints_are_those_of_one_process(monkeypatch, tmp_path):
+    update, path, other = UPDATES["row_wise_adagrad"], tmp_path / "shards.minidb", tmp_path / "one.minidb"
+    results = together(monkeypatch, update, 3)
+    on_ranks(3, lambda rank: save_checkpoint(path, results[rank][0], workspace=results[rank][1]))
+    model, workspace = alone(update, 3)
+    save_checkpoint(other, model, workspace=workspace)
+    found, want = read_checkpoint(path), read_checkpoint(other)
+    assert list(found.blobs) == list(want.blobs)
+    for name, value in want.blobs.items():
+        assert found.blobs[name].shape == value.shape and found.blobs[name].dtype == value.dtype, name
+        assert distance([found.blobs[name]], [value]) < CLOSE, name
+
+    def load(model, workspace):
+        load_checkpoint(path, model, workspace=workspace)
+
+    model, _ = built(update, 2)
+    workspace = run_steps(model, 2, 0, STEPS, begin=load)
+    require_equal(together(monkeypatch, update, 2, begin=load), model, workspace)
+
+
+def test_large_values_are_written_in_records_of_the_usual_size(monkeypatch, tmp_path):
+    for module in ("netbuilder.exchange.divided", "netbuilder.data.blob_records"):
+        monkeypatch.setattr(sys.modules[module], "CHUNK_SIZE", 10)
+    results, path = together(monkeypatch, UPDATES["adagrad"], 3), tmp_path / "shards.minidb"
+    on_ranks(3, lambda rank: save_checkpoint(path, results[rank][0], workspace=results[rank][1]))
+    found = read_checkpoint(path)
+    np.testing.assert_array_equal(found.blobs["words"], whole(results, "words"))
+    changed = []
+
+    def load(model, workspace):
+        workspace.feed("words", np.zeros_like(workspace.fetch("words")))
+        load_checkpoint(path, model, workspace=workspace)
+        changed.append(workspace.fetch("words")[: ROWS - 8 * 2])
+
+    together(monkeypatch, UPDATES["adagrad"], 3, steps=1, begin=load)
+    assert len(changed) == 3
+    assert {each.tobytes() for each in changed} == {
+        found.blobs["words"][8 * r :][: ROWS - 16].tobytes() for r in range(3)
+    }

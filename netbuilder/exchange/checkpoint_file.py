@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, write_minidb
-from netbuilder.data.blob_records import chunk_record
 from netbuilder.exchange.checkpoint_manifest import FORMAT, parse_manifest, seal
-from netbuilder.exchange.divided import Divided, give_divided, taken
+from netbuilder.exchange.divided import Divided, give_divided, records_of, taken
 from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.late_dataclass import dataclass
@@ -194,21 +193,14 @@ def _records(
     yield first
     device = DeviceOption(device_type=PROTO_CPU, extra_info=[_MARK])
     for name, value in blobs.items():
-        if name in pieces:
-            found = _hash_of(value)
-            for begin, chunk in _with_positions(value.chunks(pieces[name])):
-                found.update(chunk.view(np.uint8).data)
-                yield chunk_record(name, chunk, value.shape, begin, device=device)
+        found = _hash_of(value) if name in pieces else None
+
+        def note(chunk: Array, found: Any = found) -> None:
+            found.update(chunk.view(np.uint8).data)
+
+        yield from records_of(name, value, pieces, device=device, note=note)
+        if found is not None:
             digests[name] = found.hexdigest()
-        else:
-            yield from blob_records(name, value, device=device)
-
-
-def _with_positions(chunks: Iterator[Array]) -> Iterator[tuple[int, Array]]:
-    begin = 0
-    for chunk in chunks:
-        yield begin, chunk
-        begin += chunk.size
 
 
 def _as_number(value: Any) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from netbuilder.data import DBReader
 from netbuilder.distributed import ProcessGroup
 from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blobs
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
-from netbuilder.exchange.divided import Divided
+from netbuilder.exchange.divided import Divided, rows_divided
 from netbuilder.exchange.matching import LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, spec_of
@@ -214,11 +213,8 @@ def _with_divided(blobs: CheckpointBlobs, values: dict[str, Any], workspace: Wor
             own = np.empty(0, spec.dtype) if value is None else np.asarray(value)
             found[name] = Divided(spec.shape, spec.dtype, [(blobs.owners[name], spec.size)], own, world)
         elif name in blobs.divided:
-            rows, each, width = spec.shape[0], len(values[name]), math.prod(spec.shape[1:])
-            counts = [min(each, max(0, rows - rank * each)) for rank in range(blobs.record.processes)]
-            parts = [(rank, count * width) for rank, count in enumerate(counts)]
-            own = np.asarray(values[name])[: counts[blobs.record.world.rank]]
-            found[name] = Divided(spec.shape, spec.dtype, parts, own, world)
+            own, record = np.asarray(values[name]), blobs.record
+            found[name] = rows_divided(own, spec.shape[0], record.processes, world, record.world.rank)
         else:
             found[name] = values[name]
     return found

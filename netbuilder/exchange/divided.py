@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from netbuilder.data.blob_records import CHUNK_SIZE
+from netbuilder.data.blob_records import CHUNK_SIZE, blob_records, chunk_record
 from netbuilder.distributed.worlds.world import CommonWorld
+from netbuilder.proto import DeviceOption, NetError
 
-__all__ = ["Divided", "give_divided", "taken"]
+__all__ = ["Divided", "give_divided", "records_of", "refuse_divided", "rows_divided", "taken"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -91,9 +92,51 @@ class Divided:
                 call = self._world.call("Checkpoint, part", "", nbytes=piece.nbytes)
                 self._world.run_between_two(call, lambda comm, given=piece: comm.send(given, 0))
 
+    def whole(self, pieces: Iterator[Array]) -> Array:
+        """Return the array that its pieces are."""
+        result, start = np.empty(self.size, self.dtype), 0
+        for piece in pieces:
+            result[start : start + piece.size] = piece
+            start += piece.size
+        return result.reshape(self.shape)
+
+
+def records_of(
+    name: str,
+    value: Any,
+    pieces: Mapping[str, Iterator[Array]],
+    *,
+    device: DeviceOption | None = None,
+    note: Callable[[Array], object] | None = None,
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the records of a blob, as ``blob_records`` does, also of a divided one, of which one is in memory.
+
+    Args:
+        name, value, device: as for ``blob_records``.
+        pieces: see ``taken``.
+        note: called with the elements of each record of a divided value.
+    """
+    if name not in pieces:
+        yield from blob_records(name, value, device=device)
+        return
+    begin = 0
+    for chunk in value.chunks(pieces[name]):
+        if note is not None:
+            note(chunk)
+        yield chunk_record(name, chunk, value.shape, begin, device=device)
+        begin += chunk.size
+
 
 def _steps(count: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + CHUNK_SIZE, count)) for start in range(0, count, CHUNK_SIZE))
+
+
+def rows_divided(own: Array, rows: int, processes: int, world: CommonWorld | None, rank: int) -> Divided:
+    """Return the table of so many rows of which a process has the shard ``own``."""
+    each, width = len(own), math.prod(own.shape[1:])
+    counts = [min(each, max(0, rows - number * each)) for number in range(processes)]
+    parts = [(number, count * width) for number, count in enumerate(counts)]
+    return Divided((rows, *own.shape[1:]), own.dtype, parts, own[: counts[rank]], world)
 
 
 def give_divided(values: Mapping[str, Any]) -> bool:
@@ -104,6 +147,15 @@ def give_divided(values: Mapping[str, Any]) -> bool:
     for value in divided:
         value.give()
     return True
+
+
+def refuse_divided(values: Mapping[str, Any]) -> None:
+    """Raise NetError if a value is divided, where only whole ones can be exported."""
+    if found := [name for name, value in values.items() if isinstance(value, Divided)]:
+        raise NetError(
+            f"tables {found} are divided over processes, each of which has some of their rows; export them by "
+            "save_predictor or save_to_db, which all processes call, load that in one process, and export it from there"
+        )
 
 
 @contextmanager

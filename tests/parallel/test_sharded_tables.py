@@ -7,7 +7,15 @@ import pytest
 
 from netbuilder import optimizers, parallel
 from netbuilder.distributed import exchanged_bytes
-from netbuilder.exchange import load_checkpoint, read_checkpoint, save_checkpoint
+from netbuilder.exchange import (
+    load_checkpoint,
+    load_predictor,
+    mobile_exporter,
+    read_checkpoint,
+    save_checkpoint,
+    save_predictor,
+)
+from netbuilder.exchange.predictor_exporter import PredictorExportMeta, load_predictor_from_db, save_to_db
 from netbuilder.graph import GradientSlice
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
@@ -332,3 +340,67 @@ def test_large_values_are_written_in_records_of_the_usual_size(monkeypatch, tmp_
     assert {each.tobytes() for each in changed} == {
         found.blobs["words"][8 * r :][: ROWS - 16].tobytes() for r in range(3)
     }
+
+
+def test_a_predictor_has_whole_tables(monkeypatch, tmp_path):
+    results = together(monkeypatch, UPDATES["adagrad"], 3)
+    (batch,) = next(batches(1, 1))
+    inputs = ["user", "word", "lengths", "ones", "weights"]
+    found = {}
+
+    def export(rank):
+        model, workspace = results[rank]
+        net, parameters = parallel.ExtractPredictorNet(model, inputs, ["softmax"])
+        assert not {"LookupRows"} & {op.type for op in net.Proto().op}
+        save_predictor(tmp_path / "folder", net, parameters, inputs=inputs, workspace=workspace)
+        meta = PredictorExportMeta(net, parameters, inputs, ["softmax"])
+        save_to_db("minidb", tmp_path / "predictor.minidb", meta, workspace=workspace)
+        with pytest.raises(NetError, match="'users', 'words'.* divided over processes.* export them by save_predictor"):
+            mobile_exporter.Export(workspace, net, parameters)
+
+    for result in on_ranks(3, export):
+        assert result is None, result
+    model, workspace = alone(UPDATES["adagrad"], 3)
+    net, parameters = parallel.ExtractPredictorNet(model, inputs, ["softmax"])
+    save_predictor(tmp_path / "one", net, parameters, inputs=inputs, workspace=workspace)
+    given = {name: batch[name] for name in inputs}
+    for name, load in {
+        "folder": lambda: load_predictor(tmp_path / "folder"),
+        "file": lambda: load_predictor_from_db(tmp_path / "predictor.minidb", "minidb"),
+        "one": lambda: load_predictor(tmp_path / "one"),
+    }.items():
+        found[name] = load().run(given)["softmax"]
+    np.testing.assert_array_equal(found["folder"], found["file"])
+    np.testing.assert_allclose(found["folder"], found["one"], rtol=1e-5)
+
+
+def test_a_model_for_evaluation_looks_up_in_the_shards(monkeypatch):
+    """It is built without initial values, and reads the tables of the trained one."""
+    results = together(monkeypatch, UPDATES["adagrad"], 2)
+    one, alone_in = alone(UPDATES["adagrad"], 2)
+
+    def evaluation(rank, size):
+        reset_names()
+        model = ModelHelper("test", init_params=False)
+        options = {"rendezvous": {"num_shards": size, "shard_id": rank, "engine": "MPI"}, "shard_tables": True}
+        devices = [0] if size > 1 else [0, 1]
+        parallel.Parallelize_CPU(
+            model, no_input, bags, devices=devices, outside_from_bytes=1, **(options if size > 1 else {})
+        )
+        return model
+
+    models = [evaluation(rank, 2) for rank in range(2)]
+
+    def run(rank):
+        model, workspace = models[rank], results[rank][1]
+        parallel.CreateNet(model, workspace=workspace)
+        parallel.RunNet(model, workspace=workspace)
+        return workspace.fetch("cpu_0/softmax")
+
+    whole_model = evaluation(0, 1)
+    parallel.CreateNet(whole_model, workspace=alone_in)
+    parallel.RunNet(whole_model, workspace=alone_in)
+    for rank, found in enumerate(on_ranks(2, run)):
+        if isinstance(found, Exception):
+            raise found
+        np.testing.assert_array_equal(found, alone_in.fetch(f"cpu_{rank}/softmax"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, read_manifest, write_whole
-from netbuilder.exchange.checkpoints import take_checkpoint
+from netbuilder.exchange.checkpoints import checkpoint_to_write
 from netbuilder.exchange.divided import give_divided, taken
 from netbuilder.exchange.folder_lock import folder_lock
 from netbuilder.model import ModelHelper
@@ -72,7 +72,7 @@ class CheckpointFolder:
             NetError, BlobError: see ``save_checkpoint``.
             OSError: the file cannot be written; existing ones are unchanged.
         """
-        return self.write(take_checkpoint(model, workspace=workspace, step=step, metric=metric, state=state))
+        return self.write(checkpoint_to_write(model, workspace=workspace, step=step, metric=metric, state=state))
 
     @checked()
     def write(self, checkpoint: Checkpoint) -> Path:

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from netbuilder.data import DBReader
 from netbuilder.distributed import ProcessGroup
 from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blobs
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
-from netbuilder.exchange.divided import Divided, rows_divided
+from netbuilder.exchange.divided import Divided, rows_divided, value_in
 from netbuilder.exchange.matching import LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, spec_of
@@ -26,7 +27,7 @@ from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import RandomState, Workspace, random_state, set_random_state
 from netbuilder.runtime.execute import default
 
-__all__ = ["load_checkpoint", "save_checkpoint", "take_checkpoint"]
+__all__ = ["checkpoint_to_write", "load_checkpoint", "save_checkpoint", "take_checkpoint"]
 
 PathLike = str | os.PathLike[str]
 
@@ -60,6 +61,34 @@ def take_checkpoint(
         NetError: two blobs would get the same name; or only some micro-batches of a step have run.
         BlobError: blobs are missing in the workspace, or hold no value.
     """
+    return _taken(model, workspace, step, metric, state, later=False)
+
+
+def checkpoint_to_write(
+    model: ModelHelper,
+    *,
+    workspace: Workspace | None = None,
+    step: int | None = None,
+    metric: float | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Return a checkpoint that is written before the next step: what is divided over processes is not copied.
+
+    Args:
+        model, workspace, step, metric, state: see ``take_checkpoint``.
+    """
+    return _taken(model, workspace, step, metric, state, later=True)
+
+
+def _taken(
+    model: ModelHelper,
+    workspace: Workspace | None,
+    step: int | None,
+    metric: float | None,
+    state: Mapping[str, Any] | None,
+    *,
+    later: bool,
+) -> Checkpoint:
     workspace = workspace or default.workspace()
     if has_record(model.net.Proto()) and (pending := pending_steps(model, workspace)):
         raise NetError(
@@ -71,7 +100,7 @@ def take_checkpoint(
     _equalize(model, blobs, workspace)
     drawn, net = random_state(workspace), model.net.Name()
     return Checkpoint(
-        _values(blobs, workspace),
+        _values(blobs, workspace, later=later),
         step=drawn.iterations.get(net, 0) if step is None else step,
         metric=metric,
         model=model.name,
@@ -107,7 +136,7 @@ def save_checkpoint(
         BlobError: blobs are missing in the workspace, or hold no value.
         OSError: the file cannot be written; an existing one is unchanged.
     """
-    checkpoint = take_checkpoint(model, workspace=workspace, step=step, metric=metric, state=state)
+    checkpoint = checkpoint_to_write(model, workspace=workspace, step=step, metric=metric, state=state)
     write_checkpoint(path, checkpoint)
     return checkpoint
 
@@ -185,11 +214,18 @@ def _require(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -
         )
 
 
-def _values(blobs: CheckpointBlobs, workspace: Workspace) -> dict[str, Any]:
-    """Return the values of a checkpoint, with those of other processes if they have values of their own."""
-    values = {name: workspace.fetch(blob) for name, blob in blobs.here.items()}
+def _values(blobs: CheckpointBlobs, workspace: Workspace, *, later: bool) -> dict[str, Any]:
+    """Return the values of a checkpoint, with those of other processes if they have values of their own.
+
+    Args:
+        blobs: of the model.
+        workspace: has them.
+        later: read what is divided over processes only when it is written.
+    """
+    divided = {name for name in blobs.here if name in blobs.owners or name in blobs.divided}
+    values = {name: workspace.fetch(blob) for name, blob in blobs.here.items() if name not in divided}
     if not blobs.differs_between_processes:
-        return _with_divided(blobs, values, workspace) if blobs.owners or blobs.divided else values
+        return _with_divided(blobs, values, workspace, later) if blobs.owners or blobs.divided else values
     names, group = blobs.over_processes(), ProcessGroup.over(_world(blobs, workspace))
     parts = group.gather({names[name]: value for name, value in values.items()})
     return {name: value for part in reversed(parts) for name, value in part.items()}
@@ -202,21 +238,22 @@ def _world(blobs: CheckpointBlobs, workspace: Workspace) -> Any:
     return world
 
 
-def _with_divided(blobs: CheckpointBlobs, values: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
+def _with_divided(blobs: CheckpointBlobs, values: dict[str, Any], workspace: Workspace, later: bool) -> dict[str, Any]:
     """Return the values, in their order, with those that are divided over the processes."""
-    assert blobs.record is not None
-    specs, world = _specs(blobs, workspace), _world(blobs, workspace)
-    found = {}
-    for name in blobs.names:
-        spec, value = specs[name], values.get(name)
-        if name in blobs.owners:
-            own = np.empty(0, spec.dtype) if value is None else np.asarray(value)
-            found[name] = Divided(spec.shape, spec.dtype, [(blobs.owners[name], spec.size)], own, world)
-        elif name in blobs.divided:
-            own, record = np.asarray(values[name]), blobs.record
-            found[name] = rows_divided(own, spec.shape[0], record.processes, world, record.world.rank)
-        else:
+    specs, world, found = _specs(blobs, workspace), _world(blobs, workspace), dict[str, Any]()
+    for name, blob in blobs.names.items():
+        spec = specs[name]
+        if name in values:
             found[name] = values[name]
+            continue
+        fetch: Callable[[], Any] = partial(value_in, workspace, blob)
+        if not later and name in blobs.here:
+            fetch = partial(np.asarray, workspace.fetch(blob))
+        if name in blobs.owners:
+            own = fetch if name in blobs.here else np.empty(0, spec.dtype)
+            found[name] = Divided(spec.shape, spec.dtype, [(blobs.owners[name], spec.size)], own, world)
+        else:
+            found[name] = rows_divided(spec.shape[0], _spec(workspace, blob), world, fetch)
     return found
 
 

@@ -11,9 +11,11 @@ import numpy as np
 
 from netbuilder.data.blob_records import CHUNK_SIZE, blob_records, chunk_record
 from netbuilder.distributed.worlds.world import CommonWorld
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import DeviceOption, NetError
+from netbuilder.runtime import Workspace
 
-__all__ = ["Divided", "give_divided", "records_of", "refuse_divided", "rows_divided", "taken"]
+__all__ = ["Divided", "give_divided", "records_of", "refuse_divided", "rows_divided", "taken", "value_in"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,7 +26,7 @@ class Divided:
     Args:
         shape, dtype: of the whole.
         parts: rank and number of elements of each part, in row-major order.
-        own: the elements that this process has, flat.
+        own: the elements that this process has, or a function that returns them when they are needed.
         world: the processes; None: the elements of others are not to be had.
     """
 
@@ -33,15 +35,20 @@ class Divided:
         shape: Sequence[int],
         dtype: Any,
         parts: Sequence[tuple[int, int]],
-        own: Array,
+        own: Array | Callable[[], Array],
         world: CommonWorld | None = None,
     ) -> None:
-        self.shape, self.dtype, self.own = tuple(shape), np.dtype(dtype), own.reshape(-1)
+        self.shape, self.dtype, self._own = tuple(shape), np.dtype(dtype), own
         self._parts, self._world = list(parts), world
         assert sum(count for _, count in parts) == self.size
 
     def __repr__(self) -> str:
-        return f"Divided({self.shape}, {self.dtype.name}, {self.own.size} elements here)"
+        return f"Divided({self.shape}, {self.dtype.name}, in {len(self._parts)} parts)"
+
+    @property
+    def own(self) -> Array:
+        """The elements that this process has, flat."""
+        return (self._own() if callable(self._own) else self._own).reshape(-1)
 
     @property
     def size(self) -> int:
@@ -60,9 +67,10 @@ class Divided:
         """Yield all elements, flat, in the first process; all others call ``give`` at the same time."""
         assert self._world is not None
         for rank, count in self._parts:
+            own = self.own if rank == self._world.rank else None
             for start, stop in _steps(count):
-                if rank == self._world.rank:
-                    yield self.own[start:stop]
+                if own is not None:
+                    yield own[start:stop]
                     continue
                 piece = np.empty(stop - start, self.dtype)
                 call = self._world.call("Checkpoint, part", "", nbytes=piece.nbytes)
@@ -87,8 +95,9 @@ class Divided:
         """Send the elements of this process to the first one."""
         assert self._world is not None
         for rank, count in self._parts:
-            for start, stop in _steps(count) if rank == self._world.rank else ():
-                piece = np.ascontiguousarray(self.own[start:stop])
+            own = self.own if rank == self._world.rank else None
+            for start, stop in _steps(count) if own is not None else ():
+                piece = np.ascontiguousarray(own[start:stop])
                 call = self._world.call("Checkpoint, part", "", nbytes=piece.nbytes)
                 self._world.run_between_two(call, lambda comm, given=piece: comm.send(given, 0))
 
@@ -131,12 +140,25 @@ def _steps(count: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + CHUNK_SIZE, count)) for start in range(0, count, CHUNK_SIZE))
 
 
-def rows_divided(own: Array, rows: int, processes: int, world: CommonWorld | None, rank: int) -> Divided:
-    """Return the table of so many rows of which a process has the shard ``own``."""
-    each, width = len(own), math.prod(own.shape[1:])
-    counts = [min(each, max(0, rows - number * each)) for number in range(processes)]
+def rows_divided(rows: int, shard: TensorSpec, world: CommonWorld, fetch: Callable[[], Array]) -> Divided:
+    """Return the table of so many rows of which each process has a shard.
+
+    Args:
+        rows: of the table.
+        shard: shape and type of a shard.
+        world: the processes.
+        fetch: returns the shard of this process.
+    """
+    each, width = shard.shape[0], math.prod(shard.shape[1:])
+    counts = [min(each, max(0, rows - number * each)) for number in range(world.size)]
     parts = [(number, count * width) for number, count in enumerate(counts)]
-    return Divided((rows, *own.shape[1:]), own.dtype, parts, own[: counts[rank]], world)
+    return Divided((rows, *shard.shape[1:]), shard.dtype, parts, lambda: fetch()[: counts[world.rank]], world)
+
+
+def value_in(workspace: Workspace, blob: str) -> Array:
+    """Return the value of a blob, not a copy if it is an array of the host."""
+    plain = workspace.get(blob).plain()
+    return plain if isinstance(plain, np.ndarray) else np.asarray(workspace.fetch(blob))
 
 
 def give_divided(values: Mapping[str, Any]) -> bool:

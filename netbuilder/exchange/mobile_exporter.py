@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from netbuilder.exchange.divided import refuse_divided, rows_divided
+from netbuilder.exchange.divided import refuse_divided, rows_divided, value_in
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
@@ -79,9 +80,12 @@ def fetch_parameters(workspace: Any, net: NetDef, params: Iterable[Any]) -> dict
     for name in map(blob_name, params):
         source = sources.get(name, name)
         try:
-            values[name] = fetch(source)
             if name in sharded:
-                values[name] = rows_divided(values[name], sharded[name], world.size, world, world.rank)
+                values[name] = rows_divided(
+                    sharded[name], workspace.spec(source), world, partial(value_in, workspace, source)
+                )
+            else:
+                values[name] = fetch(source)
         except BlobError as error:
             called = repr(name) if name == source else f"{name!r} (blob {source!r})"
             raise BlobError(f"net {net.name!r}: parameter {called} cannot be exported: {error}") from error

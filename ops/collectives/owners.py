@@ -23,6 +23,9 @@ __all__ = ["GatherFromOwners", "ReduceToOwners"]
 
 Array = Any
 
+PIECE_BYTES = 16 << 20
+"""Bytes that one call exchanges at most: they are copied into a buffer, and summed, while they are in the cache."""
+
 
 @dataclass(frozen=True)
 class _WithOwners(InPlace):
@@ -46,8 +49,8 @@ class _WithOwners(InPlace):
     def terms(self) -> str:
         return f"owners={list(self.owners)}"
 
-    def _groups(self, world: CommonWorld, blobs: Sequence[Array]) -> list[_OfType]:
-        """Return the blobs of each type that are exchanged by one call."""
+    def _pieces(self, world: CommonWorld, blobs: Sequence[Array]) -> list[_Piece]:
+        """Return what each call exchanges."""
         if max(self.owners) >= world.size:
             raise ArgumentError(
                 f"{self.type}: owners must lie in [0, {world.size}), the ranks of the common world, got "
@@ -57,7 +60,7 @@ class _WithOwners(InPlace):
         for owner, blob in zip(self.owners, blobs) if world.size > 1 else ():
             if blob.size:
                 of_type[blob.dtype].append((owner, blob))
-        return [_OfType(group, world) for group in of_type.values()]
+        return [piece for group in of_type.values() for piece in _pieces(group, world)]
 
 
 @in_place_kernels
@@ -90,11 +93,11 @@ class ReduceToOwners(_WithOwners):
         ]
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
-        groups = self._groups(world, blobs)
+        pieces = self._pieces(world, blobs)
 
         def work(communicator: Communicator) -> None:
-            for group in groups:
-                group.reduce(communicator)
+            for piece in pieces:
+                piece.reduce(communicator)
 
         return work
 
@@ -121,47 +124,69 @@ class GatherFromOwners(_WithOwners):
         ]
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
-        groups = self._groups(world, [blob if blob.dtype == STRING else blob.view(np.uint8) for blob in blobs])
+        pieces = self._pieces(world, [blob.view(np.uint8) for blob in blobs])
 
         def work(communicator: Communicator) -> None:
-            for group in groups:
-                group.gather(communicator)
+            for piece in pieces:
+                piece.gather(communicator)
 
         return work
 
 
-class _OfType:
-    """Arrays of one type next to each other in a buffer, in the order of their owners.
+class _Piece:
+    """Parts of arrays of one type that one call exchanges, next to each other in the order of their owners.
+
+    Args:
+        parts: with their owners.
+        buffer: memory for them, which all pieces have in common, so that it stays in the cache.
+        world: the common world.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, Array]], buffer: Array, world: CommonWorld) -> None:
+        self._rank, self._counts = world.rank, [0] * world.size
+        self._pairs, start = [], 0
+        for owner, part in sorted(parts, key=lambda pair: pair[0]):
+            self._counts[owner] += part.size
+            self._pairs.append((owner, part, buffer[start : start + part.size]))
+            start += part.size
+        self._buffer = buffer[:start]
+
+    def reduce(self, communicator: Communicator) -> None:
+        for _, part, staged in self._pairs:
+            np.copyto(staged, part)
+        total, start = communicator.reduce_scatter(self._buffer, self._counts), 0
+        for owner, part, _ in self._pairs:
+            if owner == self._rank:
+                np.copyto(part, total[start : start + part.size])
+                start += part.size
+
+    def gather(self, communicator: Communicator) -> None:
+        mine = [part for owner, part, _ in self._pairs if owner == self._rank]
+        own = mine[0] if len(mine) == 1 else np.concatenate([self._buffer[:0], *mine])
+        communicator.allgather(own, self._counts, self._buffer)
+        for owner, part, staged in self._pairs:
+            if owner != self._rank:
+                np.copyto(part, staged)
+
+
+def _pieces(blobs: Sequence[tuple[int, Array]], world: CommonWorld) -> list[_Piece]:
+    """Return the pieces of arrays of one type, each of which has as much of every owner.
 
     Args:
         blobs: with their owners.
         world: the common world.
     """
-
-    def __init__(self, blobs: Sequence[tuple[int, Array]], world: CommonWorld) -> None:
-        self._rank, self._counts = world.rank, [0] * world.size
-        ordered = sorted(blobs, key=lambda pair: pair[0])
-        dtype = ordered[0][1].dtype
-        self._buffer = lasting_zeros(sum(blob.nbytes for _, blob in ordered)).view(dtype)
-        self._pairs, start = [], 0
-        for owner, blob in ordered:
-            self._counts[owner] += blob.size
-            self._pairs.append((owner, blob, self._buffer[start : start + blob.size]))
-            start += blob.size
-
-    def reduce(self, communicator: Communicator) -> None:
-        for _, blob, staged in self._pairs:
-            np.copyto(staged, blob)
-        total, start = communicator.reduce_scatter(self._buffer, self._counts), 0
-        for owner, blob, _ in self._pairs:
-            if owner == self._rank:
-                np.copyto(blob, total[start : start + blob.size])
-                start += blob.size
-
-    def gather(self, communicator: Communicator) -> None:
-        mine = [blob for owner, blob, _ in self._pairs if owner == self._rank]
-        own = mine[0] if len(mine) == 1 else np.concatenate([self._buffer[:0], *mine])
-        communicator.allgather(own, self._counts, self._buffer)
-        for owner, blob, staged in self._pairs:
-            if owner != self._rank:
-                np.copyto(blob, staged)
+    filled, dtype = [0] * world.size, blobs[0][1].dtype
+    most = max(1, PIECE_BYTES // dtype.itemsize // world.size)  # elements of an owner in a piece
+    parts = defaultdict[int, list[tuple[int, Array]]](list)
+    for owner, blob in blobs:
+        start = 0
+        while start < blob.size:
+            number, used = divmod(filled[owner], most)
+            part = blob[start : start + most - used]
+            parts[number].append((owner, part))
+            filled[owner] += part.size
+            start += part.size
+    size = max(sum(part.size for _, part in each) for each in parts.values())
+    buffer = lasting_zeros(size * dtype.itemsize).view(dtype)
+    return [_Piece(parts[number], buffer, world) for number in sorted(parts)]

@@ -81,7 +81,7 @@ class RowsToOwners(_OverShards):
 
     Each process gets those that all have for it, with their indices in its shard: what it updates the shard with. They
     are those of the last rank first, and otherwise in the order in which they were given, as the backward pass of one
-    process has those of its replicas, so that sums have its order. All tables take three messages together.
+    process has those of its replicas, so that sums have its order. All tables take two messages together.
     """
 
     signature = """
@@ -265,13 +265,12 @@ def rows_to_owners(op: RowsToOwners, ctx: RunContext, world: Any, *pairs: Any) -
 
     def work(communicator: Communicator, _: bool) -> list[Any]:
         counts = _exchanged_counts(communicator, tables)
-        places = _exchanged(communicator, [each.parts(each.local) for each in tables], counts, np.int64)
-        given = [table.parts(each) for table, each in zip(tables, rows)]
-        found = _exchanged(communicator, given, counts * widths, np.uint8)
+        given = [each.parts(each.local) for each in tables] + [each.parts(row) for each, row in zip(tables, rows)]
+        found = _exchanged(communicator, given, np.concatenate([8 * counts, counts * widths], axis=1), np.uint8)
         outputs = []
         for number, (each, value, shape) in enumerate(zip(indices, values, shapes)):
-            own = np.concatenate([of_rank[number] for of_rank in reversed(places)]).astype(each.dtype)
-            flat = np.concatenate([of_rank[number] for of_rank in reversed(found)]).view(value.dtype)
+            own = np.concatenate([of_rank[number] for of_rank in reversed(found)]).view(np.int64).astype(each.dtype)
+            flat = np.concatenate([of_rank[len(tables) + number] for of_rank in reversed(found)]).view(value.dtype)
             outputs += [own, flat.reshape(len(own), *shape)]
         return outputs
 

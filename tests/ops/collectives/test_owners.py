@@ -85,6 +85,19 @@ def test_one_call_for_all_blobs_of_a_type(op_type, monkeypatch):
     assert len(calls) == 4, "by two ranks in two runs"
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_pieces_of_all_sizes_give_the_same(size, monkeypatch):
+    given = [{name: numbers(rank + n, np.float32, (n + 3, 5)) for n, name in enumerate("abcd")} for rank in range(size)]
+    for op_type in ("ReduceToOwners", "GatherFromOwners"):
+        whole = run_on_ranks(op_type, given, list("abcd"), owners=[1, 0, 1, 1])
+        for nbytes in (1, 4, 28, 100):
+            monkeypatch.setattr("netbuilder.ops.collectives.owners.PIECE_BYTES", nbytes)
+            for got, want in zip(run_on_ranks(op_type, given, list("abcd"), owners=[1, 0, 1, 1]), whole):
+                for y, x in zip(got, want):
+                    np.testing.assert_array_equal(y, x, f"{op_type}, {nbytes}")
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize("op_type", ["ReduceToOwners", "GatherFromOwners"])
 def test_an_owner_that_is_no_rank(op_type):
     for error in run_on_ranks(op_type, [{"a": numbers(0)}, {"a": numbers(1)}], ["a"], owners=[2]):

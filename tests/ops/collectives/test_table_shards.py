@@ -119,13 +119,17 @@ def test_owners_get_rows_in_the_order_of_one_backward_pass(size, flat):
             )
 
 
-def test_all_tables_take_three_messages(monkeypatch):
+def test_all_tables_take_a_few_messages(monkeypatch):
     calls, plain = [], ThreadCommunicator._alltoall
     monkeypatch.setattr(ThreadCommunicator, "_alltoall", lambda *a: (calls.append(1), plain(*a))[1])
     tables = whole_tables()
     blobs = [named(t=[shard_of(t, rank, 2) for t in tables], i=indices_of(rank)) for rank in range(2)]
     run_on_ranks("LookupRows", blobs, OUTPUTS, rows=ROWS, from_end=[1, 1, 1, 1])
     assert len(calls) == 3 * 2 * 2, "two ranks, two runs"
+    calls.clear()
+    values = [np.zeros((indices.size, *table.shape[1:]), table.dtype) for indices, table in zip(indices_of(0), tables)]
+    run_on_ranks("RowsToOwners", [named(i=indices_of(0), v=values)] * 2, OUTPUTS, rows=ROWS)
+    assert len(calls) == 2 * 2 * 2
 
 
 @pytest.mark.parametrize("bad, match", [(10, r"indices must lie in \[0, 10\), got 10"), (-1, r"got -1")])

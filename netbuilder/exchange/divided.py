@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data.blob_records import CHUNK_SIZE, blob_records, chunk_record
+from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import DeviceOption, NetError
@@ -73,8 +75,7 @@ class Divided:
                     yield own[start:stop]
                     continue
                 piece = np.empty(stop - start, self.dtype)
-                call = self._world.call("Checkpoint, part", "", nbytes=piece.nbytes)
-                self._world.run_between_two(call, lambda comm, out=piece, of=rank: comm.receive(out, of))
+                self._between_two(piece, partial(_receive, piece, rank))
                 yield piece
 
     def chunks(self, pieces: Iterator[Array]) -> Iterator[Array]:
@@ -95,11 +96,15 @@ class Divided:
         """Send the elements of this process to the first one."""
         assert self._world is not None
         for rank, count in self._parts:
-            own = self.own if rank == self._world.rank else None
-            for start, stop in _steps(count) if own is not None else ():
-                piece = np.ascontiguousarray(own[start:stop])
-                call = self._world.call("Checkpoint, part", "", nbytes=piece.nbytes)
-                self._world.run_between_two(call, lambda comm, given=piece: comm.send(given, 0))
+            if rank == self._world.rank:
+                own = self.own
+                for start, stop in _steps(count):
+                    piece = np.ascontiguousarray(own[start:stop])
+                    self._between_two(piece, partial(_send, piece))
+
+    def _between_two(self, piece: Array, work: Callable[[Communicator], object]) -> None:
+        assert self._world is not None
+        self._world.run_between_two(self._world.call("Checkpoint, part", "", nbytes=piece.nbytes), work)
 
     def whole(self, pieces: Iterator[Array]) -> Array:
         """Return the array that its pieces are."""
@@ -108,6 +113,14 @@ class Divided:
             result[start : start + piece.size] = piece
             start += piece.size
         return result.reshape(self.shape)
+
+
+def _receive(out: Array, source: int, communicator: Communicator) -> None:
+    communicator.receive(out, source)
+
+
+def _send(given: Array, communicator: Communicator) -> None:
+    communicator.send(given, 0)
 
 
 def records_of(

@@ -75,7 +75,7 @@ def fetch_parameters(workspace: Any, net: NetDef, params: Iterable[Any]) -> dict
     if fetch is None:
         raise NetError(f"Export needs a Workspace that holds the parameters, got {workspace!r}")
     sources, (sharded, barrier) = parameter_sources(net), sharded_parameters(net)
-    world = np.asarray(fetch(barrier)).item() if sharded else None
+    world: Any = np.asarray(fetch(barrier)).item() if sharded else None
     values: dict[str, Any] = {}
     for name in map(blob_name, params):
         source = sources.get(name, name)

@@ -162,9 +162,9 @@ class _Side:
 
 def _update(model: ModelHelper) -> None:
     own = AdagradOptimizer(alpha=0.05, rowWise=True)
-    for param in model.params:
-        if isinstance(model.param_to_grad.get(param), GradientSlice):
-            model.get_param_info(param).optimizer = own
+    for info in model.GetOptimizationParamInfo():
+        if isinstance(info.grad, GradientSlice):
+            info.optimizer = own
     build_sgd(model, 0.05)
 
 

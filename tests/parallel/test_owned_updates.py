@@ -6,6 +6,7 @@ import pytest
 from netbuilder import optimizers, parallel
 from netbuilder.distributed import Strategy
 from netbuilder.exchange import CheckpointFolder, load_checkpoint, read_checkpoint, save_checkpoint, take_checkpoint
+from netbuilder.graph.checks import check_net
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import Initializer, ModelHelper, brew
@@ -17,7 +18,7 @@ from netbuilder.optimizers import (
     reset_optimizer_instance_count,
 )
 from netbuilder.parallel.owned_updates import deal, own_part, owned_state
-from netbuilder.proto import NetError, ParseError
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError, ParseError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 from parallel_models import no_input
@@ -316,3 +317,30 @@ def test_a_damaged_part_is_found_by_who_does_not_keep_it(monkeypatch, tmp_path):
     path.write_bytes(content)
     with pytest.raises(ParseError, match="is not a complete checkpoint; nothing is loaded from it"):
         loaded(monkeypatch, path, "zero:1", 2)
+
+
+@pytest.mark.parametrize("update", [adam, lambda m: optimizers.build_sgd(m, 0.1, max_gradient_norm=1.0)])
+def test_checks_of_nets_find_nothing(update):
+    for strategy in ("plain", "zero:1"):
+        model = built(strategy, 2, 0, update)
+        assert check_net(model.net.Proto()) == []
+
+
+@pytest.mark.parametrize("engine, device", [("MPI", PROTO_CPU), ("NCCL", PROTO_CUDA)])
+def test_gpus_exchange_where_the_values_are_or_through_the_host(engine, device):
+    reset_names()
+    model = ModelHelper("net")
+    place = {"num_shards": 2, "shard_id": 1, "engine": engine, "kv_handler": "kv"}
+    with pytest.warns(UserWarning, match="GPUs .* are not on this machine"):
+        record = parallel.Parallelize_GPU(
+            model, no_input, deep, optimizer_builder_fun=adam, devices=[0, 1], rendezvous=place, strategy="zero:1",
+            peer_access=lambda a, b: True,
+        )  # fmt: skip
+    ops = list(model.net.Proto().op)
+    exchanges = [op for op in ops if op.type in ("ReduceToOwners", "GatherFromOwners")]
+    assert [op.device_option.device_type for op in exchanges] == [device, device]
+    assert all(("_on_host" in blob) == (engine == "MPI") for op in exchanges for blob in op.output)
+    gathered = max(i for i, op in enumerate(ops) if op.type == "GatherFromOwners")
+    copied = [op.output[0] for op in ops[gathered:] if op.type == "Copy"]
+    assert set(record.devices.copies("fc1_w")[1:]) <= set(copied), "the second GPU gets the parameters of the first"
+    assert not any(blob.startswith("gpu_1/") and "moment" in blob for op in ops for blob in op.output)

@@ -17,12 +17,13 @@ from netbuilder.exchange import (
 )
 from netbuilder.exchange.predictor_exporter import PredictorExportMeta, load_predictor_from_db, save_to_db
 from netbuilder.graph import GradientSlice
+from netbuilder.graph.checks import check_net
 from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.ops.core.indexing import rows_of_shard
 from netbuilder.optimizers import add_moving_averages, reset_optimizer_instance_count
-from netbuilder.proto import NetError
+from netbuilder.proto import PROTO_CPU, NetError
 from netbuilder.runtime import Workspace
 from parallel_models import distance, no_input
 from thread_ranks import on_ranks, use_thread_worlds
@@ -221,6 +222,11 @@ def test_messages_of_a_step(monkeypatch):
     assert types.count("RowsToOwners") == 1 and "Allgather" not in types
 
 
+def test_checks_of_nets_find_nothing():
+    model, _ = built(UPDATES["adagrad"], 1, size=2)
+    assert check_net(model.net.Proto()) == []
+
+
 def test_one_process_adds_nothing():
     models = [built(UPDATES["sgd"], 2, shard_tables=given)[0] for given in (False, True)]
     assert models[0].net.Proto() == models[1].net.Proto()
@@ -404,3 +410,17 @@ def test_a_model_for_evaluation_looks_up_in_the_shards(monkeypatch):
         if isinstance(found, Exception):
             raise found
         np.testing.assert_array_equal(found, alone_in.fetch(f"cpu_{rank}/softmax"))
+
+
+def test_tables_of_models_on_gpus_are_looked_up_on_the_host():
+    reset_names()
+    model = ModelHelper("net")
+    with pytest.warns(UserWarning, match="GPUs .* are not on this machine"):
+        parallel.Parallelize_GPU(
+            model, no_input, bags, optimizer_builder_fun=UPDATES["adagrad"], devices=[0, 1], outside_from_bytes=1,
+            rendezvous={"num_shards": 2, "shard_id": 0, "engine": "MPI"}, shard_tables=True,
+            peer_access=lambda a, b: True,
+        )  # fmt: skip
+    found = [op for op in model.net.Proto().op if op.type in ("LookupRows", "RowsToOwners")]
+    assert [op.type for op in found] == ["LookupRows"] * 3 + ["RowsToOwners"], "fed indices of both GPUs, and computed"
+    assert {op.device_option.device_type for op in found} == {PROTO_CPU}

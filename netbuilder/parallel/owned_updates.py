@@ -21,6 +21,7 @@ __all__ = ["Owners", "deal", "divide_update", "initialize_owned_last", "own_part
 OWNER = "owner"
 """Argument of an operator that only this rank runs."""
 
+_SUMS = "ReduceToOwners"
 _TO_ONE_NUMBER = frozenset({"EnsureCPUOutput", "SumSqrElements"})
 """Operators of norms of gradients: each process computes them, and gets those of the others from the owners."""
 
@@ -226,10 +227,15 @@ def owned_state(init_net: NetDef) -> dict[str, int]:
 
 
 def own_part(net: NetDef, rank: int) -> NetDef:
-    """Return what a process runs of a net: all operators but those of other owners."""
+    """Return what a process runs of a net: all operators but those of other owners.
+
+    Raises:
+        NetError: an operator without an owner, added after ``Parallelize``, reads a gradient that only its owner has.
+    """
     owners = [arguments(op).get(OWNER) for op in net.op]
     if not any(owner is not None for owner in owners):
         return net
+    _require_known_updates(net)
     result = NetDef()
     result.CopyFrom(net)
     del result.op[:]
@@ -248,3 +254,18 @@ def own_part(net: NetDef, rank: int) -> NetDef:
         del names[:]
         names.extend(kept)
     return result
+
+
+def _require_known_updates(net: NetDef) -> None:
+    summed = set[str]()
+    for op in net.op:
+        if op.type == _SUMS:
+            summed.update(op.output[:])
+        elif OWNER not in arguments(op) and op.type not in _TO_ONE_NUMBER and not op.type.startswith("Copy"):
+            if found := summed.intersection(_reads(op)):
+                raise NetError(
+                    f"net {net.name!r}: strategy zero: {op.type} of {list(op.output)}{made_at(op)} reads "
+                    f"{min(found)!r}, of which only the owner has the sum; add updates in optimizer_builder_fun, where "
+                    "Parallelize finds their owners"
+                )
+            summed.difference_update(op.output)

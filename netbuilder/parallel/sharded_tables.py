@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
@@ -36,6 +37,7 @@ _BACKWARD = {"SparseLengthsIndicesInGradientWeightedSumWithMainInputGradient": (
 _BY_ROWS = ("ConstantFill", "GaussianFill", "MSRAFill", "UniformFill", "XavierFill")
 """Fills that can fill some rows of a table."""
 
+_log = logging.getLogger("netbuilder")
 _SQUARES = "SumSqrElements"
 _NUMBERS = "_numbers"
 
@@ -61,7 +63,11 @@ def divide_tables(model: ModelHelper, record: Replicas, processes: int) -> dict[
             continue
         for op in readers:
             _require_lookup(model, name, op)
-        tables[name] = _fill_own_rows(model, name, record.world.rank, processes)
+        tables[name] = rows = _fill_own_rows(model, name, record.world.rank, processes)
+        own = rows_of_shard(rows, processes)
+        _log.info(
+            "model %r: of the %d rows of table %r each of %d processes has %d", model.name, rows, name, processes, own
+        )
     return tables
 
 

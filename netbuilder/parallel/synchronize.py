@@ -189,6 +189,12 @@ def _to_copy(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) 
     if blobs is None:
         return known_names(model, record, None), list(outside)
     given = list(dict.fromkeys(map(blob_name, blobs)))
+    whole = {name for blob in alone for name in (blob, record.devices.short_name(blob))}
+    if apart := [name for name in given if name in whole]:
+        raise BlobError(
+            f"model {model.name!r}: {apart} cannot be copied, as each process has its own: rows of tables, the "
+            "optimizer's state of its parameters, or residuals; load a checkpoint in all processes by load_checkpoint"
+        )
     inside = known_names(model, record, [name for name in given if name not in outside])
     return inside, [name for name in given if name in outside]
 

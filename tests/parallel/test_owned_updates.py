@@ -18,7 +18,7 @@ from netbuilder.optimizers import (
     reset_optimizer_instance_count,
 )
 from netbuilder.parallel.owned_updates import deal, own_part, owned_state
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetError, ParseError
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, BlobError, NetError, ParseError
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
 from parallel_models import no_input
@@ -344,3 +344,32 @@ def test_gpus_exchange_where_the_values_are_or_through_the_host(engine, device):
     copied = [op.output[0] for op in ops[gathered:] if op.type == "Copy"]
     assert set(record.devices.copies("fc1_w")[1:]) <= set(copied), "the second GPU gets the parameters of the first"
     assert not any(blob.startswith("gpu_1/") and "moment" in blob for op in ops for blob in op.output)
+
+
+def by_hand(model):
+    """The update of one replica, operator by operator, as Caffe2's scripts write it."""
+    rate = model.param_init_net.ConstantFill([], "rate", shape=[1], value=-0.1)
+    one = model.param_init_net.ConstantFill([], "unit", shape=[1], value=1.0)
+    for param, grad in model.get_param_to_grad(model.GetParams()).items():
+        state = model.param_init_net.ConstantFill([param], str(param) + "_kept", value=0.0)
+        model.WeightedSum([state, one, grad, one], state)
+        model.WeightedSum([param, one, state, rate], param)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_updates_by_hand(monkeypatch, devices):
+    require_equal(monkeypatch, 2, None, devices=devices, param_update_builder_fun=by_hand)
+
+
+def test_an_update_that_is_added_later_is_refused():
+    model = built("zero:1", 2, 0, adam)
+    with pytest.raises(NetError, match="only the owner has the sum; add updates in optimizer_builder_fun"):
+        model.net.Sqr(next(op.output[0] for op in model.net.Proto().op if op.type == "ReduceToOwners"), "later")
+        own_part(model.net.Proto(), 0)
+
+
+def test_state_of_owners_is_not_copied(monkeypatch):
+    (model, workspace), *_ = trained(monkeypatch, "zero:1", 2, adam, steps=1)
+    for blob in ("fc1_w_first_moment", "cpu_0/fc1_w_first_moment"):
+        with pytest.raises(BlobError, match="cannot be copied, as each process has its own"):
+            parallel.FinalizeAfterCheckpoint(model, [blob], workspace=workspace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ __all__ = ["GatherFromOwners", "ReduceToOwners"]
 Array = Any
 
 PIECE_BYTES = 16 << 20
-"""Bytes that one call exchanges at most: they are copied into a buffer, and summed, while they are in the cache."""
+"""Bytes that one call exchanges at most, and of the memory that a process takes for it."""
 
 
 @dataclass(frozen=True)
@@ -133,38 +134,61 @@ class GatherFromOwners(_WithOwners):
         return work
 
 
+class _Scratch(threading.local):
+    """Memory of a thread for one piece: the lane of collectives exchanges one after another."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def of(self, size: int, dtype: Any) -> Array:
+        """Return an array, whose values are lost when the thread asks for another one."""
+        nbytes = size * np.dtype(dtype).itemsize
+        if self._memory.size < nbytes:
+            self._memory = lasting_zeros(nbytes)
+        return self._memory[:nbytes].view(dtype)
+
+
+_scratch = _Scratch()
+
+
 class _Piece:
     """Parts of arrays of one type that one call exchanges, next to each other in the order of their owners.
 
     Args:
         parts: with their owners.
-        buffer: memory for them, which all pieces have in common, so that it stays in the cache.
         world: the common world.
     """
 
-    def __init__(self, parts: Sequence[tuple[int, Array]], buffer: Array, world: CommonWorld) -> None:
+    def __init__(self, parts: Sequence[tuple[int, Array]], world: CommonWorld) -> None:
         self._rank, self._counts = world.rank, [0] * world.size
-        self._pairs, start = [], 0
-        for owner, part in sorted(parts, key=lambda pair: pair[0]):
+        self._parts = sorted(parts, key=lambda pair: pair[0])
+        for owner, part in self._parts:
             self._counts[owner] += part.size
-            self._pairs.append((owner, part, buffer[start : start + part.size]))
+
+    def _staged(self) -> tuple[Array, list[tuple[int, Array, Array]]]:
+        """Return memory for all parts, and the parts with their owners and their places in it."""
+        buffer, start, placed = _scratch.of(sum(self._counts), self._parts[0][1].dtype), 0, []
+        for owner, part in self._parts:
+            placed.append((owner, part, buffer[start : start + part.size]))
             start += part.size
-        self._buffer = buffer[:start]
+        return buffer, placed
 
     def reduce(self, communicator: Communicator) -> None:
-        for _, part, staged in self._pairs:
+        buffer, placed = self._staged()
+        for _, part, staged in placed:
             np.copyto(staged, part)
-        total, start = communicator.reduce_scatter(self._buffer, self._counts), 0
-        for owner, part, _ in self._pairs:
+        total, start = communicator.reduce_scatter(buffer, self._counts), 0
+        for owner, part, _ in placed:
             if owner == self._rank:
                 np.copyto(part, total[start : start + part.size])
                 start += part.size
 
     def gather(self, communicator: Communicator) -> None:
-        mine = [part for owner, part, _ in self._pairs if owner == self._rank]
-        own = mine[0] if len(mine) == 1 else np.concatenate([self._buffer[:0], *mine])
-        communicator.allgather(own, self._counts, self._buffer)
-        for owner, part, staged in self._pairs:
+        buffer, placed = self._staged()
+        mine = [part for owner, part, _ in placed if owner == self._rank]
+        own = mine[0] if len(mine) == 1 else np.concatenate([buffer[:0], *mine])
+        communicator.allgather(own, self._counts, buffer)
+        for owner, part, staged in placed:
             if owner != self._rank:
                 np.copyto(part, staged)
 
@@ -187,6 +211,4 @@ def _pieces(blobs: Sequence[tuple[int, Array]], world: CommonWorld) -> list[_Pie
             parts[number].append((owner, part))
             filled[owner] += part.size
             start += part.size
-    size = max(sum(part.size for _, part in each) for each in parts.values())
-    buffer = lasting_zeros(size * dtype.itemsize).view(dtype)
-    return [_Piece(parts[number], buffer, world) for number in sorted(parts)]
+    return [_Piece(parts[number], world) for number in sorted(parts)]

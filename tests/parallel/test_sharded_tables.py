@@ -198,7 +198,18 @@ def test_clipping_and_averages(monkeypatch):
     assert "words_moving_average" in Replicas.load(results[0][0].net.Proto()).rows_of_sharded
 
 
-@pytest.mark.parametrize("options", [{"accumulate_steps": 2}, {"strategy": "zero:1"}, {"strategy": "half"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accumulate_steps": 2},
+        {"strategy": "zero:1"},
+        {"strategy": "half"},
+        {"optimize_gradient_memory": True},
+        {"memory_budget": 0.99},
+        {"dynamic_memory_management": True},
+    ],
+    ids=str,
+)
 def test_with_other_options(monkeypatch, options):
     """Against processes that have all tables."""
     results = together(monkeypatch, UPDATES["adagrad"], 2, steps=4, **options)

@@ -161,6 +161,8 @@ CASES = {
     "weighted means, uneven, own samples": Case(weighted, OF_WEIGHTS, (24, 11, 1), options=WEIGHTED, own_samples=True),
     "weighted means of micro-batches": Case(weighted, OF_WEIGHTS, (24, 13), options={"accumulate_steps": 2}),
     "updates on one device": Case(options={"reduce_update_broadcast": True}),
+    "an owner of each parameter": Case(convnet, IMAGES, optimizer=OPTIMIZERS["adam"], options={"strategy": "zero:1"}),
+    "an owner of a layer outside": Case(scaled_by_common, outside=common_layer, options={"strategy": "zero:1"}),
     "shared memory": Case(convnet, IMAGES, options={"optimize_gradient_memory": True}),
     "a memory budget": Case(chain(6, 16, normalized=False), IMAGES, options={"memory_budget": 0.95}),
     "only outputs kept": Case(options={"dynamic_memory_management": True, "blobs_to_keep": ["fc1"]}),

@@ -90,11 +90,12 @@ class ThreadCommunicator(Communicator):
     def _allgather(self, own: Any, out: Any, counts: Sequence[int]) -> None:
         out[:] = np.concatenate(self._exchange("allgather", own.copy()))
 
-    def _alltoall(self, array: Any, counts: Sequence[int], out: Any) -> None:
+    def _alltoall(self, array: Any, counts: Sequence[int], out: Any, received: Sequence[int]) -> None:
         starts = np.cumsum([0, *counts])
-        rows = self._exchange("alltoall", array.copy())
-        for row, given in zip(out, rows):
-            row[:] = given[starts[self.rank] : starts[self.rank + 1]]
+        parts = [array[starts[rank] : starts[rank + 1]].copy() for rank in range(self.size)]
+        given = [each[self.rank] for each in self._exchange("alltoall", parts)]
+        assert list(map(len, given)) == list(received)
+        out[:] = np.concatenate(given)
 
     def _barrier(self) -> None:
         self._exchange("barrier", None)

@@ -13,6 +13,7 @@ from unittest import mock
 import numpy as np
 
 from netbuilder.distributed import Rendezvous, require_equal_blobs
+from netbuilder.exchange.divided import give_divided, taken
 from netbuilder.proto import DistributedError, NetError
 from netbuilder.tools import imagenet_trainer
 from netbuilder.tools.training.budget import run_within_budget
@@ -40,6 +41,7 @@ CASES: dict[str, list[str]] = {
         "--optimizer=adam",
         "--learning-rate=0.01",
     ],
+    "owners": ["--strategy=zero:1", "--optimizer=adam", "--learning-rate=0.01", "--ema=0.9"],
     "a memory budget": ["--model=lenet", "--batch=256", "--epochs=1", "--memory-budget=0.6"],
     "normalization over all": [*CONVOLUTIONS, "--combine-bn"],
     "decoded": ["--crop=6", "--pad=1", "--mirror", "--gray", "--mixup=0.2"],
@@ -71,8 +73,11 @@ def results(run: Run) -> dict[str, Any]:
         epoch, found = run.train_epoch(number), run.evaluation()
         assert epoch is not None
         measures += [epoch.loss, epoch.accuracy, found.loss, found.top1, found.top5, found.samples]
-    checkpoint = run.checkpoint()
-    return {"measures": np.array(measures, np.float64), **checkpoint.blobs}
+    blobs = dict(run.checkpoint().blobs)
+    if not give_divided(blobs):
+        with taken(blobs) as pieces:
+            blobs |= {name: blobs[name].whole(of_value) for name, of_value in pieces.items()}
+    return {"measures": np.array(measures, np.float64), **blobs}
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ with its name as the key, and so is an object that has records, such as a counte
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,16 @@ from netbuilder.data.object_records import kind_named, kind_of, known_kinds
 from netbuilder.data.tensor_records import proto_values, tensor_to_proto
 from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
 
-__all__ = ["CHUNK_SIZE", "STRING_BLOB", "BlobParts", "blob_records", "read_blobs", "record_name", "write_blobs"]
+__all__ = [
+    "CHUNK_SIZE",
+    "STRING_BLOB",
+    "BlobParts",
+    "blob_records",
+    "chunk_record",
+    "read_blobs",
+    "record_name",
+    "write_blobs",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,12 +83,38 @@ def blob_records(
             f"blob {name!r}: only tensors, strings, counters, cursors and mutexes can be stored, got "
             f"{type(value).__name__} {value!r}"
         )
-    step = chunk_size or max(value.size, 1)
-    for number, begin in enumerate(range(0, max(value.size, 1), step)):
-        tensor = tensor_to_proto(value, name, segment=(begin, min(begin + step, value.size)), bfloat16=bfloat16)
-        tensor.device_detail.CopyFrom(device or DeviceOption(device_type=PROTO_CPU))
-        record = BlobProto(name=name, type="Tensor", tensor=tensor)
-        yield f"{name}{_CHUNK_MARK}{number}", record.SerializeToString()
+    step, flat = chunk_size or max(value.size, 1), value.reshape(-1)
+    for begin in range(0, max(value.size, 1), step):
+        chunk = flat[begin : begin + step]
+        yield chunk_record(name, chunk, value.shape, begin, number=begin // step, device=device, bfloat16=bfloat16)
+
+
+def chunk_record(
+    name: str,
+    chunk: Array,
+    shape: Sequence[int],
+    begin: int,
+    *,
+    number: int | None = None,
+    device: DeviceOption | None = None,
+    bfloat16: bool = False,
+) -> tuple[str, bytes]:
+    """Return the record, key and value, of some elements of an array.
+
+    Args:
+        name: the blob's name in the file.
+        chunk: the elements, flat.
+        shape: of the array.
+        begin: the number of the first of them, in row-major order.
+        number: of the record; None: that with chunks of ``CHUNK_SIZE``.
+        device, bfloat16: as for ``blob_records``.
+    """
+    tensor = tensor_to_proto(chunk, name, bfloat16=bfloat16)
+    tensor.dims[:] = shape
+    tensor.segment.begin, tensor.segment.end = begin, begin + chunk.size
+    tensor.device_detail.CopyFrom(device or DeviceOption(device_type=PROTO_CPU))
+    record = BlobProto(name=name, type="Tensor", tensor=tensor)
+    return f"{name}{_CHUNK_MARK}{begin // CHUNK_SIZE if number is None else number}", record.SerializeToString()
 
 
 def _as_string(value: Any) -> bytes | None:
@@ -164,6 +199,11 @@ class BlobParts:
     def names(self) -> list[str]:
         """Names of the blobs that have records, in order."""
         return [*self._chunks, *self._single]
+
+    def only_chunk(self, name: str) -> tuple[tuple[int, ...], int, Array]:
+        """Return the shape of a tensor of which one record has been added, and where its elements begin, and these."""
+        ((begin, values),) = self._chunks[name]
+        return self._shapes[name], begin, values
 
     def value(self, name: str, where: str) -> Any:
         """Return a blob and forget its records: an array, or an object; a string as an array without dimensions.

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from netbuilder.proto import NetError, ParseError
@@ -128,12 +128,18 @@ def _require_append(path: PathLike, number: int, offset: int, reason: str) -> No
     )
 
 
-def write_minidb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -> int:
+def write_minidb(
+    path: PathLike,
+    records: Iterable[tuple[str | bytes, bytes]],
+    first: Callable[[], tuple[str | bytes, bytes]] | None = None,
+) -> int:
     """Write records to a new file, whole or not at all; return their number.
 
     Args:
         path: the file; an existing one is replaced.
         records: keys (text is encoded as UTF-8) and values, below 2 GiB each.
+        first: called after they have been written; returns a record that takes the place of the first one, of the same
+            size, where it depends on the others.
 
     Raises:
         NetError: a key or value is too long.
@@ -147,6 +153,9 @@ def write_minidb(path: PathLike, records: Iterable[tuple[str | bytes, bytes]]) -
     """
     with whole_file(path) as file:
         count = _write(file, path, records)
+        if first is not None:
+            file.seek(0)
+            _write(file, path, [first()])
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_mark(path))  # of the file that was replaced
     return count

@@ -28,6 +28,7 @@ _EXPORTS = {
         "Strategy",
         "Threshold",
         "TopK",
+        "Zero",
     ],
 }
 
@@ -47,6 +48,7 @@ __all__ = [
     "Strategy",
     "Threshold",
     "TopK",
+    "Zero",
     "exchanged_bytes",
     "fingerprint",
     "preflight",
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from netbuilder.distributed.strategies import Strategy as Strategy
     from netbuilder.distributed.strategies import Threshold as Threshold
     from netbuilder.distributed.strategies import TopK as TopK
+    from netbuilder.distributed.strategies import Zero as Zero
     from netbuilder.distributed.transport.time_limits import set_collective_timeout as set_collective_timeout
 
 __getattr__, __dir__ = _names_on_first_use(__name__, _EXPORTS, {"failure", "launch", "stores", "transport"})

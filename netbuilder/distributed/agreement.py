@@ -154,7 +154,7 @@ def require_equal_blobs(
     Args:
         model: made by ``Parallelize``; its init net has run.
         blobs: full names or references; None: the parameters and computed parameters of the first replica, and those
-            outside the replicas.
+            outside the replicas, but for tables whose rows are divided over the processes.
         workspace: workspace of the blobs; None: the current default one.
 
     Raises:
@@ -167,7 +167,8 @@ def require_equal_blobs(
     workspace = workspace or default.workspace()
     if blobs is None:
         scope = record.devices.scopes[0]
-        blobs = [*(scope + name for name in (*record.parameters, *record.computed)), *record.outside]
+        outside = [name for name in record.outside if name not in record.rows_of_sharded]
+        blobs = [*(scope + name for name in (*record.parameters, *record.computed)), *outside]
     names = list(map(blob_name, blobs))
     if missing := [name for name in names if not workspace.has(name) or workspace.get(name).is_empty]:
         raise BlobError(f"blobs {missing} have no value in the workspace; run the init net, or load them, first")

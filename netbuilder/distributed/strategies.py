@@ -26,6 +26,7 @@ __all__ = [
     "Strategy",
     "Threshold",
     "TopK",
+    "Zero",
 ]
 
 Shape = tuple[int, ...]
@@ -42,11 +43,13 @@ class Strategy:
         name: in the text form.
         sums_gradients: gradients are summed over the processes; otherwise each process trains with its own.
         blocks: replicas, also those of one process, train on their own between blocks.
+        has_owners: each parameter is updated by one process, from which the others get it.
     """
 
     name: ClassVar[str]
     sums_gradients: ClassVar[bool] = True
     blocks: ClassVar[bool] = False
+    has_owners: ClassVar[bool] = False
 
     @staticmethod
     def of(given: Any) -> Strategy:
@@ -73,11 +76,12 @@ class Strategy:
             )
         return given
 
-    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
         """Return the bytes that a process gives to the exchange in each step, on average; None: data decide.
 
         Args:
             shapes: those of the dense gradients.
+            processes: their number.
         """
         return 4.0 * _elements(shapes)
 
@@ -146,7 +150,7 @@ class HalfPrecision(Strategy):
                 bound = f"at most {largest:g}, the largest {self.dtype}" if largest < math.inf else "finite"
                 raise ArgumentError(f"HalfPrecision: clip must be positive and {bound}, got {self.clip!r}")
 
-    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
         return 2.0 * _elements(shapes)
 
     def operator(self) -> tuple[str, dict[str, Any]]:
@@ -173,7 +177,7 @@ class PartialSynchronization(Strategy):
     def __post_init__(self) -> None:
         _count(self, "chunk", self.chunk)
 
-    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
         chunks = max(1, -(-_elements(shapes) // self.chunk))
         return 4.0 * _elements(shapes) / chunks + 8  # and the number of the chunk
 
@@ -201,7 +205,7 @@ class TopK(Strategy):
             raise ArgumentError(f"TopK: fraction must lie in (0, 1], got {self.fraction!r}")
         _flag(self, "residual", self.residual)
 
-    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
         return float(_ENTRY * sum(top_k_count(math.prod(shape), self.fraction) for shape in shapes))
 
     def operator(self) -> tuple[str, dict[str, Any]]:
@@ -233,7 +237,7 @@ class Threshold(Strategy):
             raise ArgumentError(f"Threshold: bound must be finite and not negative, got {self.bound!r}")
         _flag(self, "residual", self.residual)
 
-    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
         return None
 
     def operator(self) -> tuple[str, dict[str, Any]]:
@@ -272,7 +276,7 @@ class PowerSGD(Strategy):
         _flag(self, "warm_start", self.warm_start)
         _flag(self, "residual", self.residual)
 
-    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
         low = [shape for shape in shapes if has_low_rank(shape, self.rank)]
         whole = _elements(shapes) - _elements(low)
         return 4.0 * (whole + self.rank * sum(shape[0] + math.prod(shape[1:]) for shape in low))
@@ -287,6 +291,41 @@ class PowerSGD(Strategy):
 
     def residual_shape(self, shape: Shape) -> Shape | None:
         return low_rank_state(shape, self.rank, residual=self.residual)
+
+
+@dataclass(frozen=True)
+class Zero(Strategy):
+    """Each parameter is owned by one process, which alone sums its gradient, updates it, and has its momenta.
+
+    The others get the parameter after the update. Parameters are dealt whole, so that the processes own about as many
+    bytes; numbers and bytes on the network are those of ``Plain``, momenta take 1 / P of the memory in each of P
+    processes. Gradients are added in the order of the ranks, so that all is equal to the bit to ``Plain`` with
+    ``deterministic=True``. Parameters with sparse gradients are updated by all processes.
+
+    Args:
+        stage: 1, with which the optimizer's state is divided; gradients (2) and parameters (3) are not.
+
+    Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: memory optimizations toward training trillion parameter models",
+    2020, arXiv:1910.02054, section 5.1.
+    """
+
+    stage: int
+    name = "zero"
+    has_owners = True
+
+    def __post_init__(self) -> None:
+        _count(self, "stage", self.stage)
+        if self.stage > 1:
+            raise ArgumentError(
+                f"Zero: stage must be 1, which divides the optimizer's state over the processes, got {self.stage}; "
+                "gradients and parameters cannot be divided"
+            )
+
+    def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
+        return 4.0 * _elements(shapes) * (1 + 1 / processes)
+
+    def operator(self) -> tuple[str, dict[str, Any]]:
+        return "ReduceToOwners", {}
 
 
 @dataclass(frozen=True)
@@ -307,7 +346,7 @@ class LocalSGD(Strategy):
     def __post_init__(self) -> None:
         _count(self, "iterations", self.iterations)
 
-    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
         return 4.0 * _elements(shapes) / self.iterations
 
     def rule(self, replicas: int) -> BlockRule | None:
@@ -343,7 +382,7 @@ class BlockMomentum(Strategy):
             raise ArgumentError(f"BlockMomentum: learning_rate must be positive and finite, got {self.learning_rate!r}")
         _flag(self, "nesterov", self.nesterov)
 
-    def planned_bytes(self, shapes: Sequence[Shape]) -> float | None:
+    def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
         return 4.0 * _elements(shapes) / self.iterations
 
     def rule(self, replicas: int) -> BlockRule | None:
@@ -358,7 +397,17 @@ class BlockMomentum(Strategy):
 
 STRATEGIES: dict[str, type[Strategy]] = {
     kind.name: kind
-    for kind in (Plain, HalfPrecision, PartialSynchronization, TopK, Threshold, PowerSGD, LocalSGD, BlockMomentum)
+    for kind in (
+        Plain,
+        HalfPrecision,
+        PartialSynchronization,
+        TopK,
+        Threshold,
+        PowerSGD,
+        Zero,
+        LocalSGD,
+        BlockMomentum,
+    )  # fmt: skip
 }
 """The strategies by the names of their text forms."""
 
@@ -415,7 +464,7 @@ def _from_text(text: str) -> Strategy:
     return kind(**given)
 
 
-_EXAMPLES = {"chunk": "1000000", "fraction": "0.01", "bound": "0.001", "rank": "4", "iterations": "8"}
+_EXAMPLES = {"chunk": "1000000", "fraction": "0.01", "bound": "0.001", "rank": "4", "stage": "1", "iterations": "8"}
 
 
 def _value(text: str) -> Any:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from typing import TypeVar
 
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.indexing import rows_of_shard
 from netbuilder.parallel import GetCheckpointParams, Replicas, has_record
+from netbuilder.parallel.owned_updates import owned_state
 from netbuilder.proto import NetError
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.late_dataclass import dataclass
@@ -24,11 +27,34 @@ class CheckpointBlobs:
         names: name in the checkpoint -> blob in the workspace; for a data-parallel model, the first replica's.
         parameters: the names of parameters, trained or computed; the others are the optimizer's state.
         record: the replicas; None: the model is not data-parallel.
+        owners: name -> rank of the process that alone has it.
     """
 
     names: dict[str, str]
     parameters: frozenset[str]
     record: Replicas | None = None
+    owners: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """Names of those whose rows are divided over the processes -> number of all rows."""
+        rows = {} if self.record is None else self.record.rows_of_sharded
+        return {name: rows[blob] for name, blob in self.names.items() if blob in rows}
+
+    @property
+    def here(self) -> dict[str, str]:
+        """Name -> blob of those of which this process has something."""
+        rank = 0 if self.record is None else self.record.world.rank
+        return {name: blob for name, blob in self.names.items() if self.owners.get(name, rank) == rank}
+
+    def own_rows(self, name: str, rows: int) -> slice:
+        """Return which of so many rows of a blob this process has."""
+        assert self.record is not None
+        rank = self.record.world.rank
+        if name in self.owners:
+            return slice(0, rows if self.owners[name] == rank else 0)
+        each = rows_of_shard(rows, self.record.processes)
+        return slice(min(rank * each, rows), min((rank + 1) * each, rows))
 
     def replicated(self, names: Iterable[str]) -> list[str]:
         """Return those of these names for which each replica has a blob of its own, in the same order."""
@@ -42,6 +68,7 @@ class CheckpointBlobs:
             name
             for name in stored
             if name not in once
+            and name not in self.owners
             and replica_of(self.names[name]) == 0
             and not all(_name_of(name, replica) in stored for replica in range(1, len(self.record)))
         ]
@@ -112,7 +139,9 @@ def checkpoint_blobs(model: ModelHelper) -> CheckpointBlobs:
             )
         names[short] = blob
     parameters = {*record.parameters, *record.computed, *record.outside}
-    return CheckpointBlobs(names, frozenset(parameters.intersection(names)), record)
+    owned = owned_state(model.param_init_net.Proto())
+    owners = {name: owned[blob] for name, blob in names.items() if blob in owned}
+    return CheckpointBlobs(names, frozenset(parameters.intersection(names)), record, owners)
 
 
 def _name_of(name: str, replica: int) -> str:

@@ -8,8 +8,9 @@ structure is checked.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -17,12 +18,13 @@ import numpy as np
 
 from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, write_minidb
 from netbuilder.exchange.checkpoint_manifest import FORMAT, parse_manifest, seal
+from netbuilder.exchange.divided import Divided, give_divided, records_of, taken
 from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import RandomState
 
-__all__ = ["MANIFEST", "Checkpoint", "read_checkpoint", "read_manifest", "write_checkpoint"]
+__all__ = ["MANIFEST", "Checkpoint", "read_checkpoint", "read_manifest", "write_checkpoint", "write_whole"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PathLike = str | os.PathLike[str]
@@ -32,6 +34,7 @@ MANIFEST = "!!NETBUILDER_CHECKPOINT"
 
 _MARK = FORMAT  # stored with each tensor, so that a file that lost its manifest is not mistaken for one of Caffe2's
 _SHOWN = 20  # problems that an error lists
+_UNKNOWN = "0" * 64  # in place of the checksum of a divided value, until its elements have been written
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Checkpoint:
     """All that training needs to resume.
 
     Args:
-        blobs: values by name, without device prefix: parameters, computed parameters, the optimizer's state.
+        blobs: values by name, without device prefix: parameters, computed parameters, the optimizer's state. Those
+            whose elements are in several processes are ``Divided``.
         step: how many times the main net had run.
         metric: the number by which the best checkpoint is chosen.
         model: name of the model.
@@ -52,7 +56,7 @@ class Checkpoint:
         NetError: ``step`` is not 0 or a positive integer, or ``metric`` is not a single number.
     """
 
-    blobs: Mapping[str, Array]
+    blobs: Mapping[str, Any]
     step: int = 0
     metric: float | None = None
     model: str = ""
@@ -66,17 +70,43 @@ class Checkpoint:
             raise NetError(f"checkpoint: step must be the number of completed steps, 0 or more, got {self.step!r}")
         object.__setattr__(self, "metric", _as_number(self.metric))
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether elements of some values are in other processes."""
+        return any(isinstance(value, Divided) for value in self.blobs.values())
+
 
 @checked()
 def write_checkpoint(path: PathLike, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, whole or not at all; an existing file is replaced.
 
+    If it has divided values, all processes call it: the first one writes, and gets the elements of the others, some
+    megabytes at a time.
+
     Raises:
         NetError: a blob is neither a tensor nor a string, or ``state`` cannot be stored as JSON.
         OSError: the file cannot be written; an existing one is unchanged.
     """
+    if not give_divided(checkpoint.blobs):
+        with taken(checkpoint.blobs) as pieces:
+            write_whole(path, checkpoint, pieces)
+
+
+def write_whole(path: PathLike, checkpoint: Checkpoint, pieces: Mapping[str, Iterator[Array]]) -> None:
+    """Write a checkpoint in the process that writes it; see ``write_checkpoint``.
+
+    Args:
+        path: the file.
+        checkpoint: to be written.
+        pieces: those of its divided values.
+    """
     blobs = {name: _as_array(value) for name, value in checkpoint.blobs.items()}
-    manifest = {
+    digests = {name: _UNKNOWN if name in pieces else _digest(name, value) for name, value in blobs.items()}
+
+    def manifest() -> tuple[str, bytes]:
+        return next(iter(blob_records(MANIFEST, seal({**fields, "blobs": digests}))))
+
+    fields = {
         "step": checkpoint.step,
         "metric": checkpoint.metric,
         "model": checkpoint.model,
@@ -86,31 +116,38 @@ def write_checkpoint(path: PathLike, checkpoint: Checkpoint) -> None:
         },
         "readers": dict(checkpoint.readers),
         "state": dict(checkpoint.state),
-        "blobs": {name: _digest(name, value) for name, value in blobs.items()},
     }  # fmt: skip
-    write_minidb(path, _records(seal(manifest), blobs))
+    write_minidb(path, _records(manifest(), blobs, pieces, digests), manifest if pieces else None)
 
 
 @checked()
-def read_checkpoint(path: PathLike) -> Checkpoint:
+def read_checkpoint(path: PathLike, own: Mapping[str, Callable[[tuple[int, ...]], slice]] | None = None) -> Checkpoint:
     """Read a checkpoint, whole or not at all.
 
     Args:
         path: written by ``write_checkpoint``, or by Caffe2's Save and Checkpoint operators.
+        own: name of a blob -> function that is given its shape and returns which of its rows this process keeps; the
+            blob is ``Divided``, and all of it is checked. None: all blobs are read whole.
 
     Raises:
         FileNotFoundError: there is no such file.
         ParseError: the file is truncated, damaged or not a checkpoint; the message lists all problems.
     """
-    parts, manifest, problems = _parts(path)
-    blobs: dict[str, Array] = {}
+    rows = {name: OwnRows(choose) for name, choose in (own or {}).items()}
+    parts, manifest, problems = _parts(path, rows)
+    blobs: dict[str, Any] = {}
+    for name, divided in rows.items():
+        if divided.shape is not None:
+            blobs[name] = divided.value()
     for name in parts.names:
         try:
             blobs[name] = parts.value(name, "the file")
         except ParseError as error:
             problems.append(str(error))
     if manifest is not None:
-        problems += _differences(blobs, manifest["blobs"])
+        found = {name: _digest(name, value) for name, value in blobs.items() if name not in rows}
+        found |= {name: divided.digest for name, divided in rows.items() if name in blobs}
+        problems += _differences(found, manifest["blobs"])
     elif any(_MARK in device.extra_info for device in parts.devices.values()):
         problems.insert(0, f"the record {MANIFEST!r}, with the step and the checksums, is missing")
     elif not blobs and not problems:
@@ -149,11 +186,21 @@ def read_manifest(path: PathLike) -> dict[str, Any] | None:
     return None
 
 
-def _records(manifest: bytes, blobs: Mapping[str, Array]) -> Iterator[tuple[str, bytes]]:
-    yield from blob_records(MANIFEST, manifest)
+def _records(
+    first: tuple[str, bytes], blobs: Mapping[str, Any], pieces: Mapping[str, Iterator[Array]], digests: dict[str, str]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the records of a file; ``digests`` gets those of divided values."""
+    yield first
     device = DeviceOption(device_type=PROTO_CPU, extra_info=[_MARK])
     for name, value in blobs.items():
-        yield from blob_records(name, value, device=device)
+        found = _hash_of(value) if name in pieces else None
+
+        def note(chunk: Array, found: Any = found) -> None:
+            found.update(chunk.view(np.uint8).data)
+
+        yield from records_of(name, value, pieces, device=device, note=note)
+        if found is not None:
+            digests[name] = found.hexdigest()
 
 
 def _as_number(value: Any) -> float | None:
@@ -178,11 +225,16 @@ def _as_array(value: Any) -> Any:
     return value
 
 
+def _hash_of(value: Any) -> Any:
+    """Return a checksum to which the elements of an array are to be added."""
+    return hashlib.sha256(f"{'strings' if value.dtype == object else value.dtype.name} {value.shape} ".encode())
+
+
 def _digest(name: str, value: Any) -> str:
     """Return the checksum of an array's type, shape and elements in row-major order."""
     if not isinstance(value, np.ndarray):
         raise NetError(f"blob {name!r}: a checkpoint can hold tensors and strings, not {value!r}")
-    found = hashlib.sha256(f"{'strings' if value.dtype == object else value.dtype.name} {value.shape} ".encode())
+    found = _hash_of(value)
     if value.dtype == object:
         for item in value.reshape(-1):
             text = item.encode() if isinstance(item, str) else bytes(item)
@@ -192,8 +244,13 @@ def _digest(name: str, value: Any) -> str:
     return found.hexdigest()
 
 
-def _parts(path: PathLike) -> tuple[BlobParts, dict[str, Any] | None, list[str]]:
-    """Return what can be read of a file: its blobs, its manifest, and the problems found."""
+def _parts(path: PathLike, rows: Mapping[str, OwnRows]) -> tuple[BlobParts, dict[str, Any] | None, list[str]]:
+    """Return what can be read of a file: its blobs, its manifest, and the problems found.
+
+    Args:
+        path: the file.
+        rows: get the records of their blobs.
+    """
     parts, manifest, problems = BlobParts(), None, []
     try:
         for key, value in read_minidb(path):
@@ -204,22 +261,87 @@ def _parts(path: PathLike) -> tuple[BlobParts, dict[str, Any] | None, list[str]]
                     raise ParseError(f"{where}: holds the blob {blob.name!r}, but its key names another")
                 if blob.name == MANIFEST:
                     manifest = parse_manifest(blob.content, where)
+                elif blob.name in rows and blob.type == "Tensor":
+                    rows[blob.name].add(blob, where)
                 else:
                     parts.add(blob.name, blob, where)
             except ParseError as error:
                 problems.append(str(error))
     except ParseError as error:  # of the file: its name is removed, since the error message begins with it
         problems.append(str(error).removeprefix(f"{os.fspath(path)!r}: "))
+    problems += [text for name, divided in rows.items() if (text := divided.problem(name))]
     return parts, manifest, problems
 
 
-def _differences(blobs: Mapping[str, Array], digests: Mapping[str, str]) -> list[str]:
+class OwnRows:
+    """Assembles some rows of a blob from its records, which come in their order.
+
+    Args:
+        choose: see ``read_checkpoint``.
+
+    Attributes:
+        shape: of the whole; None: no record has come.
+    """
+
+    def __init__(self, choose: Callable[[tuple[int, ...]], slice]) -> None:
+        self._choose, self._hash, self._end = choose, hashlib.sha256(), 0
+        self._kept: list[Array] = []
+        self._bounds = (0, 0)  # elements that are kept
+        self.shape: tuple[int, ...] | None = None
+        self._dtype: Any = None
+
+    def add(self, blob: BlobProto, where: str) -> None:
+        """Add a record.
+
+        Raises:
+            ParseError: it is damaged, or does not continue the one before.
+        """
+        part = BlobParts()
+        part.add(blob.name, blob, where)
+        shape, begin, values = part.only_chunk(blob.name)
+        if self.shape is None:
+            self.shape, self._dtype, self._hash = shape, values.dtype, _hash_of(_Kind(values.dtype, shape))
+            chosen, width = self._choose(shape), math.prod(shape[1:])
+            self._bounds = chosen.start * width, chosen.stop * width
+        if shape != self.shape or values.dtype != self._dtype or begin != self._end:
+            raise ParseError(f"{where}: does not continue the record of {blob.name!r} before it")
+        self._hash.update(np.ascontiguousarray(values).view(np.uint8).data)
+        first, last = (min(max(bound - begin, 0), values.size) for bound in self._bounds)
+        self._kept.append(values[first:last].copy())
+        self._end += values.size
+
+    def problem(self, name: str) -> str:
+        """Return what is missing; "" if nothing is."""
+        if self.shape is None or self._end == math.prod(self.shape):
+            return ""
+        return f"elements {self._end} to {math.prod(self.shape)} of blob {name!r} are missing"
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def value(self) -> Divided:
+        """Return the rows that are kept."""
+        assert self.shape is not None
+        own = np.concatenate([np.empty(0, self._dtype), *self._kept])
+        return Divided(self.shape, self._dtype, [(0, math.prod(self.shape))], own)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Type and shape of an array."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+def _differences(found: Mapping[str, str], digests: Mapping[str, str]) -> list[str]:
     return [
-        *(f"blob {name!r} is missing" for name in digests if name not in blobs),
-        *(f"blob {name!r} was not saved with the others" for name in blobs if name not in digests),
+        *(f"blob {name!r} is missing" for name in digests if name not in found),
+        *(f"blob {name!r} was not saved with the others" for name in found if name not in digests),
         *(
             f"blob {name!r} is damaged: its checksum is wrong"
-            for name, value in blobs.items()
-            if name in digests and _digest(name, value) != digests[name]
+            for name, digest in found.items()
+            if name in digests and digest != digests[name]
         ),
     ]

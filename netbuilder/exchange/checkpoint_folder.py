@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, read_manifest, write_checkpoint
-from netbuilder.exchange.checkpoints import take_checkpoint
+from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, read_manifest, write_whole
+from netbuilder.exchange.checkpoints import checkpoint_to_write
+from netbuilder.exchange.divided import give_divided, taken
 from netbuilder.exchange.folder_lock import folder_lock
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError, ParseError
@@ -71,23 +72,28 @@ class CheckpointFolder:
             NetError, BlobError: see ``save_checkpoint``.
             OSError: the file cannot be written; existing ones are unchanged.
         """
-        return self.write(take_checkpoint(model, workspace=workspace, step=step, metric=metric, state=state))
+        return self.write(checkpoint_to_write(model, workspace=workspace, step=step, metric=metric, state=state))
 
     @checked()
     def write(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint, then remove those that are no longer kept; return its file.
+
+        If the checkpoint has divided values, all processes call it, and the first one writes.
 
         Raises:
             NetError: the folder holds a checkpoint of a later step, which must be of another run; another process has
                 locked the folder; or the checkpoint cannot be stored.
             OSError: the file cannot be written; existing ones are unchanged.
         """
-        folder = make_folder(self.folder)
-        path = folder / f"step-{checkpoint.step:08d}.minidb"
-        with folder_lock(folder, run=False):
-            self.require_none_later(checkpoint.step)
-            write_checkpoint(path, checkpoint)
-            self._clear(path)
+        path = Path(self.folder) / f"step-{checkpoint.step:08d}.minidb"
+        if give_divided(checkpoint.blobs):
+            return path
+        with taken(checkpoint.blobs) as pieces:
+            folder = make_folder(self.folder)
+            with folder_lock(folder, run=False):
+                self.require_none_later(checkpoint.step)
+                write_whole(path, checkpoint, pieces)
+                self._clear(path)
         return path
 
     @contextlib.contextmanager

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from netbuilder.data import DBReader
 from netbuilder.distributed import ProcessGroup
 from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blobs
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
+from netbuilder.exchange.divided import Divided, rows_divided, value_in
 from netbuilder.exchange.matching import LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, spec_of
@@ -25,7 +27,7 @@ from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import RandomState, Workspace, random_state, set_random_state
 from netbuilder.runtime.execute import default
 
-__all__ = ["load_checkpoint", "save_checkpoint", "take_checkpoint"]
+__all__ = ["checkpoint_to_write", "load_checkpoint", "save_checkpoint", "take_checkpoint"]
 
 PathLike = str | os.PathLike[str]
 
@@ -43,6 +45,8 @@ def take_checkpoint(
 ) -> Checkpoint:
     """Return a checkpoint of a model in memory; all processes that train a model call it, and get the same.
 
+    Of divided tables, and of what one process owns, each has its own part (``Divided``).
+
     If each replica computes its own computed parameters (``broadcast_computed_params=False``), the first replica's are
     copied to the others first, so that this training continues from the same values as a resumed one.
 
@@ -57,6 +61,34 @@ def take_checkpoint(
         NetError: two blobs would get the same name; or only some micro-batches of a step have run.
         BlobError: blobs are missing in the workspace, or hold no value.
     """
+    return _taken(model, workspace, step, metric, state, later=False)
+
+
+def checkpoint_to_write(
+    model: ModelHelper,
+    *,
+    workspace: Workspace | None = None,
+    step: int | None = None,
+    metric: float | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Return a checkpoint that is written before the next step: what is divided over processes is not copied.
+
+    Args:
+        model, workspace, step, metric, state: see ``take_checkpoint``.
+    """
+    return _taken(model, workspace, step, metric, state, later=True)
+
+
+def _taken(
+    model: ModelHelper,
+    workspace: Workspace | None,
+    step: int | None,
+    metric: float | None,
+    state: Mapping[str, Any] | None,
+    *,
+    later: bool,
+) -> Checkpoint:
     workspace = workspace or default.workspace()
     if has_record(model.net.Proto()) and (pending := pending_steps(model, workspace)):
         raise NetError(
@@ -68,7 +100,7 @@ def take_checkpoint(
     _equalize(model, blobs, workspace)
     drawn, net = random_state(workspace), model.net.Name()
     return Checkpoint(
-        _values(blobs, workspace),
+        _values(blobs, workspace, later=later),
         step=drawn.iterations.get(net, 0) if step is None else step,
         metric=metric,
         model=model.name,
@@ -91,6 +123,8 @@ def save_checkpoint(
 ) -> Checkpoint:
     """Write all that training needs to resume to a file, whole or not at all; return what was written.
 
+    If tables or the optimizer's state are divided over processes, all of them call it, and the first one writes.
+
     The file is a minidb as Caffe2's Save operator writes it: Caffe2's Load, and ``read_blobs``, read it, too.
 
     Args:
@@ -102,7 +136,7 @@ def save_checkpoint(
         BlobError: blobs are missing in the workspace, or hold no value.
         OSError: the file cannot be written; an existing one is unchanged.
     """
-    checkpoint = take_checkpoint(model, workspace=workspace, step=step, metric=metric, state=state)
+    checkpoint = checkpoint_to_write(model, workspace=workspace, step=step, metric=metric, state=state)
     write_checkpoint(path, checkpoint)
     return checkpoint
 
@@ -142,15 +176,15 @@ def load_checkpoint(
         BlobError: blobs of the model are not in the workspace: run its init net first.
     """
     workspace = workspace or default.workspace()
-    checkpoint = source if isinstance(source, Checkpoint) else read_checkpoint(source)
-    label = "checkpoint" if isinstance(source, Checkpoint) else repr(os.fspath(source))
     blobs = checkpoint_blobs(model)
+    checkpoint = source if isinstance(source, Checkpoint) else read_checkpoint(source, None if rename else _own(blobs))
+    label = "checkpoint" if isinstance(source, Checkpoint) else repr(os.fspath(source))
     _require(model, blobs, workspace)
-    wanted = {name: _spec(workspace, blob) for name, blob in blobs.names.items()}
+    wanted = _specs(blobs, workspace)
     skip = [skip] if isinstance(skip, str) else list(skip)
     if blobs.differs_between_processes:
         checkpoint = dataclasses.replace(checkpoint, blobs=blobs.of_this_process(checkpoint.blobs))
-    stored = {name: spec_of(value) for name, value in checkpoint.blobs.items()}
+    stored = {name: _stored(value) for name, value in checkpoint.blobs.items()}
     match = match_blobs(stored, wanted, rename=rename, skip=skip, only=blobs.parameters if parameters_only else None)
     if not partial:
         _refuse_differences(label, model, match, ignore_left_over=parameters_only)
@@ -171,7 +205,7 @@ def load_checkpoint(
 
 def _require(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -> None:
     """Raise BlobError if blobs have no value yet."""
-    found = {blob: workspace.find(blob) for blob in blobs.names.values()}
+    found = {blob: workspace.find(blob) for blob in blobs.here.values()}
     if missing := [name for name, blob in found.items() if blob is None or blob.is_empty]:
         raise BlobError(
             f"model {model.name!r}: {', '.join(missing[:12])}{' and more' if len(missing) > 12 else ''} "
@@ -180,16 +214,72 @@ def _require(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -
         )
 
 
-def _values(blobs: CheckpointBlobs, workspace: Workspace) -> dict[str, Any]:
-    """Return the values of a checkpoint, with those of other processes if they have values of their own."""
-    values = {name: workspace.fetch(blob) for name, blob in blobs.names.items()}
+def _values(blobs: CheckpointBlobs, workspace: Workspace, *, later: bool) -> dict[str, Any]:
+    """Return the values of a checkpoint, with those of other processes if they have values of their own.
+
+    Args:
+        blobs: of the model.
+        workspace: has them.
+        later: read what is divided over processes only when it is written.
+    """
+    divided = {name for name in blobs.here if name in blobs.owners or name in blobs.divided}
+    values = {name: workspace.fetch(blob) for name, blob in blobs.here.items() if name not in divided}
     if not blobs.differs_between_processes:
-        return values
-    assert blobs.record is not None
-    (world,) = np.asarray(workspace.fetch(blobs.record.world.barrier)).reshape(-1)
-    names, group = blobs.over_processes(), ProcessGroup.over(world)
+        return _with_divided(blobs, values, workspace, later) if blobs.owners or blobs.divided else values
+    names, group = blobs.over_processes(), ProcessGroup.over(_world(blobs, workspace))
     parts = group.gather({names[name]: value for name, value in values.items()})
     return {name: value for part in reversed(parts) for name, value in part.items()}
+
+
+def _world(blobs: CheckpointBlobs, workspace: Workspace) -> Any:
+    """Return the common world of the processes that train a model."""
+    assert blobs.record is not None
+    (world,) = np.asarray(workspace.fetch(blobs.record.world.barrier)).reshape(-1)
+    return world
+
+
+def _with_divided(blobs: CheckpointBlobs, values: dict[str, Any], workspace: Workspace, later: bool) -> dict[str, Any]:
+    """Return the values, in their order, with those that are divided over the processes."""
+    specs, world, found = _specs(blobs, workspace), _world(blobs, workspace), dict[str, Any]()
+    for name, blob in blobs.names.items():
+        spec = specs[name]
+        if name in values:
+            found[name] = values[name]
+            continue
+        fetch: Callable[[], Any] = partial(value_in, workspace, blob)
+        if not later and name in blobs.here:
+            fetch = partial(np.asarray, workspace.fetch(blob))
+        if name in blobs.owners:
+            own = fetch if name in blobs.here else np.empty(0, spec.dtype)
+            found[name] = Divided(spec.shape, spec.dtype, [(blobs.owners[name], spec.size)], own, world)
+        else:
+            found[name] = rows_divided(spec.shape[0], _spec(workspace, blob), world, fetch)
+    return found
+
+
+def _specs(blobs: CheckpointBlobs, workspace: Workspace) -> dict[str, TensorSpec]:
+    """Return shape and type of the values of a checkpoint; all processes call it if one owns some."""
+    specs = {name: _spec(workspace, blob) for name, blob in blobs.here.items()}
+    for name, rows in blobs.divided.items():
+        specs[name] = specs[name].with_shape((rows, *specs[name].shape[1:]))
+    if blobs.owners:
+        own = {name: (specs[name].shape, specs[name].dtype.str) for name in blobs.owners if name in specs}
+        for part in ProcessGroup.over(_world(blobs, workspace)).gather(own):
+            specs |= {name: TensorSpec(shape, np.dtype(kind)) for name, (shape, kind) in part.items()}
+    return {name: specs[name] for name in blobs.names}
+
+
+def _own(blobs: CheckpointBlobs) -> dict[str, Callable[[tuple[int, ...]], slice]]:
+    """Return which rows of divided values this process reads from a file."""
+
+    def chooses(name: str) -> Callable[[tuple[int, ...]], slice]:
+        return lambda shape: blobs.own_rows(name, shape[0] if shape else 1)
+
+    return {name: chooses(name) for name in (*blobs.owners, *blobs.divided)}
+
+
+def _stored(value: Any) -> TensorSpec:
+    return TensorSpec(value.shape, value.dtype) if isinstance(value, Divided) else spec_of(value)
 
 
 def _spec(workspace: Workspace, blob: str) -> TensorSpec:
@@ -248,10 +338,26 @@ def _require_some(label: str, model: ModelHelper, match: Match, blobs: Checkpoin
 def _apply(
     checkpoint: Checkpoint, match: Match, model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace
 ) -> None:
+    divided, here = blobs.divided, blobs.here
     for name, stored in match.targets.items():
-        workspace.feed(blobs.names[name], checkpoint.blobs[stored])
+        if name not in here:
+            continue
+        value = checkpoint.blobs[stored]
+        if name in divided:
+            value = _own_rows(blobs, name, value, _spec(workspace, here[name]))
+        elif isinstance(value, Divided):
+            value = value.own.reshape(value.shape)
+        workspace.feed(here[name], value)
     if copied := blobs.replicated(match.targets):
         FinalizeAfterCheckpoint(model, copied, workspace=workspace)
+
+
+def _own_rows(blobs: CheckpointBlobs, name: str, value: Any, shard: TensorSpec) -> Any:
+    """Return this process's rows of a table, in an array of the shape and type of ``shard``."""
+    result, rows = np.zeros(shard.shape, shard.dtype), blobs.own_rows(name, value.shape[0])
+    own = value.own if isinstance(value, Divided) else value[rows]
+    result[: rows.stop - rows.start] = own.reshape(-1, *result.shape[1:])
+    return result
 
 
 def _set_readers(positions: Mapping[str, int], readers: Mapping[str, DBReader]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from netbuilder.exchange.divided import refuse_divided, rows_divided, value_in
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
-from netbuilder.passes.extract_predictor import parameter_sources
+from netbuilder.passes.extract_predictor import parameter_sources, sharded_parameters
 from netbuilder.proto import BlobError, NetDef, NetError
 
 __all__ = ["Export", "fetch_parameters"]
@@ -40,6 +42,7 @@ def Export(workspace: Any, net: Any, params: Iterable[Any]) -> tuple[NetDef, Net
     """
     proto = message_of(net)
     values = fetch_parameters(workspace, proto, params)
+    refuse_divided(values)
     predict_net = NetDef()
     predict_net.CopyFrom(proto)
     needed = dict.fromkeys(undefined_inputs(proto.op))
@@ -58,7 +61,8 @@ def Export(workspace: Any, net: Any, params: Iterable[Any]) -> tuple[NetDef, Net
 def fetch_parameters(workspace: Any, net: NetDef, params: Iterable[Any]) -> dict[str, Any]:
     """Return the values of parameters by their names in ``net``.
 
-    A parameter that extraction renamed is read from the blob that the net's arguments name.
+    A parameter that extraction renamed is read from the blob that the net's arguments name. A table whose rows are
+    divided over processes is ``Divided``.
 
     Raises:
         BlobError: one is not in the workspace.
@@ -70,12 +74,18 @@ def fetch_parameters(workspace: Any, net: NetDef, params: Iterable[Any]) -> dict
     fetch = getattr(workspace, "fetch", None) or getattr(workspace, "FetchBlob", None)
     if fetch is None:
         raise NetError(f"Export needs a Workspace that holds the parameters, got {workspace!r}")
-    sources = parameter_sources(net)
+    sources, (sharded, barrier) = parameter_sources(net), sharded_parameters(net)
+    world: Any = np.asarray(fetch(barrier)).item() if sharded else None
     values: dict[str, Any] = {}
     for name in map(blob_name, params):
         source = sources.get(name, name)
         try:
-            values[name] = fetch(source)
+            if name in sharded:
+                values[name] = rows_divided(
+                    sharded[name], workspace.spec(source), world, partial(value_in, workspace, source)
+                )
+            else:
+                values[name] = fetch(source)
         except BlobError as error:
             called = repr(name) if name == source else f"{name!r} (blob {source!r})"
             raise BlobError(f"net {net.name!r}: parameter {called} cannot be exported: {error}") from error

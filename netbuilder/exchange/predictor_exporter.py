@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.blob_records import BlobParts, write_blobs
+from netbuilder.data.blob_records import BlobParts
 from netbuilder.data.db_reader import read_records
+from netbuilder.data.minidb import write_minidb
+from netbuilder.exchange.divided import give_divided, records_of, taken
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.trust import check_fills, check_harmless
@@ -229,6 +231,9 @@ def save_to_db(
 ) -> None:  # fmt: skip
     """Write a predictor to one file, whole or not at all.
 
+    If it has tables whose rows are divided over processes, all of them call it; the first one writes, and has some
+    megabytes of the others' rows at a time.
+
     Args:
         db_type: "minidb".
         db_destination: the file.
@@ -251,7 +256,12 @@ def save_to_db(
     found = fetch_parameters(source, meta.predict_net, [prefix + name for name in meta.parameters])
     values = {name: found[prefix + name] for name in meta.parameters}
     record = get_meta_net_def(meta).SerializeToString()
-    write_blobs(db_destination, {_NAMES.META_NET_DEF: record, **values})
+    if give_divided(values):
+        return
+    blobs = {_NAMES.META_NET_DEF: record, **values}
+    with taken(values) as pieces:
+        records = (each for name, value in blobs.items() for each in records_of(name, value, pieces))
+        write_minidb(db_destination, records)
 
 
 def net_of(meta_net_def: MetaNetDef, key: str) -> NetDef:

@@ -11,6 +11,7 @@ from typing import Any
 
 from netbuilder.data.extents import count_elements
 from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
+from netbuilder.exchange.divided import give_divided, taken
 from netbuilder.exchange.fills import fill_operator
 from netbuilder.exchange.image_preparation import ImagePreparation, describe_images
 from netbuilder.exchange.mobile_exporter import fetch_parameters
@@ -78,7 +79,9 @@ def save_predictor(
 ) -> None:
     """Write a predictor to a folder, for ``load_predictor``.
 
-    Other readers of init_net.pb and predict_net.pb, such as Caffe2, can read it too.
+    Other readers of init_net.pb and predict_net.pb, such as Caffe2, can read it too. If it has tables whose rows are
+    divided over processes, all of them call it; the first one writes, and needs memory for the whole: these files hold
+    less than 2 GiB. ``save_to_db`` needs no such memory.
 
     Args:
         directory: created if it does not exist; files of an earlier predictor in it are both replaced, or, after an
@@ -126,6 +129,10 @@ def save_predictor(
             f"{error}; looked in the default workspace {default.current_name()!r}: if the parameters are in another, "
             "give workspace="
         ) from error
+    if give_divided(values):
+        return
+    with taken(values) as pieces:
+        values |= {name: values[name].whole(of_value) for name, of_value in pieces.items()}
     if fold:
         proto, values, kept = _folded(proto, values, requested)
     init_net = NetDef(name=f"{proto.name}_init")

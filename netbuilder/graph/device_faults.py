@@ -34,6 +34,8 @@ CROSSING = frozenset(
         "CopyGPUToCPU",
         "CopyOnDeviceLike",
         "EnsureCPUOutput",
+        "GatherFromOwners",
+        "LookupRows",
         "NCCLAllGather",
         "NCCLAllreduce",
         "NCCLBroadcast",
@@ -41,6 +43,8 @@ CROSSING = frozenset(
         "NCCLReduceScatter",
         "Reduce",
         "ReduceScatter",
+        "ReduceToOwners",
+        "RowsToOwners",
     }
 )
 """Types of operators that are meant to use blobs of several devices."""

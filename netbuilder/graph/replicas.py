@@ -98,6 +98,8 @@ class Replicas:
         residuals: full names of the blobs with what this process has not given of its gradients to the other processes.
         combines_means: the net has means over the samples of all shares of a batch, whose divisors the data determine.
         step_divisors: blobs, one per replica, that are fed with the divisors of all micro-batches of a step.
+        sharded: tables outside the replicas whose rows are divided over the processes, and what optimizers keep for
+            their rows: "rows:name", with the number of all rows.
     """
 
     devices: Devices
@@ -118,6 +120,7 @@ class Replicas:
     residuals: tuple[str, ...] = ()
     combines_means: bool = False
     step_divisors: tuple[str, ...] = ()
+    sharded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.world.size:
@@ -127,6 +130,17 @@ class Replicas:
     def __len__(self) -> int:
         """The number of replicas of this process; those of all processes are ``world.size``."""
         return len(self.devices)
+
+    @property
+    def processes(self) -> int:
+        """The number of processes, each of which has as many replicas."""
+        return self.world.size // len(self)
+
+    @property
+    def rows_of_sharded(self) -> dict[str, int]:
+        """Full names of the blobs whose rows are divided over the processes -> the number of all rows."""
+        pairs = (text.partition(_PAIR) for text in self.sharded)
+        return {name: int(rows) for rows, _, name in pairs}
 
     @property
     def trains(self) -> bool:

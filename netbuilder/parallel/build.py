@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,15 +41,18 @@ from netbuilder.parallel.caffe2_attributes import set_caffe2_attributes, set_dev
 from netbuilder.parallel.gradient_scaling import fill_scales, require_dense_gradients
 from netbuilder.parallel.large_tables import move_tables_outside
 from netbuilder.parallel.memory import share_gradient_memory
+from netbuilder.parallel.owned_updates import Owners, divide_update, initialize_owned_last
 from netbuilder.parallel.parameter_copies import share_parameters, synchronize_initial_values
 from netbuilder.parallel.process_exchange import (
     add_residuals,
     average_chunks,
     broadcast_computed_over_processes,
+    dense_owners,
     dense_shapes,
     exchange_over_processes,
 )
 from netbuilder.parallel.request import Request, is_deterministic, link_of
+from netbuilder.parallel.sharded_tables import divide_table_updates, divide_tables, look_up_in_shards
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.parallel.synchronize import known_names, require_initialized
 from netbuilder.parallel.updates import append_update
@@ -89,7 +92,8 @@ def build(model: ModelHelper, request: Request) -> Replicas:
 def _build(model: ModelHelper, request: Request) -> Replicas:
     if request.processes is not None:
         name = model.net.Name()
-        world = request.processes.world(name, request.devices, request.workers, joined=request.trains)
+        joined = request.trains or request.options.shard_tables
+        world = request.processes.world(name, request.devices, request.workers, joined=joined)
         request = dataclasses.replace(request, world=world)
     before = model.GetAllParams("")
     set_device_attributes(model, request.devices)
@@ -107,6 +111,8 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         before = before + move_tables_outside(model, request.devices, request.options.outside_from_bytes)
     model.Validate()
     record = _group(model, request, before, losses)
+    sharding = request.options.shard_tables and request.processes is not None
+    tables = divide_tables(model, record, record.processes) if sharding else {}
     if request.before_gradients is not None:
         request.before_gradients(model)
     optimizer, weights = None, list[BlobReference]()
@@ -126,6 +132,9 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
                 model.param_to_grad.pop(param, None)
                 model.grad_map.pop(param, None)
     _transform(model, request)
+    link = link_of(model, request, record)
+    if tables and link is not None:
+        look_up_in_shards(model, tables, link)
     if request.trains:
         model.Validate()
         with _prefer_device_errors(model, record):
@@ -145,15 +154,23 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
     if request.trains:
         if request.options.accumulate_steps > 1:
             record = accumulate_gradients(model, record)
-        record = _exchange(model, request, record)
+        owners = dense_owners(model, record, link) if link is not None and request.strategy.has_owners else None
+        record = _exchange(model, request, record, owners, tables)
+        before_update = model.net.op_len, model.param_init_net.op_len
         optimizer = append_update(model, request, record)
+        if owners is not None and link is not None:
+            divide_update(model, owners, link, before_update)
+        if tables and link is not None:
+            record = divide_table_updates(model, record, tables, link, before_update[0])
         _average(model, request, record)
         if request.options.reduce_update_broadcast:
             groups = [record.blobs(group.parameter) for group in record.gradients]
             model.net.Proto().MergeFrom(broadcast(groups, request.devices, debug_info=request.debug_info))
         synchronize_initial_values(model, request, record)
+        initialize_owned_last(model.param_init_net)
         add_residuals(model, record, request.strategy)
     else:
+        record = dataclasses.replace(record, sharded=tuple(f"{rows}:{name}" for name, rows in tables.items()))
         model.param_init_net.protects_all = True
         if model.init_params:
             _warn_of_initializers(model)
@@ -287,7 +304,8 @@ def _planned(model: ModelHelper, request: Request, record: Replicas) -> str:
     shapes = dense_shapes(model, dataclasses.replace(record, block=None))
     if shapes is None:
         return f"the bytes of a step depend on shapes that are not known yet{rows}"
-    planned, plain = request.strategy.planned_bytes(shapes), 4 * sum(map(math.prod, shapes))
+    planned = request.strategy.planned_bytes(shapes, record.world.size // len(record))
+    plain = 4 * sum(map(math.prod, shapes))
     given = "as many bytes as the data decide" if planned is None else f"{round(planned)} bytes"
     return f"{given} of each process in a step on average (plain: {plain}){rows}"
 
@@ -344,7 +362,9 @@ def _transform(model: ModelHelper, request: Request) -> None:
         request.transform(model, len(devices), devices.word, devices.device_type)
 
 
-def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replicas:
+def _exchange(
+    model: ModelHelper, request: Request, record: Replicas, owners: Owners | None, tables: Mapping[str, int]
+) -> Replicas:
     """Add the broadcast of computed parameters and the reduction of gradients, unless there is only one replica.
 
     Returns the record with the names of the gradients after the exchange.
@@ -361,6 +381,8 @@ def _exchange(model: ModelHelper, request: Request, record: Replicas) -> Replica
             peer_access=request.peer_access,
             hand_back=request.hands_back,
             strategy=request.strategy,
+            owners=owners,
+            tables=tables,
         )
     if len(record) < 2 or request.block is not None:
         return record

@@ -147,6 +147,9 @@ class DataParallelOptions:
         outside_from_bytes: tables of at least this many bytes that are used only for lookups are stored once, on the
             CPU, outside the replicas, under their name without a scope, and the lookups run there; the log lists
             them. None: each replica has its own tables, except for those created before the call.
+        shard_tables: with a rendezvous: the rows of tables outside the replicas are divided over the processes, which
+            exchange indices and rows for each lookup; each updates its rows, and has what the optimizer keeps for
+            them. See docs/sparse.md.
         reduce_update_broadcast: sum gradients only on the first device, update its parameters there, and copy them to
             the others, instead of summing and updating on each device: the same parameters, with one copy of the
             optimizer's state. ``param_update_builder_fun`` is called only for the first device.
@@ -203,6 +206,7 @@ class DataParallelOptions:
     weighted_shares: bool = _option(False, _BLOCKS)
     accumulate_steps: int = _option(1, _BLOCKS, check=_whole(1))
     outside_from_bytes: int | None = _option(None, _WRAPPER, check=_check_bytes)
+    shard_tables: bool = _option(False)
     reduce_update_broadcast: bool = _option(False, _WRAPPER, for_training=True)
     memory_budget: Any = _option(None, _BLOCKS, _WRAPPER, check=lambda name, value: parse_budget(value, _WHERE))
     bucket_bytes: int = _option(DEFAULT_BUCKET_BYTES, check=_whole(0))

@@ -12,6 +12,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.renaming import rename_in_subgraphs
 from netbuilder.parallel.builders import call_per_device
+from netbuilder.parallel.owned_updates import owned_state
 from netbuilder.parallel.request import Request, link_of
 from netbuilder.parallel.synchronize import initialized_names, initialized_outside
 from netbuilder.passes.processes import ProcessLink, broadcast_over_processes
@@ -27,14 +28,16 @@ def synchronize_initial_values(model: ModelHelper, request: Request, record: Rep
     """Append copies of the first replica's blobs to the init net, and the operators of ``post_sync``."""
     init_net = model.param_init_net.Proto()
     link = link_of(model, request, record)
+    owned = {*owned_state(init_net), *record.rows_of_sharded}
     names = initialized_names(init_net, record.devices) if len(record) > 1 or link is not None else []
+    names = [name for name in names if record.devices.scopes[0] + name not in owned]
     groups = [record.devices.copies(name) for name in names]
     if request.options.average_initial_parameters and request.world_size > 1:
         _average_initial_parameters(model, request, record, link)
     if link is None:
         init_net.MergeFrom(broadcast(groups, record.devices, debug_info=request.debug_info))
     else:
-        groups += [(blob,) for blob in initialized_outside(init_net, record.devices)]
+        groups += [(blob,) for blob in initialized_outside(init_net, record.devices) if blob not in owned]
         init_net.MergeFrom(broadcast_over_processes(groups, link))
     if request.post_sync is not None:
         post_sync = request.post_sync
@@ -48,7 +51,7 @@ def _average_initial_parameters(
     init_net, devices = model.param_init_net.Proto(), record.devices
     groups = [] if record.shared else [record.blobs(name) for name in record.parameters]
     filled = initialized_outside(init_net, devices) if link is not None else []
-    alone = [name for name in record.outside if name in filled]
+    alone = [name for name in record.outside if name in filled and name not in record.rows_of_sharded]
     if link is not None and link.over_gpus:
         init_net.op.extend(link.allreduce_over_gpus(groups))
         summed = alone

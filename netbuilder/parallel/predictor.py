@@ -13,7 +13,8 @@ from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.renaming import check_renamable, rename_blobs
 from netbuilder.parallel.record import replicas_of
-from netbuilder.passes.extract_predictor import extract_predictor
+from netbuilder.parallel.sharded_tables import whole_lookups
+from netbuilder.passes.extract_predictor import extract_predictor, note_sharded
 from netbuilder.passes.replicate import draw_as
 from netbuilder.proto import DeviceOption, NetDef, NetError
 from netbuilder.proto.call_checks import checked
@@ -32,6 +33,8 @@ def ExtractPredictorNet(
 
     The names in the result, parameters included, are without the replica's scope; the net's arguments map parameters
     to the blobs with their values, for ``netbuilder.exchange``. Labels that only a loss needs are not parameters.
+    Tables whose rows are divided over processes are read whole; ``save_predictor`` and ``save_to_db`` gather their
+    rows, where all processes call them.
 
     Args:
         model: a parallel model, or a parallel net, in test mode; unchanged.
@@ -46,7 +49,7 @@ def ExtractPredictorNet(
     """
     net = model if isinstance(model, NetDef) else (model if isinstance(model, Net) else model.net).Proto()
     record = replicas_of(net)
-    scope = record.devices.scopes[0]
+    scope, net = record.devices.scopes[0], whole_lookups(net)
     predictor, parameters = extract_predictor(
         net,
         _scoped("inputs", inputs, scope, net),
@@ -54,6 +57,8 @@ def ExtractPredictorNet(
         device=device,
         renames=lambda name: name.removeprefix(scope),
     )
+    rows = record.rows_of_sharded
+    note_sharded(predictor, {name: rows[name] for name in parameters if name in rows}, record.world.barrier)
     made = Net(predictor, inplace=True)
     return made, [BlobReference(name, made) for name in parameters]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from netbuilder.distributed.strategies import Plain, Strategy
@@ -14,6 +14,8 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.backward import gathered_gradients
 from netbuilder.parallel.builders import initial_shapes
+from netbuilder.parallel.owned_updates import Owners, owners_of
+from netbuilder.parallel.sharded_tables import rows_to_owners
 from netbuilder.passes.net_pass import PassContext
 from netbuilder.passes.processes import ProcessLink, allreduce_over_processes_pass, broadcast_over_processes
 from netbuilder.passes.reductions import PeerAccess, gather_sparse
@@ -24,6 +26,7 @@ __all__ = [
     "add_residuals",
     "average_chunks",
     "broadcast_computed_over_processes",
+    "dense_owners",
     "dense_shapes",
     "exchange_over_processes",
 ]
@@ -40,12 +43,18 @@ def exchange_over_processes(
     peer_access: PeerAccess | None,
     hand_back: bool,
     strategy: Strategy,
+    owners: Owners | None = None,
+    tables: Mapping[str, int] | None = None,
 ) -> Replicas:
     """Add the exchange of gradients over all devices of all processes to a model.
 
     Dense gradients are summed in buckets as soon as they are ready, as the strategy says; sparse ones are concatenated
     whole after the backward pass. Replicas that train on their own (block-wise updates) exchange only the gradients of
     parameters outside of them.
+
+    Args:
+        owners: with a strategy that needs them; the buckets are added to it.
+        tables: those whose rows are divided over the processes -> number of all rows.
 
     Returns:
         The record with the names of the gradients after the exchange, which the model gets, too, and with those of the
@@ -59,6 +68,9 @@ def exchange_over_processes(
 
     def exchange(blobs: Sequence[str]) -> list[OperatorDef]:
         op_type, arguments = strategy.operator()
+        if owners is not None:
+            owners.buckets.append(list(blobs))
+            return link.exchange(op_type, blobs, owners=owners.of_gradients, **arguments)
         kept = [residual_name(blob) for blob in blobs] if strategy.has_residuals else []
         residuals.update(zip(kept, blobs))
         return link.exchange(op_type, blobs, kept, **arguments)
@@ -91,7 +103,8 @@ def exchange_over_processes(
                 across=link.allgather,
             )
             main.MergeFrom(made_rows)
-    _gather_outside(model, record, link, joined)
+    _gather_outside(model, record, link, joined, tables or {})
+    rows_to_owners(model, tables or {}, link)
     record = dataclasses.replace(record, residuals=tuple(residuals))
     return record if alone else gathered_gradients(model, record)
 
@@ -142,6 +155,11 @@ def _trained_outside(model: ModelHelper, record: Replicas) -> list[str]:
     return [name for name in record.outside if BlobReference(name) in model.param_to_grad]
 
 
+def dense_owners(model: ModelHelper, record: Replicas, link: ProcessLink) -> Owners:
+    """Return the owners of the parameters with dense gradients."""
+    return owners_of(model, [group[0] for group, _ in _dense_gradients(model, record)], link)
+
+
 def dense_shapes(model: ModelHelper, record: Replicas) -> list[tuple[int, ...]] | None:
     """Return the shapes of the dense gradients; None if one is not known."""
     shapes = initial_shapes(model.param_init_net.Proto())
@@ -165,11 +183,13 @@ def _dense_gradients(model: ModelHelper, record: Replicas) -> Iterator[tuple[tup
             yield (str(gradient),), param
 
 
-def _gather_outside(model: ModelHelper, record: Replicas, link: ProcessLink, joined: set[str]) -> None:
+def _gather_outside(
+    model: ModelHelper, record: Replicas, link: ProcessLink, joined: set[str], divided: Collection[str]
+) -> None:
     """Append the concatenation of the sparse gradients of tables outside the replicas over all processes."""
     for param in map(BlobReference, record.outside):
         gradient = model.param_to_grad.get(param)
-        if not isinstance(gradient, GradientSlice):
+        if not isinstance(gradient, GradientSlice) or str(param) in divided:
             continue
         whole = []
         for blob in map(str, gradient):

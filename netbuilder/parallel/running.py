@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from netbuilder.distributed.agreement import require_equal_nets
-from netbuilder.distributed.common_worlds import barrier_net
+from netbuilder.distributed.common_worlds import barrier_net, create_worlds, makers_of
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.graph.blob import BlobReference, GradientSlice
@@ -15,6 +15,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import created_nets, net_names, run_iterations
 from netbuilder.parallel.blocks import block_nets_of, run_blocks
+from netbuilder.parallel.owned_updates import own_part
 from netbuilder.parallel.same_state import begin_together, made_equal
 from netbuilder.parallel.shares import SHARE_WEIGHT
 from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceError, NetDef, NetError
@@ -67,7 +68,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
             "give overwrite=True to restart it"
         )
     fed = {} if overwrite else _fed_for_shares(record, workspace)
-    workspace.run_net_once(init_net)
+    workspace.run_net_once(own_part(init_net, record.world.rank))
     made_equal(record, map(record.devices.short_name, _outputs(init_net)), workspace)  # it copies the first replica's
     if record.block is not None:
         workspace.run_net_once(block_nets_of(model).init)
@@ -121,11 +122,13 @@ def _create_nets(model: ModelHelper, overwrite: bool, check: bool | Literal["war
     net = model.net.Proto()
     record = Replicas.load(net)
     workspace.check_net(net, check)
-    for part in created_nets(net, record):
+    for part in created_nets(own_part(net, record.world.rank), record):
         workspace.create_net(
             part, overwrite, observable_default=model.net.observes, shares_counter=model.net.shares_counters
         )
     if record.world.common:
+        if not record.trains:
+            create_worlds(makers_of(model.param_init_net.Proto(), record.world), workspace)
         workspace.create_net(barrier_net(net.name, record.world), overwrite)
     if record.block is not None:
         nets = block_nets_of(model)

@@ -15,6 +15,7 @@ from netbuilder.graph.net import Net
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
+from netbuilder.parallel.owned_updates import owned_state
 from netbuilder.proto import NetError
 from netbuilder.runtime import Workspace
 
@@ -87,7 +88,8 @@ def _state(model: ModelHelper, record: Replicas) -> frozenset[str]:
     """Return the blobs of all replicas, and outside of them, that have to be equal when a run begins.
 
     These are parameters, and what the init net makes and the main net changes: moments and iteration counters. Computed
-    parameters are either copied in each step, or each replica's own; replicas of block-wise updates differ.
+    parameters are either copied in each step, or each replica's own; replicas of block-wise updates differ, and what
+    one process owns no other has.
     """
     key, (length, found) = model.net, _states.get(model.net, (-1, frozenset()))
     if length == model.net.op_len:
@@ -97,6 +99,7 @@ def _state(model: ModelHelper, record: Replicas) -> frozenset[str]:
         changed = {blob for op in model.net.Proto().op for blob in op.output if blob in made}
         changed.update(record.outside, *(record.blobs(name) for name in record.parameters))
         changed.difference_update(record.accumulated, record.accumulated_rows, record.residuals)
+        changed.difference_update(owned_state(model.param_init_net.Proto()), record.rows_of_sharded)
         found = frozenset(changed.difference(*(record.devices.copies(name) for name in record.computed)))
     else:
         found = frozenset()

@@ -174,6 +174,8 @@ def settled(
         options.refuse_one_update("shared_model=True, whose replicas have one copy")
     options = dataclasses.replace(options, shared_model=shared)
     check_strategy(strategy, options, trains=trains)
+    if strategy.has_owners and processes is not None and trains and len(devices) > 1:
+        options = dataclasses.replace(options, reduce_update_broadcast=True)  # others get parameters by copies, too
     precision = chosen_precision(options.dtype, model)
     return dataclasses.replace(
         options,
@@ -220,8 +222,9 @@ _WHY_NOT = {
     "combine_spatial_bn": "processes that train on their own have no statistics in common",
     "outside_from_bytes": "tables outside the replicas would be updated by all of them in each step",
     "reduce_update_broadcast": "replicas that train on their own are not updated on one device",
+    "shard_tables": "processes that train on their own have no table in common",
 }
-_NOT_ALONE = ("combine_spatial_bn",)
+_NOT_ALONE = ("combine_spatial_bn", "shard_tables")
 _NOT_IN_BLOCKS = tuple(_WHY_NOT)
 
 

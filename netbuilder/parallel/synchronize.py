@@ -26,6 +26,7 @@ from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel.block_update import global_from_first
+from netbuilder.parallel.owned_updates import owned_state
 from netbuilder.parallel.same_state import made_equal
 from netbuilder.passes.processes import broadcast_over_processes
 from netbuilder.passes.reductions import broadcast
@@ -183,10 +184,17 @@ def _to_copy(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | None) 
     if not record.world.common:
         return known_names(model, record, blobs), []
     filled = initialized_outside(model.param_init_net.Proto(), record.devices)
-    outside = dict.fromkeys((*record.outside, *(blob for blob in filled if blob not in record.residuals)))
+    alone = {*record.residuals, *owned_state(model.param_init_net.Proto()), *record.rows_of_sharded}
+    outside = dict.fromkeys(blob for blob in (*record.outside, *filled) if blob not in alone)
     if blobs is None:
         return known_names(model, record, None), list(outside)
     given = list(dict.fromkeys(map(blob_name, blobs)))
+    whole = {name for blob in alone for name in (blob, record.devices.short_name(blob))}
+    if apart := [name for name in given if name in whole]:
+        raise BlobError(
+            f"model {model.name!r}: {apart} cannot be copied, as each process has its own: rows of tables, the "
+            "optimizer's state of its parameters, or residuals; load a checkpoint in all processes by load_checkpoint"
+        )
     inside = known_names(model, record, [name for name in given if name not in outside])
     return inside, [name for name in given if name in outside]
 
@@ -199,7 +207,8 @@ def known_names(model: ModelHelper, record: Replicas, blobs: Iterable[Any] | Non
     """
     init_net, main = model.param_init_net.Proto(), model.net.Proto()
     if blobs is None:
-        own = {*_shared(record), *map(record.devices.short_name, record.residuals)}
+        alone = map(record.devices.short_name, (*record.residuals, *owned_state(init_net)))
+        own = {*_shared(record), *alone}
         return [name for name in initialized_names(init_net, record.devices) if name not in own]
     names = set(record.parameters).union(record.computed)
     made = (blob for net in (init_net, main) for op in net.op for blob in op.output)

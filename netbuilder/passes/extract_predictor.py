@@ -23,8 +23,10 @@ __all__ = [
     "ExtractPredictorNet",
     "extract_predictor",
     "extract_predictor_pass",
+    "note_sharded",
     "parameter_sources",
     "remove_sources",
+    "sharded_parameters",
 ]
 
 READERS = frozenset(
@@ -48,6 +50,8 @@ _LABELS = ("label", "labels", "target", "targets")
 
 _SOURCES = "parameter_sources"
 _NAMES = "parameter_names"
+_SHARDED = "sharded_parameters"
+_WORLD = "sharded_over"
 
 
 @net_pass
@@ -211,8 +215,8 @@ def ExtractPredictorNet(
 
 
 def remove_sources(net: NetDef) -> None:
-    """Remove the arguments of ``parameter_sources`` from a net whose init net creates its parameters."""
-    others = [argument for argument in net.arg if argument.name not in (_SOURCES, _NAMES)]
+    """Remove what says where the values of parameters are from a net whose init net creates them."""
+    others = [argument for argument in net.arg if argument.name not in (_SOURCES, _NAMES, _SHARDED, _WORLD)]
     del net.arg[:]
     net.arg.extend(others)
 
@@ -223,6 +227,26 @@ def parameter_sources(net: NetDef) -> dict[str, str]:
     found = arguments(net)
     names, sources = (found.get(key) or [] for key in (_NAMES, _SOURCES))
     return {name.decode(): source.decode() for name, source in zip(names, sources)}
+
+
+def note_sharded(net: NetDef, rows: Mapping[str, int], world: str) -> None:
+    """Note which parameters of a predictor are tables whose rows are divided over processes.
+
+    Args:
+        net: the predictor; changed.
+        rows: its parameters of that kind -> number of all rows.
+        world: blob of a common world of the processes.
+    """
+    if rows:
+        set_argument(net, _SHARDED, [f"{count}:{name}" for name, count in rows.items()])
+        set_argument(net, _WORLD, world)
+
+
+def sharded_parameters(net: NetDef) -> tuple[dict[str, int], str]:
+    """Return what ``note_sharded`` has noted."""
+    found = arguments(net)
+    pairs = (text.decode().partition(":") for text in found.get(_SHARDED) or [])
+    return {name: int(count) for count, _, name in pairs}, (found.get(_WORLD) or b"").decode()
 
 
 def _names(what: str, blobs: Sequence[Any]) -> list[str]:

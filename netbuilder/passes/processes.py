@@ -40,7 +40,7 @@ _MOST, _WORTH, _OF_THE_REST, _LEAST = 1.5, 0.25, 0.75, 0.125  # see bucket_lengt
 _HOST = make_device_option(PROTO_CPU, 0)
 _ON_HOST = "_on_host"
 _MOST_BLOBS = 500  # of one operator
-_BY_NCCL = frozenset({"Allgather", "AllreduceBucket", "BroadcastBucket"})
+_BY_NCCL = frozenset({"Allgather", "AllreduceBucket", "BroadcastBucket", "GatherFromOwners", "ReduceToOwners"})
 
 
 Group = Sequence[str]
@@ -96,20 +96,37 @@ class ProcessLink:
         return ops
 
     def exchange(
-        self, op_type: str, blobs: Sequence[str], residuals: Sequence[str] = (), **arguments: Any
+        self,
+        op_type: str,
+        blobs: Sequence[str],
+        residuals: Sequence[str] = (),
+        owners: Mapping[str, int] | None = None,
+        **arguments: Any,
     ) -> list[OperatorDef]:
         """Return the operators of a type that exchange each blob with the other processes.
 
         Args:
             residuals: further inputs and outputs, one for each blob; they are stored by the host.
+            owners: the rank that each blob belongs to, for operators that need it.
             arguments: of the operators.
         """
-        if op_type == "AllreduceBucket" and self.deterministic:
+        if op_type in ("AllreduceBucket", "ReduceToOwners") and self.deterministic:
             arguments["deterministic"] = 1
-        return self._in_buckets(op_type, "allreduce", blobs, residuals, **arguments)
+        what = "allreduce" if owners is None else "sums to owners"
+        return self._in_buckets(op_type, what, blobs, residuals, owners, **arguments)
+
+    def gather_from_owners(self, blobs: Sequence[str], owners: Mapping[str, int]) -> list[OperatorDef]:
+        """Return the operators that replace each blob by that of the rank that it belongs to."""
+        return self._in_buckets("GatherFromOwners", "copies of owners", blobs, owners=owners)
 
     def _in_buckets(
-        self, op_type: str, what: str, blobs: Sequence[str], residuals: Sequence[str] = (), **arguments: Any
+        self,
+        op_type: str,
+        what: str,
+        blobs: Sequence[str],
+        residuals: Sequence[str] = (),
+        owners: Mapping[str, int] | None = None,
+        **arguments: Any,
     ) -> list[OperatorDef]:
         """Return operators of a type that take as many of the blobs as one can."""
         if self.by_nccl and not residuals:
@@ -121,6 +138,7 @@ class ProcessLink:
         for group in groups:
             for start in range(0, len(group), _MOST_BLOBS):
                 part, kept = group[start : start + _MOST_BLOBS], residuals[start : start + _MOST_BLOBS]
+                arguments |= {} if owners is None else {"owners": [owners[blob] for blob in part]}
                 ops += self._staged(op_type, what, part, part, kept, **arguments)
         return ops
 
@@ -135,6 +153,22 @@ class ProcessLink:
     def broadcast_over_gpus(self, groups: Sequence[Group]) -> list[OperatorDef]:
         """Return the operators that replace the blobs of each group, one per GPU, by the first one of rank 0."""
         return self._over_gpus("BroadcastBucket", "broadcast", groups, root=0)
+
+    def over_host(
+        self, op_type: str, what: str, inputs: Sequence[str], outputs: Sequence[str], **arguments: Any
+    ) -> OperatorDef:
+        """Return an operator of a type that exchanges values of the host.
+
+        Args:
+            what: it does, for its note.
+            inputs, outputs: without the common world.
+            arguments: of the operator.
+        """
+        place = self.devices.options[0] if self.devices.is_cpu else _HOST
+        op = make_op(op_type, [self.worlds[0], *inputs], outputs, device_option=place, **arguments)
+        note = f"{what} over {self.processes} processes"
+        op.debug_info = f"{self.debug_info} ({note})" if self.debug_info else note
+        return op
 
     def allgather(self, source: str, target: str) -> list[OperatorDef]:
         """Return the operators that concatenate the rows of all processes, in the order of the ranks."""

@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import AddInOrder, RunContext
 from netbuilder.ops.core.segment_groups import reduce_segments
 
-__all__ = ["add_rows", "check_indices", "checked_indices", "count_rows", "no_row", "with_rows"]
+__all__ = ["add_rows", "check_indices", "checked_indices", "count_rows", "no_row", "rows_of_shard", "with_rows"]
 
 Array = Any
 
@@ -146,3 +146,11 @@ def _add_at(xp: Any, matrix: Array, rows: Array, values: Array) -> None:
         wide = matrix.astype(f"{kind}4")
         xp.add.at(wide, rows, values.astype(f"{kind}4"))
         matrix[...] = wide
+
+
+def rows_of_shard(rows: int, shards: int) -> int:
+    """Return how many rows each of so many processes has of a table: as many in all of them.
+
+    Process r has the rows from r times this number on; the last ones may have some that are not of the table.
+    """
+    return -(-rows // shards)

@@ -10,6 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.data_types import exact_reciprocal, numpy_type
 from netbuilder.ops.core.given_numbers import check_extents
+from netbuilder.ops.core.indexing import rows_of_shard
 from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
@@ -24,7 +25,8 @@ Shape = tuple[int, ...]
 class Fill(Operator):
     """Base of fills: Y has the shape ``shape``, or that of the first input followed by ``extra_shape``.
 
-    With ``input_as_shape``, the elements of the input are the shape. ``run_once`` is ignored; Caffe2's nets have it.
+    With ``input_as_shape``, the elements of the input are the shape. With ``shards``, Y is that part of the rows that
+    process ``rank`` of so many has: see ``rows_of_shard``. ``run_once`` is ignored; Caffe2's nets have it.
     """
 
     signature = """
@@ -37,6 +39,8 @@ class Fill(Operator):
     extra_shape: tuple[int, ...] = ()
     input_as_shape: bool = False
     run_once: bool = True
+    shards: int = 0
+    rank: int = 0
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         if index > 0:
@@ -55,6 +59,11 @@ class Fill(Operator):
             raise ArgumentError(f"{self.type}: give the argument shape or an input, not both; got {self.shape}")
         if not self.n_in and (self.extra_shape or self.input_as_shape):
             raise ArgumentError(f"{self.type}: extra_shape and input_as_shape need an input")
+        if self.shards and not (self.shape and 0 <= self.rank < self.shards):
+            raise ArgumentError(
+                f"{self.type}: shards needs the argument shape and a rank in [0, shards), got shape {self.shape}, "
+                f"rank {self.rank}, shards {self.shards}"
+            )
         if any(n < 0 for n in self.shape + self.extra_shape):
             raise ArgumentError(f"{self.type}: extents must not be negative, got {self.shape + self.extra_shape}")
 
@@ -62,9 +71,19 @@ class Fill(Operator):
         """Return the element type of Y."""
         return self.fixed_dtype
 
+    @property
+    def own_shape(self) -> Shape:
+        """The shape of Y where no input gives it."""
+        return (rows_of_shard(self.shape[0], self.shards), *self.shape[1:]) if self.shards else self.shape
+
+    @property
+    def first_element(self) -> int:
+        """The number of the first element of Y among those of the whole."""
+        return self.rank * math.prod(self.own_shape) if self.shards else 0
+
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         if like is None:
-            shape = self.shape
+            shape = self.own_shape
         elif self.input_as_shape and like.known is not None:
             shape = like.known + self.extra_shape
         elif self.input_as_shape:
@@ -76,7 +95,7 @@ class Fill(Operator):
     def target(self, ctx: RunContext, like: Any) -> Shape:
         """Return the shape of Y, at run time."""
         if like is None:
-            return self.shape
+            return self.own_shape
         if not self.input_as_shape:
             return tuple(like.shape) + self.extra_shape
         given = ctx.host(like)

@@ -36,7 +36,7 @@ class XavierFill(Fill):
 
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         out = super().infer(like)[0]
-        _fan(self, out.shape, 0)
+        _fan(self, _whole(self, out.shape), 0)
         return (out,)
 
 
@@ -53,8 +53,13 @@ class MSRAFill(Fill):
 
     def infer(self, like: TensorSpec | None = None, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         out = super().infer(like)[0]
-        _fan(self, out.shape, 1)
+        _fan(self, _whole(self, out.shape), 1)
         return (out,)
+
+
+def _whole(op: Fill, shape: Shape) -> Shape:
+    """Return the shape of all rows of a table of which Y may be a part."""
+    return op.shape if op.shards else shape
 
 
 def _fan(op: Operator, shape: Shape, axis: int) -> int:
@@ -63,8 +68,11 @@ def _fan(op: Operator, shape: Shape, axis: int) -> int:
     return max(math.prod(shape[:axis] + shape[axis + 1 :]), 1)
 
 
-def _filled(ctx: RunContext, draw: Draw, shape: Shape, finish: Callable[[Any], Any], dtype: Any = np.float32) -> Any:
+def _filled(
+    op: Fill, ctx: RunContext, draw: Draw, shape: Shape, finish: Callable[[Any], Any], dtype: Any = np.float32
+) -> Any:
     key, start = ctx.position(shape)
+    start += op.first_element
     threads = 1 if ctx.workspace is None else ctx.workspace.threads
     return filled(ctx.xp, draw, key, shape, finish, dtype, start=start, threads=threads)
 
@@ -72,15 +80,15 @@ def _filled(ctx: RunContext, draw: Draw, shape: Shape, finish: Callable[[Any], A
 @kernel(XavierFill)
 def xavier_fill(op: XavierFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
     shape = op.target(ctx, like)
-    bound = math.sqrt(3.0 / _fan(op, shape, 0))
-    return (_filled(ctx, uniform, shape, lambda u: (u * 2.0 - 1.0) * bound),)
+    bound = math.sqrt(3.0 / _fan(op, _whole(op, shape), 0))
+    return (_filled(op, ctx, uniform, shape, lambda u: (u * 2.0 - 1.0) * bound),)
 
 
 @kernel(MSRAFill)
 def msra_fill(op: MSRAFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
     shape = op.target(ctx, like)
-    deviation = math.sqrt(2.0 / _fan(op, shape, 1))
-    return (_filled(ctx, normal, shape, lambda z: z * deviation),)
+    deviation = math.sqrt(2.0 / _fan(op, _whole(op, shape), 1))
+    return (_filled(op, ctx, normal, shape, lambda z: z * deviation),)
 
 
 @register
@@ -101,7 +109,7 @@ class GaussianFill(Fill):
 
 @kernel(GaussianFill)
 def gaussian_fill(op: GaussianFill, ctx: RunContext, like: Any = None) -> tuple[Any, ...]:
-    return (_filled(ctx, normal, op.target(ctx, like), lambda z: z * op.std + op.mean),)
+    return (_filled(op, ctx, normal, op.target(ctx, like), lambda z: z * op.std + op.mean),)
 
 
 def _bounds_on_host(op: Fill, index: int) -> Literal["here", "host", "any"]:
@@ -186,7 +194,7 @@ def uniform_fill(
     op: UniformFill, ctx: RunContext, like: Any = None, low: Any = None, high: Any = None
 ) -> tuple[Any, ...]:
     least, most, shape = _range(op, ctx, like, low, high)
-    return (_filled(ctx, uniform, shape, lambda u: u * (most - least) + least),)
+    return (_filled(op, ctx, uniform, shape, lambda u: u * (most - least) + least),)
 
 
 @kernel(UniformIntFill)
@@ -195,4 +203,4 @@ def uniform_int_fill(
 ) -> tuple[Any, ...]:
     least, most, shape = _range(op, ctx, like, low, high)
     first, count, xp = int(least), int(most) - int(least) + 1, ctx.xp
-    return (_filled(ctx, uniform, shape, lambda u: xp.floor(u * count) + first, np.int32),)
+    return (_filled(op, ctx, uniform, shape, lambda u: xp.floor(u * count) + first, np.int32),)

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 Rows = Sequence[Any]
+_SQUARES = "grad_squares?"
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,9 @@ def add_row_kernels(*classes: type[RowUpdate]) -> None:
 class JointUpdate(Operator, abc.ABC):
     """Base: updates rows of tables by ``step``, whose numbers depend on the gradients of all rows and on a state.
 
+    The last input, ``grad_squares``, is given where there are gradients of other rows of the table elsewhere: the sum
+    of squares of all of them.
+
     Class attributes:
 
     step: the update of rows; its tables, indices and ``grad`` are inputs of this operator, of the same names.
@@ -265,21 +269,25 @@ class JointUpdate(Operator, abc.ABC):
     state: ClassVar[str]
 
     @abc.abstractmethod
-    def numbers(self, ctx: RunContext, state: Any, grad: Any, lr: Any) -> Rows:
+    def numbers(self, ctx: RunContext, state: Any, squares: Any, lr: Any) -> Rows:
         """Return the numbers of ``step``, and then the new state, all with one element.
 
         Args:
             state: before the update.
-            grad: of all indices, 0 where these name no row; float32 or float64.
+            squares: the sum of squares of the gradients of all indices; float32 or float64.
             lr: the learning rate.
         """
 
     def all_numbers(self, ctx: RunContext, given: Rows) -> Rows:
         """Return ``numbers`` for the inputs of the operator; of tables only the shape is read."""
         named = dict(zip(type(self).inputs, given))
-        grad = widen(named["grad"]).reshape((-1, *named["param"].shape[1:]))
-        grad = _gradients_of_rows(ctx, named["indices"], grad)
-        *numbers, new = self.numbers(ctx, named[self.state], grad, named["lr"])
+        if (squares := named.get(_SQUARES)) is None:
+            grad = widen(named["grad"]).reshape((-1, *named["param"].shape[1:]))
+            grad = _gradients_of_rows(ctx, named["indices"], grad)
+            squares = (grad * grad).sum()
+        else:
+            squares = widen(squares).reshape(())
+        *numbers, new = self.numbers(ctx, named[self.state], squares, named["lr"])
         return (*numbers, narrow(new, named[self.state]).reshape(named[self.state].shape))
 
     def of_step(self, given: Rows, numbers: Rows) -> list[Any]:

@@ -90,6 +90,7 @@ class SparseStorm(JointUpdate):
         grad (*I, *S): as param
         indices (*I): int32|int64
         lr {1}: float|int
+        grad_squares? {1}: float, the sum of squares of all gradients, if there are more of them elsewhere
         -> output_param (R, *S): as param
         -> output_moment (R, *S): as param
         -> output_grad_sq_sum: as grad_sq_sum
@@ -108,9 +109,9 @@ class SparseStorm(JointUpdate):
     ) -> int:
         return 7 * grad.size
 
-    def numbers(self, ctx: RunContext, state: Any, grad: Any, lr: Any) -> Sequence[Any]:
-        total = rate_as(state, grad) + (grad * grad).sum()
-        rate = rate_as(lr, grad) / ctx.xp.cbrt(self.beta + total)
+    def numbers(self, ctx: RunContext, state: Any, squares: Any, lr: Any) -> Sequence[Any]:
+        total = rate_as(state, squares) + squares
+        rate = rate_as(lr, squares) / ctx.xp.cbrt(self.beta + total)
         return rate, 1 - self.momentum * rate * rate, total
 
 

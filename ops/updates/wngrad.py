@@ -93,6 +93,7 @@ class SparseWngrad(JointUpdate):
         indices (*I): int32|int64
         grad (*I, *S): as param
         lr {1}: float|int
+        grad_squares? {1}: float, the sum of squares of all gradients, if there are more of them elsewhere
         -> output_param (R, *S): as param
         -> output_seq_b: as seq_b
     """
@@ -104,12 +105,14 @@ class SparseWngrad(JointUpdate):
     def check(self) -> None:
         check_range(self, 0, math.inf, epsilon=self.epsilon)
 
-    def flops(self, param: TensorSpec, seq_b: TensorSpec, indices: TensorSpec, grad: TensorSpec, lr: TensorSpec) -> int:
+    def flops(
+        self, param: TensorSpec, seq_b: TensorSpec, indices: TensorSpec, grad: TensorSpec, *others: TensorSpec
+    ) -> int:
         return 4 * grad.size
 
-    def numbers(self, ctx: RunContext, state: Any, grad: Any, lr: Any) -> Sequence[Any]:
-        b = rate_as(state, grad)
-        return rate_as(lr, grad) / (b + self.epsilon), b + (grad * grad).sum() / b
+    def numbers(self, ctx: RunContext, state: Any, squares: Any, lr: Any) -> Sequence[Any]:
+        b = rate_as(state, squares)
+        return rate_as(lr, squares) / (b + self.epsilon), b + squares / b
 
 
 add_joint_kernels(SparseWngrad)

@@ -18,6 +18,7 @@ from netbuilder.distributed import (
     Strategy,
     Threshold,
     TopK,
+    Zero,
     exchanged_bytes,
 )
 from netbuilder.graph.net_names import reset_names
@@ -52,6 +53,7 @@ EXCHANGES = {"AllreduceBucket", "AllreduceLowRank", "AllreduceThreshold", "Allre
         ("threshold:1e-3", Threshold(1e-3)),
         ("powersgd:4", PowerSGD(4)),
         ("powersgd:2,warm_start=false,residual=false", PowerSGD(2, warm_start=False, residual=False)),
+        ("zero:1", Zero(1)),
         ("local_sgd:8", LocalSGD(8)),
         ("block_momentum:8,momentum=0.5,nesterov=true", BlockMomentum(8, 0.5, nesterov=True)),
     ],
@@ -85,6 +87,8 @@ def test_text_forms(text, want):
         (lambda: PowerSGD(2.0), TypeError, "PowerSGD: rank must be an integer, got 2.0"),
         (lambda: PowerSGD(2, warm_start=1), TypeError, "PowerSGD: warm_start must be True or False, got 1"),
         (lambda: Strategy.of("powersgd"), ArgumentError, "powersgd needs rank, as in 'powersgd:4'"),
+        (lambda: Zero(0), ArgumentError, "Zero: stage must be at least 1, got 0"),
+        (lambda: Zero(True), TypeError, "Zero: stage must be an integer, got True"),
         (lambda: LocalSGD(0), ArgumentError, "LocalSGD: iterations must be at least 1"),
         (lambda: BlockMomentum(2, momentum=1.0), ArgumentError, r"momentum must lie in \[0, 1\), got 1.0"),
         (lambda: BlockMomentum(2, learning_rate=0), ArgumentError, "learning_rate must be positive"),
@@ -243,6 +247,7 @@ def test_sparse_gradients_are_exchanged_whole(caplog):
         (TopK(0.1), "88 bytes"),
         (Threshold(0.1), "as many bytes as the data decide"),
         (PowerSGD(1), "152 bytes"),  # 8 + 4 elements of biases; 8 + 6 and 4 + 8 of factors
+        (Zero(1), "552 bytes"),
         (PartialSynchronization(30), "100 bytes"),
         (LocalSGD(8), "46 bytes"),
     ],
@@ -544,7 +549,7 @@ def test_planned_bytes_are_the_real_ones(monkeypatch, strategy, want):
     short, whole = (train(monkeypatch, strategy, 2, steps=steps) for steps in (2, 6))
     for (_, model, early), (_, _, late) in zip(short, whole):
         given = exchanged_bytes(model, workspace=late) - exchanged_bytes(model, workspace=early)
-        assert given / 4 == want == strategy.planned_bytes([(CLASSES,), (CLASSES, WIDTH)])
+        assert given / 4 == want == strategy.planned_bytes([(CLASSES,), (CLASSES, WIDTH)], 2)
 
 
 def test_bytes_of_a_threshold_are_counted(monkeypatch):

@@ -60,8 +60,8 @@ def test_a_name_that_only_looks_like_a_replica_belongs_to_none():
 
 MAY_CROSS = """
     Allgather Allreduce AllreduceBucket Broadcast BroadcastBucket Concat Copy CopyCPUToGPU CopyFromCPUInput
-    CopyGPUToCPU CopyOnDeviceLike EnsureCPUOutput NCCLAllGather NCCLAllreduce NCCLBroadcast NCCLReduce
-    NCCLReduceScatter Reduce ReduceScatter
+    CopyGPUToCPU CopyOnDeviceLike EnsureCPUOutput GatherFromOwners LookupRows NCCLAllGather NCCLAllreduce NCCLBroadcast
+    NCCLReduce NCCLReduceScatter Reduce ReduceScatter ReduceToOwners RowsToOwners
 """.split()
 
 

@@ -177,6 +177,7 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
         (["--strategy=topk:2"], "--strategy: TopK: fraction must lie in (0, 1], got 2"),
         (["--strategy=local_sgd:8"], "lets processes train on their own; use --block-steps for that"),
         (["--strategy=partial:8"], "lets processes train on their own; use Parallelize(strategy=) for that"),
+        (["--strategy=zero:2"], "--strategy: Zero: stage must be 1"),
         (["--strategy=half", "--block-steps=2"], "--strategy: half cannot be combined with --block-steps"),
     ],
 )

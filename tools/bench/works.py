@@ -41,6 +41,7 @@ from netbuilder.tools.bench.processes import (
 from netbuilder.tools.bench.report import Line, compared, of_all, with_equality
 from netbuilder.tools.bench.sparse import Sums, sparse_sums
 from netbuilder.tools.bench.strategies import Trainings, strategy_lines
+from netbuilder.tools.bench.tables import Tables, table_lines
 from netbuilder.tools.bench.work import MODELS, TASKS, Task, Work
 
 if TYPE_CHECKING:
@@ -337,6 +338,12 @@ def _exchanges(options: Options, *processes: int) -> Exchanges:
     return Exchanges(task, options.processes or processes, options.pairs, task.steps)
 
 
+def _tables(options: Options) -> Iterator[Line]:
+    steps, batch = options.steps or Tables.steps, options.batch or Tables.batch
+    for number in options.processes or [Tables.processes]:
+        yield from table_lines(Tables(number, batch=batch, steps=steps))
+
+
 def _strategies(options: Options) -> Iterator[Line]:
     for number in options.processes or [Trainings.processes]:
         batch = options.batch or Trainings.batch
@@ -424,6 +431,9 @@ WORKS: dict[str, Entry] = {
         lambda options: predicted_lines(_exchanges(options, 1, 2, 4)),
     ),
     "strategies": Entry(_OWN, "accuracy and bytes with each strategy of the exchange between processes", _strategies),
+    "tables": Entry(
+        _OWN, "tables whose rows are divided over processes, whole ones in each process, and one process", _tables
+    ),
     "growth": Entry(_OWN, "time per image by batch, depth, width and devices", _growth),
     "build": Entry(_OWN, "time that Parallelize takes for each operator", _build),
     "busy": Entry(

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.exchange import Checkpoint, load_checkpoint, take_checkpoint
+from netbuilder.exchange import Checkpoint, load_checkpoint
 from netbuilder.exchange.checkpoint_manifest import check_fields, mapping, real, whole
+from netbuilder.exchange.checkpoints import checkpoint_to_write
 from netbuilder.proto import NetError
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.progress import EpochProgress, Progress
@@ -342,7 +343,7 @@ class Run:
             "must_be": self._identity(), "options": course_of(self.options, self.steps),
             "callbacks": self.callbacks.state_dict(),
         }  # fmt: skip
-        return take_checkpoint(
+        return checkpoint_to_write(
             self.model.train, workspace=self.model.workspace, step=self.steps_done, metric=metric, state=state
         )
 

@@ -81,7 +81,8 @@ class Saving(Callback):
         checkpoint, group = run.checkpoint(metric), run.group
         problem: OSError | None = None
         try:
-            self.last = self._folder.write(checkpoint) if group.is_first else None
+            written = self._folder.write(checkpoint) if group.is_first or checkpoint.is_divided else None
+            self.last = written if group.is_first else None
         except OSError as error:
             problem = error
         if group.broadcast(problem is not None):

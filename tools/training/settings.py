@@ -129,7 +129,8 @@ class Options:
         must=POSITIVE,
     )
     strategy: str = option(
-        "what several processes exchange in a step, such as half:bfloat16, topk:0.01 or threshold:0.001 (default: "
+        "what several processes exchange in a step, such as half:bfloat16, topk:0.01 or zero:1, which also divides the "
+        "optimizer's state (default: "
         "plain: all gradients)",
         default="plain", metavar="TEXT",
     )  # fmt: skip

@@ -79,8 +79,11 @@ class Communicator(ABC):
     def _allgather(self, own: Array, out: Array, counts: Sequence[int]) -> None: ...
 
     @abstractmethod
-    def _alltoall(self, array: Array, counts: Sequence[int], out: Array) -> None:
-        """Send the parts of an array, of ``counts`` elements, to the ranks; ``out`` has this rank's, a row per rank."""
+    def _alltoall(self, array: Array, counts: Sequence[int], out: Array, received: Sequence[int]) -> None:
+        """Send the parts of an array, of ``counts`` elements, to the ranks.
+
+        Either array may be empty. ``out`` gets as many elements as ``received`` says of each rank, in their order.
+        """
 
     @abstractmethod
     def _barrier(self) -> None: ...
@@ -139,9 +142,10 @@ class Communicator(ABC):
 
     def _sum_part(self, flat: Array, counts: Sequence[int], bfloat16: bool) -> Array:
         """Return this rank's part of the sum over the ranks."""
-        rows = np.empty((self.size, counts[self.rank]), flat.dtype)
-        self._alltoall(flat, counts, rows)
-        total = np.empty(counts[self.rank], flat.dtype)
+        own = counts[self.rank]
+        rows = np.empty((self.size, own), flat.dtype)
+        self._alltoall(flat, counts, rows.reshape(-1), [own] * self.size)
+        total = np.empty(own, flat.dtype)
         sum_rows(list(rows), total, bfloat16=bfloat16)
         return total
 
@@ -168,18 +172,19 @@ class Communicator(ABC):
             self.given_bytes += array.nbytes if self.rank == root else 0
             self._broadcast(array.reshape(-1).view(np.uint8), root)
 
-    def allgather(self, array: Array, counts: Sequence[int] | None = None) -> Array:
+    def allgather(self, array: Array, counts: Sequence[int] | None = None, out: Array | None = None) -> Array:
         """Return the elements of all ranks' arrays, one-dimensional, in the order of the ranks.
 
         Args:
             array: of the same dtype on all ranks.
             counts: the number of elements of each rank; None: all have as many as this one.
+            out: is overwritten with them, and returned; None: a new array.
         """
         flat = array.reshape(-1)
         counts = [flat.size] * self.size if counts is None else counts
         if counts[self.rank] != flat.size:
             raise NetError(f"allgather: rank {self.rank} gives {flat.size} elements, and counts says {list(counts)}")
-        out = np.empty(sum(counts), flat.dtype)
+        out = np.empty(sum(counts), flat.dtype) if out is None else out
         if self.size == 1:
             out[:] = flat
         elif out.size:
@@ -205,6 +210,27 @@ class Communicator(ABC):
             return flat.copy()
         self.given_bytes += flat.nbytes
         return self._sum_part(flat, counts, bfloat16)
+
+    def alltoall(self, array: Array, counts: Sequence[int], received: Sequence[int]) -> Array:
+        """Return the elements that the ranks give to this one, in the order of the ranks.
+
+        Args:
+            array: what this rank gives to the others, in the order of the ranks; of the same dtype on all ranks.
+            counts: the number of elements for each rank.
+            received: the number of elements that each rank has for this one.
+        """
+        flat = array.reshape(-1)
+        if len(counts) != self.size or sum(counts) != flat.size or counts[self.rank] != received[self.rank]:
+            raise NetError(
+                f"alltoall: counts must be {self.size} numbers of elements, {flat.size} together, and agree with what "
+                f"rank {self.rank} receives of itself, got {list(counts)} and {list(received)}"
+            )
+        if self.size == 1:
+            return flat.copy()
+        self.given_bytes += flat.nbytes - counts[self.rank] * flat.itemsize
+        out = np.empty(sum(received), flat.dtype)
+        self._alltoall(flat, counts, out, received)
+        return out
 
     def barrier(self) -> None:
         """Wait until all ranks have called it."""

@@ -174,11 +174,10 @@ class MpiCommunicator(Communicator):
         sizes = [count * own.itemsize for count in counts]
         self._finish(self._comm.Iallgatherv(_bytes(own), [_bytes(out), sizes, None, mpi().BYTE]))
 
-    def _alltoall(self, array: Array, counts: Sequence[int], out: Array) -> None:
-        sizes = [count * array.itemsize for count in counts]
-        received = [out[0].nbytes] * self.size
-        sent = [_bytes(array), sizes, None, mpi().BYTE]
-        self._finish(self._comm.Ialltoallv(sent, [_bytes(out), received, None, mpi().BYTE]))
+    def _alltoall(self, array: Array, counts: Sequence[int], out: Array, received: Sequence[int]) -> None:
+        sent, taken = ([count * array.itemsize for count in each] for each in (counts, received))
+        given = [_bytes(array), sent, None, mpi().BYTE]
+        self._finish(self._comm.Ialltoallv(given, [_bytes(out), taken, None, mpi().BYTE]))
 
     def _barrier(self) -> None:
         self._finish(self._comm.Ibarrier(), patient=True)

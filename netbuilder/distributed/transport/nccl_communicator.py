@@ -207,24 +207,27 @@ class NcclCommunicator(Communicator):
 
         out[:] = self._through([whole], call)[0].view(own.dtype)
 
-    def _alltoall(self, array: Array, counts: Sequence[int], out: Array) -> None:
-        number, sizes = self._number("UINT8"), [count * array.itemsize for count in counts]
-        starts, row = [sum(sizes[:rank]) for rank in range(self.size)], sizes[self.rank]
+    def _alltoall(self, array: Array, counts: Sequence[int], out: Array, received: Sequence[int]) -> None:
+        number, (sent, taken) = (
+            self._number("UINT8"),
+            ([n * array.itemsize for n in each] for each in (counts, received)),
+        )
+        starts, places = ([sum(sizes[:rank]) for rank in range(self.size)] for sizes in (sent, taken))
         others = [rank for rank in range(self.size) if rank != self.rank]
 
-        def call(module: Any, stream: int, given: int, taken: int) -> None:
+        def call(module: Any, stream: int, given: int, into: int) -> None:
             with one_group(module):
                 for rank in others:
-                    if sizes[rank]:
-                        self.raw_communicator.send(given + starts[rank], sizes[rank], number, rank, stream)
-                    if row:
-                        self.raw_communicator.recv(taken + rank * row, row, number, rank, stream)
+                    if sent[rank]:
+                        self.raw_communicator.send(given + starts[rank], sent[rank], number, rank, stream)
+                    if taken[rank]:
+                        self.raw_communicator.recv(into + places[rank], taken[rank], number, rank, stream)
 
-        received = np.zeros((self.size, row), np.uint8)
         mine = array.view(np.uint8)
-        _, received = self._through([mine, received], call)
-        received[self.rank] = mine[starts[self.rank] : starts[self.rank] + row]
-        out[:] = received.reshape(-1).view(array.dtype).reshape(out.shape)
+        _, found = self._through([mine, np.zeros(sum(taken), np.uint8)], call)
+        here, there = places[self.rank], starts[self.rank]
+        found[here : here + taken[self.rank]] = mine[there : there + sent[self.rank]]
+        out[:] = found.view(array.dtype)
 
     def _barrier(self) -> None:
         self._allreduce(np.zeros(1, np.int32), False, True)

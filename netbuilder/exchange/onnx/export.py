@@ -16,6 +16,7 @@ import netbuilder.exchange.onnx.rules_images
 import netbuilder.exchange.onnx.rules_recurrent
 import netbuilder.exchange.onnx.rules_samples
 import netbuilder.exchange.onnx.rules_shape  # noqa: F401  (they register themselves)
+from netbuilder.exchange.divided import refuse_divided
 from netbuilder.exchange.image_preparation import preparation_texts
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.onnx.graph import FROM_CONSTANTS, Graph, rules
@@ -147,7 +148,9 @@ def _values(
         versions = number_versions(net.op)
         outside = [name for name, writer in zip(versions.names, versions.writers) if writer == EXTERNAL]
         parameters = [name for name in outside if name not in inputs]
-    return fetch_parameters(workspace or default.workspace(), net, parameters)
+    values = fetch_parameters(workspace or default.workspace(), net, parameters)
+    refuse_divided(values)
+    return values
 
 
 def _check_outputs(net: NetDef, requested: Sequence[str]) -> None:

@@ -209,7 +209,7 @@ BOUNDED = {
         "CheckDatasetConsistency Checkpoint CloseBlobsQueue CloseRebatchingQueue Fail LogFatal Print ResetCursor Save "
         "SendTensor Snapshot ThrowException"
     ),
-    "it holds the inputs of all processes, whose number is fixed": "Allgather",
+    "it holds the inputs of all processes, whose number is fixed": "Allgather RowsToOwners",
     "it needs two processes; what the sender announces is checked": "ReceiveTensor",
     "the operators of its nets have bounds of their own": (
         "Do If ONNXWhile ParallelDo ParallelDoGradient While WhileGradient"

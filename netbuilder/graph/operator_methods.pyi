@@ -351,7 +351,7 @@ class OperatorMethods:
         """C, X, Z -> Y. Y = the rows of X where C, one element per row, is true, else those of Z. No gradient."""
     def ConditionalSetAtomicBool(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> Any:
         """atomic_bool, condition -> (). Set a shared bool to true if ``condition`` is true; else leave it unchanged."""
-    def ConstantFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., value: Any | None = ..., dtype: Any | None = ..., of_scalar_loss: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def ConstantFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., value: Any | None = ..., dtype: Any | None = ..., of_scalar_loss: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape?, value? -> Y. Every element of Y is ``value``, or that of the second input."""
     def Conv(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, kernel: int | None = ..., kernel_h: int | None = ..., kernel_w: int | None = ..., kernels: Sequence[int] | None = ..., stride: int | None = ..., stride_h: int | None = ..., stride_w: int | None = ..., strides: Sequence[int] | None = ..., dilation: int | None = ..., dilation_h: int | None = ..., dilation_w: int | None = ..., dilations: Sequence[int] | None = ..., pad: int | None = ..., pad_t: int | None = ..., pad_l: int | None = ..., pad_b: int | None = ..., pad_r: int | None = ..., pads: Sequence[int] | None = ..., legacy_pad: int | None = ..., order: str | None = ..., group: int | None = ..., no_bias: bool | int | None = ..., no_gradient_to_input: bool | int | None = ..., **common: Unpack[_CommonWithoutOrder]) -> BlobReference:
         """X, W, b? -> Y. Y[n, m, p] = b[m] + sum over c, k of W[m, c, k] * X[n, c, p * stride + k * dilation - pad]."""
@@ -467,7 +467,7 @@ class OperatorMethods:
         """queue -> tensor+. Remove ``num_elements`` samples of a queue, waiting for them, and stack their tensors along a new first axis."""
     def DestroyCommonWorld(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """common_world -> common_world. Free what the library has for a common world; using it afterwards is an error."""
-    def DiagonalFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., value: Any | None = ..., dtype: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def DiagonalFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., value: Any | None = ..., dtype: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = ``value`` where all indices are equal, else 0; Y has two axes, or more of the same extent."""
     def DistributeFpnProposals(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, roi_canonical_scale: int | None = ..., roi_canonical_level: int | None = ..., roi_min_level: int | None = ..., roi_max_level: int | None = ..., legacy_plus_one: bool | int | None = ..., **common: Unpack[_Common]) -> Any:
         """rois -> first_level, further_levels_and_rois_idx_restore+. The boxes of each level from ``roi_min_level`` to ``roi_max_level``, one output per level, and rois_idx_restore."""
@@ -623,6 +623,8 @@ class OperatorMethods:
         """X, indices -> Y. Y[i, j] = X[indices[i, j], j] for ``axis`` 0, X[i, indices[i, j]] for axis 1, and so on."""
     def GatherElementsGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, axis: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X, indices, dY -> dX. dX = dY added to the elements that were gathered, 0 elsewhere."""
+    def GatherFromOwners(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, owners: Sequence[int] | None = ..., **common: Unpack[_Common]) -> Any:
+        """common_world, X+ -> Y+. Blob i becomes that of rank ``owners[i]``, on all processes; it has the same shape and type on all of them."""
     def GatherFused8BitRowwise(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """DATA, INDICES -> OUTPUT. The float32 rows ``INDICES`` of an 8-bit table with scale and bias in float32. No gradient."""
     def GatherND(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, batch_dims: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
@@ -635,7 +637,7 @@ class OperatorMethods:
         """X, ranges -> Y, lengths. Y = the elements of all ranges, concatenated; lengths = the number of each sample's elements. No gradient."""
     def GatherRangesToDense(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, lengths: Sequence[int] | None = ..., min_observation: int | None = ..., max_mismatched_ratio: float | None = ..., max_empty_ratio: float | None = ..., **common: Unpack[_Common]) -> Any:
         """X, ranges, key? -> Y+. Output f = each sample's range of feature f, (samples, ``lengths[f]``), or 0 where the range is empty."""
-    def GaussianFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., mean: float | None = ..., std: float | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def GaussianFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., mean: float | None = ..., std: float | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y is normal with mean ``mean`` and standard deviation ``std``."""
     def Gelu(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, fast_gelu: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X -> Y. Y = X * P(X), with P the distribution function of the standard normal."""
@@ -649,21 +651,21 @@ class OperatorMethods:
         """() -> blob_names. blob_names = the sorted names of the workspace's blobs and, with ``include_shared``, of its parent's."""
     def GetCursorOffset(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """cursor -> offsets. offsets = the number of rows of each domain before the cursor; empty if nothing was read."""
-    def GivenTensorBoolFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def GivenTensorBoolFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = ``values``, bool."""
-    def GivenTensorByteStringToUInt8Fill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def GivenTensorByteStringToUInt8Fill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = the bytes of the one string in ``values``, uint8."""
-    def GivenTensorDoubleFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def GivenTensorDoubleFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = ``values``, float64 (a saved operator stores them as float32)."""
-    def GivenTensorFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., values: Any | None = ..., dtype: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def GivenTensorFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., values: Any | None = ..., dtype: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = ``values``, float32 or of type ``dtype``."""
-    def GivenTensorInt16Fill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def GivenTensorInt16Fill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = ``values``, int16."""
-    def GivenTensorInt64Fill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def GivenTensorInt64Fill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = ``values``, int64."""
-    def GivenTensorIntFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def GivenTensorIntFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = ``values``, int32."""
-    def GivenTensorStringFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def GivenTensorStringFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., values: Any | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = ``values``, strings (bytes objects)."""
     def Glu(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, dim: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X -> Y. Y = the first half of X along axis ``dim``, times the sigmoid of the second half. No gradient, as in Caffe2."""
@@ -881,6 +883,8 @@ class OperatorMethods:
         """X, dY -> dX. dX = dY / (X * (1 - X)) where X is in [eps, 1 - eps], else 0."""
     def LongIndexCreate(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, max_elements: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """() -> index. Create an index of int64 keys, with capacity for ``max_elements`` numbers, 0 included."""
+    def LookupRows(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, rows: Sequence[int] | None = ..., from_end: Sequence[bool | int] | None = ..., **common: Unpack[_Common]) -> Any:
+        """common_world, table_and_indices+ -> rows_and_numbers+. Look up rows of tables that are divided over the processes: each gets those that its indices name."""
     def LpNorm(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, p: int | None = ..., average: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X -> Y. Y = the sum of abs(X) (``p`` = 1) or of X * X (``p`` = 2) over all elements; with ``average`` their mean."""
     def LpNormGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, p: int | None = ..., average: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
@@ -889,7 +893,7 @@ class OperatorMethods:
         """X -> Y. Y = (sum of |X|^p)^(1/p) of each window; pads are 0."""
     def LpPoolGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, kernel: int | None = ..., kernel_h: int | None = ..., kernel_w: int | None = ..., kernels: Sequence[int] | None = ..., stride: int | None = ..., stride_h: int | None = ..., stride_w: int | None = ..., strides: Sequence[int] | None = ..., dilation: int | None = ..., dilation_h: int | None = ..., dilation_w: int | None = ..., dilations: Sequence[int] | None = ..., pad: int | None = ..., pad_t: int | None = ..., pad_l: int | None = ..., pad_b: int | None = ..., pad_r: int | None = ..., pads: Sequence[int] | None = ..., legacy_pad: int | None = ..., order: str | None = ..., global_pooling: bool | int | None = ..., p: float | None = ..., **common: Unpack[_CommonWithoutOrder]) -> BlobReference:
         """X, Y, dY -> dX. dX = the sum over windows of dY * sign(X) * (|X| / Y)^(p - 1), where windows with Y = 0 count as 0."""
-    def MSRAFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def MSRAFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y is normal with standard deviation sqrt(2 / fan_out), fan_out the number of elements per index of axis 1."""
     def MakeTwoClass(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X -> Y. Y = (1 - X, X) along a new last axis: the probabilities of two classes from that of the second."""
@@ -1105,7 +1109,7 @@ class OperatorMethods:
         """dY, X, gamma, rrms -> dX, dgamma, dbeta. Gradients of RMSNorm: of X, gamma and beta."""
     def Range(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """first, second?, step? -> Y. Y = start, start + step, ... before stop; the inputs are stop, or start and stop, or those and step."""
-    def RangeFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def RangeFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y = 0, 1, 2, ... in row-major order, float32."""
     def ReadNextBatch(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, batch_size: int | None = ..., enforce_batch_size: bool | int | None = ..., **common: Unpack[_Common]) -> Any:
         """cursor, field+ -> field+. Return the next ``batch_size`` rows of a record, with the elements that lengths assign to them, and advance."""
@@ -1187,6 +1191,8 @@ class OperatorMethods:
         """dY, X, Y -> dX. dX = dY, repeated over the reduced axes."""
     def ReduceTailSum(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """mat -> output. Y[i] = the sum of mat[i], for each sample i of the first axis. No gradient."""
+    def ReduceToOwners(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, owners: Sequence[int] | None = ..., deterministic: bool | int | None = ..., **common: Unpack[_Common]) -> Any:
+        """common_world, X+ -> Y+. Blob i of rank ``owners[i]`` becomes the sum over the processes; those of other ranks keep their values."""
     def Relu(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X -> Y. Y = max(X, 0)."""
     def ReluGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
@@ -1267,6 +1273,8 @@ class OperatorMethods:
         """param, moment, aux_param, indices, grad, lr, lengths -> output_param, output_moment, aux_grad. RowWiseSparseAdagradFusedWithSparseLengthsWeightedSumGradient; here ``aux_grad`` is exact."""
     def RowWiseSparseAdam(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, beta1: float | None = ..., beta2: float | None = ..., epsilon: float | None = ..., **common: Unpack[_Common]) -> Any:
         """param, moment_1, moment_2, indices, grad, lr, iter -> output_param, output_moment_1, output_moment_2, output_grad?. Adam on the rows ``indices``, with one second moment per row: the running mean of the row's mean square."""
+    def RowsToOwners(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, rows: Sequence[int] | None = ..., **common: Unpack[_Common]) -> Any:
+        """common_world, indices_and_values+ -> own+. Give rows, such as those of sparse gradients, to the processes that have these rows of the tables."""
     def Rowwise8BitQuantizedToFloat(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """quantized_input, scale_bias -> output. output[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1], from FloatToRowwiseQuantized8Bits."""
     def RowwiseMax(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
@@ -1542,7 +1550,7 @@ class OperatorMethods:
     def SparseSortedSegmentWeightedSumGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, grad_on_weights: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """weights, dY, segments -> dX. The same as SortedSegmentWeightedSumGradient: one row per index."""
     def SparseStorm(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, momentum: float | None = ..., beta: float | None = ..., **common: Unpack[_Common]) -> Any:
-        """param, moment, grad_sq_sum, grad, indices, lr -> output_param, output_moment, output_grad_sq_sum. Storm on the rows ``indices`` of a table; S and r are computed from all rows of the gradient together."""
+        """param, moment, grad_sq_sum, grad, indices, lr, grad_squares? -> output_param, output_moment, output_grad_sq_sum. Storm on the rows ``indices`` of a table; S and r are computed from all rows of the gradient together."""
     def SparseToDense(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, output_first_dim: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """indices, values, like? -> Y. Y[indices[i]] += values[i], 0 elsewhere."""
     def SparseToDenseMask(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, mask: Sequence[int] | None = ..., return_presence_mask: bool | int | None = ..., max_skipped_indices: int | None = ..., **common: Unpack[_Common]) -> Any:
@@ -1562,7 +1570,7 @@ class OperatorMethods:
     def SparseUnsortedSegmentWeightedSumGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, grad_on_weights: bool | int | None = ..., num_segments: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """weights, dY, segments -> dX. The same as UnsortedSegmentWeightedSumGradient: one row per index."""
     def SparseWngrad(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, epsilon: float | None = ..., **common: Unpack[_Common]) -> Any:
-        """param, seq_b, indices, grad, lr -> output_param, output_seq_b. Wngrad on the rows ``indices`` of a table; a row that occurs several times is updated each time."""
+        """param, seq_b, indices, grad, lr, grad_squares? -> output_param, output_seq_b. Wngrad on the rows ``indices`` of a table; a row that occurs several times is updated each time."""
     def SpatialBN(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, is_test: bool | int | None = ..., epsilon: float | None = ..., momentum: float | None = ..., order: str | None = ..., num_batches: int | None = ..., **common: Unpack[_CommonWithoutOrderWithoutIsTest]) -> Any:
         """X, scale, bias, mean, var, sums?, sumsq?, count? -> Y, running_mean?, running_var?, saved_mean?, saved_inv_std?. Y = scale * (X - mean) / sqrt(var + epsilon) + bias, per channel."""
     def SpatialBNGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, is_test: bool | int | None = ..., epsilon: float | None = ..., momentum: float | None = ..., order: str | None = ..., num_batches: int | None = ..., **common: Unpack[_CommonWithoutOrderWithoutIsTest]) -> Any:
@@ -1711,13 +1719,13 @@ class OperatorMethods:
         """field+ -> field+. Drop rows at the end of a record, in place, so that the number of rows is a multiple of ``multiple_of``."""
     def UnPackRecords(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, fields: Sequence[str] | None = ..., **common: Unpack[_Common]) -> Any:
         """packed, prototype* -> field+. field = the columns of packed records: the inverse of PackRecords. For no rows, prototypes give their types."""
-    def UniformFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., min: float | None = ..., max: float | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def UniformFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., min: float | None = ..., max: float | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape?, min?, max? -> Y. Y is uniform in [min, max); the bounds may be given as the second and third input, of one element each."""
-    def UniformIntFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., min: int | None = ..., max: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def UniformIntFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., min: int | None = ..., max: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape?, min?, max? -> Y. Y is uniform over the integers from ``min`` to ``max``, both included, int32; bounds as for UniformFill."""
     def Unique(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> Any:
         """indices -> unique, remapping?. The distinct elements of a vector, ascending, and for each element its position among them. No gradient."""
-    def UniqueUniformFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., min: int | None = ..., max: int | None = ..., dtype: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def UniqueUniformFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., min: int | None = ..., max: int | None = ..., dtype: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape?, avoid? -> Y. Y = distinct random integers from ``min`` to ``max``, both included, without those in the second input."""
     def UnpackRNNSequence(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X, lengths -> Y. Y = the elements of all sequences, concatenated without padding: the inverse of PackRNNSequence."""
@@ -1781,7 +1789,7 @@ class OperatorMethods:
         """X, divisor, total, weight? -> Y. Y = X * parts * d(divisor) / (part * weight * d(total)), d(v) = max(v, least) + offset; 0 if d(v) or weight is 0."""
     def Wngrad(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, epsilon: float | None = ..., **common: Unpack[_Common]) -> Any:
         """param, seq_b, grad, lr -> output_param, output_seq_b, output_effective_lr?, output_update?. P' = P + r * G with the effective rate r = lr / (b + epsilon), then b' = b + |G|^2 / (b + epsilon)."""
-    def XavierFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def XavierFill(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, shape: Sequence[int] | None = ..., extra_shape: Sequence[int] | None = ..., input_as_shape: bool | int | None = ..., run_once: bool | int | None = ..., shards: int | None = ..., rank: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """shape? -> Y. Y is uniform in [-b, b) with b = sqrt(3 / fan_in), fan_in the number of elements per index of the first axis."""
     def Xor(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, broadcast: bool | int | None = ..., axis: int | None = ..., axis_str: str | None = ..., order: str | None = ..., allow_broadcast_fastpath: bool | int | None = ..., **common: Unpack[_CommonWithoutOrder]) -> BlobReference:
         """A, B -> Y. Y = A or B but not both, element by element. No gradient."""

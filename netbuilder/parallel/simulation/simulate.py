@@ -249,7 +249,7 @@ def _bucket_seconds(bucket: Bucket, times: StepTimes, cluster: Cluster, exchange
         shapes = [
             times.shapes.get(name, (-(-size // 4),)) for name, size in times.gradients if name in bucket.gradients
         ]
-        return selecting + 2 * allreduce_seconds(cluster, (strategy.planned_bytes(shapes) or 0.0) / 2)
+        return selecting + 2 * allreduce_seconds(cluster, (strategy.planned_bytes(shapes, cluster.size) or 0.0) / 2)
     width = 0.5 if isinstance(strategy, HalfPrecision) else 1.0
     seconds = allreduce_seconds(cluster, width * bucket.nbytes)
     if times.copy_bandwidth and width < 1:

@@ -41,22 +41,27 @@ _FORMS = {
 
 _NORMALIZATIONS = (
     ("LayerNorm", "OverRoot(Centered(x), Add(Mean(Square(Centered(x))), eps))"),
+    ("LayerNorm", "OverRoot(Mul(Centered(x), g), Add(Mean(Square(Centered(x))), eps))"),
     ("RMSNorm", "OverRoot(x, Add(Mean(Square(x)), eps))"),
+    ("RMSNorm", "OverRoot(Mul(x, g), Add(Mean(Square(x)), eps))"),
 )
-"""The normalization without scale and bias; ``Mean`` is over the last axis."""
+"""The normalization without scale, or with the scale ``g``, and without bias; ``Mean`` is over the last axis."""
 
 _WEIGHTS = (
     ("nan", "Where(NE(Softmax(Add(s, m)), Softmax(Add(s, m))), 0, Softmax(Add(s, m)))"),
     ("nan", "Where(NE(Softmax(Hidden(c, s)), Softmax(Hidden(c, s))), 0, Softmax(Hidden(c, s)))"),
+    ("nan", "Where(NE(Softmax(Filled(n, s)), Softmax(Filled(n, s))), 0, Softmax(Filled(n, s)))"),
     ("nan", "Where(NE(Softmax(s), Softmax(s)), 0, Softmax(s))"),
     ("unseen", "Where(c, Softmax(Where(c, s, low)), 0)"),
     ("never", "Softmax(Add(s, m))"),
     ("never", "Softmax(Hidden(c, s))"),
+    ("never", "Softmax(Filled(n, s))"),
     ("never", "Softmax(s)"),
 )
-"""The weights of attention by scores ``s`` and what is added, ``m``, or a condition, ``c``, with ``Attention.zero_weights``.
+"""The weights of attention by scores ``s``, with ``Attention.zero_weights``.
 
-``Hidden`` is ``Where`` with what a mask hides at -infinity, or so low that it has no weight.
+``m`` is added, ``c`` is true where a query sees a key, ``n`` where it does not. ``Hidden`` and ``Filled`` are ``Where``
+with what a mask hides at -infinity, or so low that it has no weight.
 """
 
 _EITHER_ORDER = frozenset({"Add", "Mul"})
@@ -66,7 +71,12 @@ _LOW = -1e30
 
 @checked()
 def join_parts(
-    net: Any, parameters: Mapping[str, Any], specs: Mapping[str, TensorSpec], *, keep: Collection[str] = ()
+    net: Any,
+    parameters: Mapping[str, Any],
+    specs: Mapping[str, TensorSpec],
+    *,
+    keep: Collection[str] = (),
+    open_batch: bool = False,
 ) -> tuple[NetDef, dict[str, Any]]:
     """Return a net with LayerNorm, RMSNorm and Attention in place of their parts, and the parameters that it needs.
 
@@ -75,11 +85,12 @@ def join_parts(
 
     Args:
         parameters: values of constants by name.
-        specs: of the inputs; the first extent may be another when the net runs.
+        specs: of the inputs.
         keep: blobs that must stay, besides the net's external outputs.
+        open_batch: the first extents of the inputs may be others when the net runs.
     """
-    found = _Extents(net, {name: np.asarray(value) for name, value in parameters.items()}, specs)
-    result = join_parts_pass(net, PassContext(parameters=parameters, keep=keep), extents=found)
+    arrays = {name: np.asarray(value) for name, value in parameters.items()}
+    result = join_parts_pass(net, PassContext(parameters=arrays, keep=keep), extents=_Extents(net, arrays, specs, open_batch))
     return result.net, result.extras["parameters"]
 
 
@@ -107,15 +118,18 @@ def join_parts_pass(net: NetDef, context: PassContext, *, extents: Callable[[int
 class _Extents:
     """The extents of a net's values, inferred when they are first asked for."""
 
-    def __init__(self, net: Any, parameters: Mapping[str, Array], specs: Mapping[str, TensorSpec]) -> None:
-        self._net, self._parameters, self._specs = net, parameters, specs
+    def __init__(
+        self, net: Any, parameters: Mapping[str, Array], specs: Mapping[str, TensorSpec], open_batch: bool
+    ) -> None:
+        self._net, self._parameters, self._specs, self._open = net, parameters, specs, open_batch
         self._found: list[Extents | None] | None = None
 
     def __call__(self, value: int, name: str) -> Extents | None:
         if self._found is None:
             ops = getattr(self._net, "Proto", lambda: self._net)().op
-            one, other = (self._inferred(ops, factor) for factor in (1, 3))
-            self._found = [self._merged(a, b) for a, b in zip(one, other)]
+            self._found = self._inferred(ops, 1)
+            if self._open:
+                self._found = [self._merged(a, b) for a, b in zip(self._found, self._inferred(ops, 3))]
         return self._found[value]
 
     def _inferred(self, ops: Sequence[OperatorDef], factor: int) -> list[Extents | None]:
@@ -144,7 +158,7 @@ class _Extents:
     @staticmethod
     def _merged(one: Extents | None, other: Extents | None) -> Extents | None:
         if one is None or other is None or len(one) != len(other):
-            return one if other is None else None
+            return None
         return tuple(a if a == b else (a, b) for a, b in zip(one, other))
 
 
@@ -253,22 +267,26 @@ class _Joining:
             return
         index = self._versions.writers[operand]
         operation = None if index in self._gone or index in self._replaced else self._operation(index)
-        if name == "Hidden":
-            yield from self._hidden(term, operand, operation, before, index)
+        if name in ("Hidden", "Filled"):
+            yield from self._hidden(term, operation, _Match(before.values, before.ops | {index}))
         if operation is None or operation[0] != name or len(operation[1]) != len(term.args):
             return
         start = _Match(before.values, before.ops | {index})
         for operands in [operation[1], operation[1][::-1]] if name in _EITHER_ORDER else [operation[1]]:
             yield from self._find_all(term.args, operands, start)
 
-    def _hidden(self, term: ast.Call, operand: int, operation: Any, before: _Match, index: int) -> Iterator[_Match]:
+    def _hidden(self, term: ast.Call, operation: Any, before: _Match) -> Iterator[_Match]:
         if operation is None or operation[0] != "Where":
             return
         mask, scores, low = operation[1]
-        value, seen = self._constant(low), self._constants.get(self._versions.names[mask])
-        some = isinstance(seen, np.ndarray) and seen.ndim and bool(seen.any(axis=-1).all())
+        filled = term.func.id == "Filled"  # type: ignore[attr-defined]
+        if filled:
+            scores, low = low, scores
+        value, given = self._constant(low), self._constants.get(self._versions.names[mask])
+        known = isinstance(given, np.ndarray) and given.ndim > 0
+        some = known and bool((given != filled).any(axis=-1).all())  # each query sees a key
         if value is not None and (value == -math.inf or value <= _LOW and some):
-            yield from self._find_all(term.args, [mask, scores], _Match(before.values, before.ops | {index}))
+            yield from self._find_all(term.args, [mask, scores], before)
 
     def _find_all(self, terms: Sequence[ast.expr], operands: Sequence[Any], before: _Match) -> Iterator[_Match]:
         if not terms:
@@ -357,8 +375,11 @@ class _Joining:
         extents = self._extents(x)
         if extents is None or not extents or not isinstance(extents[-1], int):
             return False
-        affine: list[str] = []
-        for op_type in ("Mul", "Add"):
+        scale = match.values.get("g")
+        if scale is not None and (isinstance(scale, float) or not self._is_row(scale, extents)):
+            return False
+        affine = [] if scale is None else [self._versions.names[scale]]
+        for op_type in ("Mul", "Add")[len(affine) :]:
             after = self._reader(self._versions.outputs[root][0])
             other = None if after is None else self._row_of(after, op_type, self._versions.outputs[root][0], extents)
             if after is None or other is None or not self._is_own({*ops, after}, after):
@@ -391,9 +412,13 @@ class _Joining:
         if operation is None or operation[0] != op_type or len(operation[1]) != 2:
             return None
         others = [operand for operand in operation[1] if operand != value]
-        if len(others) != 1 or isinstance(others[0], float) or self._extents(others[0]) != (extents[-1],):
+        if len(others) != 1 or isinstance(others[0], float):
             return None
-        return others[0] if extents[-1] > 1 or len(extents) == 1 else None
+        return others[0] if self._is_row(others[0], extents) else None
+
+    def _is_row(self, value: int, extents: Extents) -> bool:
+        """Whether a value is one row of as many elements as the last axis has."""
+        return self._extents(value) == (extents[-1],)
 
     # Attention
 
@@ -403,10 +428,19 @@ class _Joining:
         weights, v = self._versions.inputs[index]
         if self._versions.writers[weights] == EXTERNAL:
             return
+        start = _Match({}, frozenset())
+        writer = self._versions.writers[weights]
+        if self._ops[writer].type == "Where" and self._is_false(self._versions.inputs[writer][0]):
+            weights, start = self._versions.inputs[writer][2], _Match({}, frozenset({writer}))
         for zero, term in _TERMS_OF_WEIGHTS:
-            for match in self._find(term, weights, _Match({}, frozenset())):
+            for match in self._find(term, weights, start):
                 if not isinstance(match.values["s"], float) and self._attend(index, match, zero, v):
                     return
+
+    def _is_false(self, value: int) -> bool:
+        """Whether a value is a constant without any true element."""
+        given = self._constants.get(self._versions.names[value])
+        return isinstance(given, np.ndarray) and not given.any()
 
     def _is_product(self, index: int) -> bool:
         op = self._ops[index]
@@ -461,7 +495,7 @@ class _Joining:
             key_name, of_key, factor = self._keys(keys, bool(given.get("trans_b")), heads, made, chain, grouped=False)
         if of_key is None or of_value is None or not self._fits(heads, of_key, of_value):
             return False
-        mask = match.values.get("m", match.values.get("c"))
+        mask = next((match.values[name] for name in "mcn" if name in match.values), None)
         if mask is not None and not self._fits_mask(mask, (*heads[:-1], of_key[-2])):
             return False
         read = [q, *([] if mask is None else [mask])]
@@ -471,8 +505,15 @@ class _Joining:
             return False
         if not all(self._lives_by_name(n, root) for n in (key_name, value_name) if n in self._versions.last):
             return False
-        self._write_attention(root, ops, chain, made, [q, mask], key_name, value_name,
-                              {"scale": scale * of_q * of_k * factor, "zero_weights": zero, **({"mask_gradient": 0} if "c" in match.values else {})}, len(heads))  # fmt: skip
+        mask_name = None if mask is None else self._versions.names[mask]
+        if "n" in match.values:
+            made.append(make_op("Not", [mask_name], [self._fresh(f"{mask_name}_seen")]))
+            mask_name = made[-1].output[0]
+        options = {"scale": scale * of_q * of_k * factor, "zero_weights": zero}
+        if "m" not in match.values:
+            options["mask_gradient"] = 0
+        inputs = [self._versions.names[q], key_name, value_name]
+        self._write_attention(root, ops, chain, made, inputs, mask_name, options, len(heads))
         return True
 
     def _lives_by_name(self, name: str, root: int) -> bool:
@@ -495,7 +536,8 @@ class _Joining:
         return all(a == 1 or a is not None and a == b for a, b in zip(extents[::-1], scores[::-1]))
 
     def _keys(
-        self, keys: int, transposed: bool, heads: Extents, made: list[OperatorDef], chain: list[int], *, grouped: bool = True
+        self, keys: int, transposed: bool, heads: Extents, made: list[OperatorDef], chain: list[int], *,
+        grouped: bool = True,
     ) -> tuple[str, Extents | None, float]:  # fmt: skip
         """Return the blob of the keys, (N, G, S, D), its extents, and a factor of the scores."""
         if transposed:
@@ -591,18 +633,17 @@ class _Joining:
         return names[inner], self._extents(inner)
 
     def _write_attention(
-        self, root: int, ops: set[int], chain: Sequence[int], made: list[OperatorDef], given: Sequence[Any],
-        keys: str, values: str, options: Mapping[str, Any], rank: int,
+        self, root: int, ops: set[int], chain: Sequence[int], made: list[OperatorDef], inputs: list[str],
+        mask: str | None, options: Mapping[str, Any], rank: int,
     ) -> None:  # fmt: skip
         names, y = self._versions.names, self._ops[root].output[0]
-        q, mask = given
-        inputs, output = [names[q], keys, values], y
+        output = y
         if rank == 3:
             wide = [self._fresh(f"{name}_wide") for name in inputs]
             made += [make_op("ExpandDims", [a], [b], dims=[0]) for a, b in zip(inputs, wide)]
             inputs, output = wide, self._fresh(f"{y}_wide")
         if mask is not None:
-            inputs.append(names[mask])
+            inputs = [*inputs, mask]
         made.append(make_op("Attention", inputs, [output], **options))
         if rank == 3:
             made.append(make_op("Squeeze", [output], [y], dims=[0]))

@@ -90,7 +90,9 @@ def join_parts(
         open_batch: the first extents of the inputs may be others when the net runs.
     """
     arrays = {name: np.asarray(value) for name, value in parameters.items()}
-    result = join_parts_pass(net, PassContext(parameters=arrays, keep=keep), extents=_Extents(net, arrays, specs, open_batch))
+    result = join_parts_pass(
+        net, PassContext(parameters=arrays, keep=keep), extents=_Extents(net, arrays, specs, open_batch)
+    )
     return result.net, result.extras["parameters"]
 
 

@@ -22,6 +22,7 @@ from netbuilder.graph.observability import ALL, OUTPUTS, stored
 from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
+from netbuilder.passes.join_parts import join_parts
 from netbuilder.proto import (
     PROTO_CUDA,
     ArgumentError,
@@ -59,6 +60,8 @@ class Predictor:
         fold: fold batch normalizations in test mode into the weights before them, or make them an AffineChannel (see
             ``passes.fold_batch_norm``), for speed; results are the same up to rounding. The folded parameters are not
             in the workspace; give False to feed them later. A net with a normalization in training mode is not changed.
+            Also, LayerNorm, RMSNorm and Attention take the place of their parts (``passes.join_parts``), with the
+            constants among these as they are now.
         observable: blobs that can be fetched from the workspace after a run, in addition to inputs, outputs and
             parameters: a list of names, or "outputs" for no others but those that the net stores
             (``Net.set_observable``); "all" or None, or "activations": those, and nothing is folded.
@@ -142,6 +145,12 @@ class Predictor:
         normalizes = any(op.type == "SpatialBN" for op in self._net.op)
         if fold and normalizes and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device, filled)
+        if (
+            fold
+            and not isinstance(observable, str)
+            and any(op.type in ("Softmax", "ReduceMean") for op in self._net.op)
+        ):
+            constants = self._join(constants, observable, device, filled)
         read = constants.intersection(blob for op in self._net.op for blob in op.input)
         create = partial(_create, net=self._net, inputs=self.inputs, observable=observable, constants=read)
         create(self.workspace)
@@ -199,6 +208,22 @@ class Predictor:
         for name in gone.difference(before):
             self.workspace.remove(name)
         return {*parameters, *new}.difference(gone)
+
+    def _join(
+        self, parameters: Collection[str], kept: Sequence[str], device: DeviceOption | None, filled: Mapping[str, Any]
+    ) -> set[str]:
+        """Put LayerNorm, RMSNorm and Attention in place of their parts; return the parameters, with further ones."""
+        known: dict[str, Any] = {}
+        for name in {blob for op in self._net.op for blob in op.input}.intersection(parameters):
+            spec = self.workspace.spec(name)
+            if spec is not None and spec.size > 1 and spec.dtype.kind == "f":  # only their shapes matter
+                known[name] = np.broadcast_to(np.zeros((), spec.dtype), spec.shape)
+            elif spec is not None:
+                known[name] = filled[name] if isinstance(filled.get(name), np.ndarray) else self.workspace.fetch(name)
+        self._net, new = join_parts(self._net, known, self.specs, keep=kept, open_batch=True)
+        for name in new.keys() - known.keys():
+            self.workspace.feed(name, new[name], device)
+        return {*parameters, *new}
 
     @property
     def net(self) -> NetDef:

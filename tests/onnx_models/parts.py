@@ -98,7 +98,6 @@ FORMS: dict[str, Callable[[], nn.Module]] = {
     "grouped_by_option": lambda: Heads(
         lambda q, k, v, b: scaled_dot_product_attention(q, k, v, enable_gqa=True), 2
     ),
-    "encoder": lambda: nn.TransformerEncoderLayer(FEATURES, HEADS, 32, batch_first=True),
 }  # fmt: skip
 
 
@@ -130,8 +129,8 @@ def main(path: str) -> None:
             for exporter, opset in (("script", 13), ("script", 17), ("script", 20), ("dynamo", 18), ("dynamo", 21)):
                 try:
                     model = exported(name, exporter == "dynamo", opset)
-                except torch.onnx.errors.UnsupportedOperatorError:
-                    continue  # attention as an operator needs opset 14
+                except (AssertionError, torch.onnx.errors.UnsupportedOperatorError):
+                    continue  # the first exporter: attention needs opset 14, and has no groups
                 archive.writestr(f"{name}-{exporter}-{opset}.onnx", model.SerializeToString())
 
 

@@ -24,6 +24,7 @@ from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.passes.constant_operators import constant_part
 from netbuilder.passes.fold_batch_norm import fold_batch_norm, training_batch_norms
+from netbuilder.passes.join_parts import join_parts
 from netbuilder.proto import (
     PROTO_CUDA,
     ArgumentError,
@@ -62,9 +63,10 @@ class Predictor:
         workspace: None: a new one.
         fold: fold batch normalizations in test mode into the weights before them, or make them an AffineChannel (see
             ``passes.fold_batch_norm``), for speed; results are the same up to rounding. No normalization is folded in a
-            net that has one in training mode. Operators that read only parameters run once, in the constructor, unless
-            their results need 64 MiB more than what they replace. Parameters that nothing reads then are not in the
-            workspace; give False to feed them later.
+            net that has one in training mode. LayerNorm, RMSNorm and Attention take the place of their parts
+            (``passes.join_parts``), with the constants among these as they are now. Operators that read only parameters
+            run once, in the constructor, unless their results need 64 MiB more than what they replace. Parameters that
+            nothing reads then are not in the workspace; give False to feed them later.
         observable: blobs that can be fetched from the workspace after a run, in addition to inputs, outputs and
             parameters: a list of names, or "outputs" for no others but those that the net stores
             (``Net.set_observable``); "all" or None, or "activations": those, and nothing is folded.
@@ -149,6 +151,8 @@ class Predictor:
         if fold and normalizes and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device, filled)
         if fold and not isinstance(observable, str):
+            if any(op.type in ("Softmax", "ReduceMean") for op in self._net.op):
+                constants = self._join(constants, observable, device, filled)
             constants = self._run_once(constants, observable, before)
         read = constants.intersection(blob for op in self._net.op for blob in op.input)
         create = partial(_create, net=self._net, inputs=self.inputs, observable=observable, constants=read)
@@ -240,6 +244,22 @@ class Predictor:
         """Return the bytes of tensors; infinity if one of the blobs is none."""
         specs = [self.workspace.spec(name) for name in names]
         return sum(math.inf if spec is None else spec.nbytes for spec in specs)
+
+    def _join(
+        self, parameters: Collection[str], kept: Sequence[str], device: DeviceOption | None, filled: Mapping[str, Any]
+    ) -> set[str]:
+        """Put LayerNorm, RMSNorm and Attention in place of their parts; return the parameters, with further ones."""
+        known: dict[str, Any] = {}
+        for name in {blob for op in self._net.op for blob in op.input}.intersection(parameters):
+            spec = self.workspace.spec(name)
+            if spec is not None and spec.size > 1 and spec.dtype.kind == "f":  # only their shapes matter
+                known[name] = np.broadcast_to(np.zeros((), spec.dtype), spec.shape)
+            elif spec is not None:
+                known[name] = filled[name] if isinstance(filled.get(name), np.ndarray) else self.workspace.fetch(name)
+        self._net, new = join_parts(self._net, known, self.specs, keep=kept, open_batch=True)
+        for name in new.keys() - known.keys():
+            self.workspace.feed(name, new[name], device)
+        return {*parameters, *new}
 
     @property
     def net(self) -> NetDef:

@@ -191,9 +191,9 @@ class OperatorMethods:
         """mutex_ptr, mut_value, increment -> mut_value, fetched_value. AtomicFetchAdd for int64."""
     def AtomicIter(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """mutex, iter -> iter. Add one to a counter in place, under a mutex that other operators of the workspace may share."""
-    def Attention(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, scale: float | None = ..., causal: bool | int | None = ..., mask_gradient: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def Attention(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, scale: float | None = ..., causal: bool | int | None = ..., mask_gradient: bool | int | None = ..., zero_weights: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """Q, K, V, mask? -> Y. Y = softmax(scale * Q K^T + mask) V, for each sample and head; the softmax is taken over the S keys."""
-    def AttentionGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, scale: float | None = ..., causal: bool | int | None = ..., mask_gradient: bool | int | None = ..., **common: Unpack[_Common]) -> Any:
+    def AttentionGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, scale: float | None = ..., causal: bool | int | None = ..., mask_gradient: bool | int | None = ..., zero_weights: str | None = ..., **common: Unpack[_Common]) -> Any:
         """dY, Q, K, V, mask? -> dQ, dK, dV, dmask?. Gradients of Attention: of Q, K, V and, if it is asked for, the mask; that of a boolean mask is zeros."""
     def AverageChunk(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, chunk: int | None = ..., **common: Unpack[_Common]) -> Any:
         """common_world, X+ -> Y+. Replace one chunk of the elements of all X, one after the other, by its mean over the processes."""

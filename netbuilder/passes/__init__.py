@@ -10,6 +10,7 @@ from netbuilder.graph.devices import Devices
 from netbuilder.passes.device_check import DeviceFault, check_devices, device_faults
 from netbuilder.passes.extract_predictor import ExtractPredictorNet, extract_predictor, parameter_sources
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
+from netbuilder.passes.join_parts import join_parts
 from netbuilder.passes.net_pass import NetPass, PassContext, PassResult, net_pass
 from netbuilder.passes.reductions import allreduce, broadcast, gather_sparse, nccl_allreduce, nccl_broadcast
 
@@ -28,6 +29,7 @@ __all__ = [
     "extract_predictor",
     "fold_batch_norm",
     "gather_sparse",
+    "join_parts",
     "nccl_allreduce",
     "nccl_broadcast",
     "net_pass",

@@ -10,7 +10,7 @@ from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
-from netbuilder.proto import OperatorDef
+from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -22,6 +22,13 @@ class _Arguments(Operator):
     scale: float | None = None
     causal: bool = False
     mask_gradient: bool = True
+    zero_weights: str = "unseen"
+
+    def check(self) -> None:
+        if self.zero_weights not in ("unseen", "never", "nan"):
+            raise ArgumentError(
+                f"{self.type}: zero_weights must be 'unseen', 'never' or 'nan', got {self.zero_weights!r}"
+            )
 
     def check_inputs(self, *inputs: TensorSpec) -> None:
         q, k, v, *masks = inputs[self.inputs.index("Q") :]
@@ -58,8 +65,10 @@ class Attention(_Arguments):
 
     ``scale`` is 1 / sqrt(D) unless it is given. Head h reads the keys and values of group h * G // H. A boolean mask is
     true where a query sees a key, another one is added to the scores. With ``causal``, query t sees the keys up to
-    t + S - T. A query that sees no key gets zeros. With ``mask_gradient=0`` the mask is a constant; only then may a
-    boolean mask be the result of an operator that has no gradient.
+    t + S - T. The softmax of a query that sees no key is NaN: with ``zero_weights`` "unseen" such a query gets zeros,
+    with "never" NaN; with "nan" all weights that are NaN are zeros, as PyTorch's exporter writes it. With
+    ``mask_gradient=0`` the mask is a constant; only then may a boolean mask be the result of an operator that has no
+    gradient.
 
     Source: Vaswani and others, "Attention Is All You Need", 2017, arXiv:1706.03762, section 3.2; of groups: Ainslie and
     others, "GQA", 2023, arXiv:2305.13245.
@@ -119,6 +128,11 @@ def _weights(op: _Arguments, xp: Any, q: Any, k: Any, mask: Any) -> Any:
     most = scores.max(axis=-1, keepdims=True)
     e = xp.exp(scores - xp.where(most == -math.inf, most.dtype.type(0), most))
     total = e.sum(axis=-1, keepdims=True)
+    if op.zero_weights == "never":
+        return e / xp.where(total == 0, total.dtype.type(math.nan), total)
+    if op.zero_weights == "nan":
+        e = xp.where(xp.isnan(total), e.dtype.type(0), e)
+        total = xp.where(xp.isnan(total), total.dtype.type(0), total)
     return e / xp.where(total == 0, total.dtype.type(1), total)
 
 

@@ -6,8 +6,10 @@ import pytest
 from netbuilder.engines import onednn
 from netbuilder.exchange import Predictor, load_predictor, save_predictor
 from netbuilder.exchange.fills import fill_operator
+from netbuilder.graph import Net
 from netbuilder.graph.observability import set_stored
 from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.passes import extract_predictor
 from netbuilder.proto import BlobError, NetDef, NetError, files
 from netbuilder.runtime import Workspace
@@ -165,3 +167,32 @@ def test_normalization_in_training_mode(tmp_path):
     x = np.random.default_rng(0).normal(size=(8, 3, 5, 5)).astype(np.float32)
     got = predictor.run(data=x)["norm"]
     assert types(predictor.net) == {"Conv", "SpatialBN"} and abs(float(got.mean())) < 1e-5
+
+
+@pytest.mark.parametrize("observable", ["outputs", "all"])
+def test_attention_and_normalization_in_parts(observable):
+    """They become one operator each, for every batch; not if their parts can be fetched."""
+    net = Net("parts")
+    net.Sqr("x", "squares")
+    net.ReduceMean("squares", "mean", axes=[-1], keepdims=1)
+    net.Add(["mean", "eps"], "more")
+    net.Rsqrt("more", "factor")
+    net.Mul(["x", "factor"], "normal")
+    net.Mul(["normal", "g"], "q")
+    net.Transpose("q", "k", axes=[0, 1, 3, 2])
+    net.BatchMatMul(["q", "k"], "scores")
+    net.Softmax("scores", "weights", axis=3)
+    net.BatchMatMul(["weights", "x"], "y")
+    net.Proto().external_input.extend(["x", "eps", "g"])
+    net.Proto().external_output.append("y")
+    parameters = {"eps": np.float32([1e-3]), "g": np.linspace(1, 2, 4, dtype=np.float32)}
+    specs = {"x": TensorSpec((1, 2, 3, 4), np.dtype(np.float32))}
+    predictor = Predictor(NetDef(), net.Proto(), parameters=parameters, specs=specs, observable=observable)
+    types = [op.type for op in predictor.net.op]
+    assert (types == ["RMSNorm", "Attention"]) == (observable == "outputs")
+    for n in (1, 3):
+        x = np.random.default_rng(n).normal(size=(n, 2, 3, 4))
+        q = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3) * parameters["g"]
+        weights = np.exp(q @ q.swapaxes(-1, -2))
+        want = weights / weights.sum(-1, keepdims=True) @ x
+        np.testing.assert_allclose(predictor.run(x=x.astype(np.float32))["y"], want, 1e-5, 1e-5)

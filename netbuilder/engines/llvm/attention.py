@@ -55,6 +55,7 @@ class _Variant:
         gradient: whether it computes the gradient.
         d_scores: whether the gradient writes that of the scores.
         few: whether there are few queries: keys and values are read where they are.
+        zero_weights: see ``Attention``.
     """
 
     mask: str = ""
@@ -63,6 +64,7 @@ class _Variant:
     gradient: bool = False
     d_scores: bool = False
     few: bool = False
+    zero_weights: str = "unseen"
 
 
 class _Code(Loops):
@@ -245,7 +247,10 @@ class _Code(Loops):
             self._write(e, _F, at)
             self._set(total, _V, b.binary("fadd", self._get(total, _V), e))
         whole = self._of_lanes(partial(b.binary, "fadd"), self._get(total, _V))
-        whole = b.select(b.compare("oeq", whole, b.constant(0)), b.constant(1), whole)
+        if self._variant.zero_weights == "nan":
+            whole = self._without_nan(place, columns, whole)
+        none = math.nan if self._variant.zero_weights == "never" else 1
+        whole = b.select(b.compare("oeq", whole, b.constant(0)), _constant(none), whole)
         factor = b.binary("fdiv", b.constant(1), whole)
         if not normalized:
             b.add(
@@ -255,6 +260,15 @@ class _Code(Loops):
         with self._for("0", columns, LANES) as i:
             at = self._moved(place, _F, i)
             self._write(b.binary("fmul", self._vector(at, _F), factor), _F, at)
+
+    def _without_nan(self, place: str, columns: str, total: str) -> str:
+        """Write zeros to a row of weights whose sum is NaN; return the sum."""
+        b = self._body
+        wrong = b.compare("uno", total, total)
+        bit = b.let(f"extractelement <{LANES} x i1> {wrong}, i64 0")
+        with self._for("0", b.let(f"select i1 {bit}, i64 {columns}, i64 0"), LANES) as i:
+            self._write(b.constant(0), _F, self._moved(place, _F, i))
+        return b.select(wrong, b.constant(0), total)
 
     def _mask_of_row(self, sample: str, head: str, query: str) -> str:
         if not self._variant.mask:
@@ -377,12 +391,13 @@ def _served(op: Any, all_specs: Sequence[TensorSpec], given: Sequence[TensorSpec
 
 
 def _variant(op: Any, masks: Sequence[TensorSpec], *, gradient: bool = False) -> _Variant:
+    zero = op.zero_weights
     if not masks:
-        return _Variant(causal=bool(op.causal), gradient=gradient)
+        return _Variant(causal=bool(op.causal), gradient=gradient, zero_weights=zero)
     (mask,) = masks
     of_keys = mask.ndim > 0 and mask.shape[-1] > 1
     d_scores = gradient and op.n_out > 3 and mask.dtype != np.bool_
-    return _Variant(mask.dtype.name, of_keys, bool(op.causal), gradient, d_scores)
+    return _Variant(mask.dtype.name, of_keys, bool(op.causal), gradient, d_scores, zero_weights=zero)
 
 
 def _prepared(

@@ -25,6 +25,8 @@ from netbuilder.exchange.onnx.reference import (
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.core.signatures import Form, parsed
+from netbuilder.passes.join_parts import join_parts_pass
+from netbuilder.passes.net_pass import PassContext
 from netbuilder.proto import DeviceError, NetDef, NetError, OperatorDef, OperatorError, ParseError
 from netbuilder.proto.arguments import make_op
 
@@ -140,6 +142,7 @@ class Reader:
                 raise ParseError(
                     f"{where}: its attributes or constants are invalid: {type(error).__name__}: {error}"
                 ) from error
+        self._join_parts()
         read = {blob for op in self.net.op for blob in op.input}
         inputs = tuple(each.name for each in given if each.name in read)
         parameters = {name: value for name, value in self.constants.items() if name in read}
@@ -151,6 +154,20 @@ class Reader:
         dynamic = tuple(sorted(self._dynamic_nodes))
         trained = tuple(name for name, value in parameters.items() if name in self._own and value.ndim)
         return ReadModel(self.net, parameters, inputs, self.outputs, extents, dtypes, kinds, dynamic, trained)
+
+    def _join_parts(self) -> None:
+        """Put LayerNorm, RMSNorm and Attention in place of their parts."""
+
+        def extents(_: int, name: str) -> tuple[Extent, ...] | None:
+            try:
+                return self.extents(name)
+            except UnknownExtentError:
+                return None
+
+        context = PassContext(parameters=self.constants, keep=self.outputs)
+        found = join_parts_pass(self.net, context, extents=extents)
+        self.net = found.net
+        self.constants = found.extras["parameters"]
 
     # For the import functions of operators.
 

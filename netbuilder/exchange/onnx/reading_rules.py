@@ -302,7 +302,7 @@ def _flatten(r: Reader, node: Any) -> None:
 def _dims(r: Reader, node: Any) -> None:
     axes = r.attributes(node).get("axes")
     if len(node.input) > 1 and node.input[1]:
-        axes = [int(n) for n in r.elements(node.input[1], "axes")]
+        axes = r.elements(node.input[1], "axes").ravel().tolist()  # PyTorch's exporter writes a scalar, too
     ndim = r.rank(node.input[0])
     if node.op_type == "Unsqueeze":
         added = axes or []
@@ -373,7 +373,7 @@ def _layer_norm(r: Reader, node: Any) -> None:
 def _rms_norm(r: Reader, node: Any) -> None:
     found, hint = r.attributes(node), node.output[0]
     axis = found.get("axis", -1) % r.rank(node.input[0])
-    axes = list(range(axis, r.rank(node.input[0])))
+    axes = [-1] if axis == r.rank(node.input[0]) - 1 else list(range(axis, r.rank(node.input[0])))
     square = r.add("Sqr", node.input[:1], [r.between(hint)])
     mean = r.add("ReduceMean", [square], [r.between(hint)], axes=axes, keepdims=1)
     epsilon = r.constant(hint, np.array(found.get("epsilon", 1e-5), r.dtype(node.input[0])))

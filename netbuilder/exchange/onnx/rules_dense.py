@@ -94,11 +94,15 @@ def _attention(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     elif len(x) > 3:
         scores = g.between("Add", [scores, x[3]], f"{hint}/masked")
     if seen is not None:
-        lowest = g.constant(f"{hint}/lowest", np.finfo(dtype).min, dtype)
+        least = np.finfo(dtype).min if op.zero_weights == "unseen" else -np.inf
+        lowest = g.constant(f"{hint}/lowest", least, dtype)
         scores = g.between("Where", [seen, scores, lowest], f"{hint}/visible")
     weights = g.between("Softmax", [scores], f"{hint}/weights", axis=-1)
-    if seen is not None:  # a query that sees no key gets zeros
+    if seen is not None and op.zero_weights == "unseen":  # a query that sees no key gets zeros
         weights = g.between("Where", [seen, weights, g.constant(f"{hint}/zero", 0, dtype)], f"{hint}/kept")
+    if op.zero_weights == "nan":
+        undefined = g.between("IsNaN", [weights], f"{hint}/undefined")
+        weights = g.between("Where", [undefined, g.constant(f"{hint}/zero", 0, dtype), weights], f"{hint}/kept")
     weights = regroup(weights, groups, heads // groups * t, s)
     if heads == groups:
         g.add("MatMul", [weights, x[2]], [hint])

@@ -68,6 +68,23 @@ def test_against_the_plain_kernel(shape, mask, causal):
             np.testing.assert_allclose(got[name], want[name], 2e-5, 2e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("zero", ["unseen", "never", "nan"])
+@pytest.mark.parametrize("shape", ["odd", "three queries"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_undefined_weights(shape, zero):
+    """A query sees no key, and the scores of another are NaN."""
+    forward, gradient, arrays = made(shape, "", zero_weights=zero)
+    n, h, _, t, s, _, _ = SHAPES[shape]
+    arrays["mask"] = np.arange(t)[:, None] != np.ones(s)
+    arrays["q"][0, 0, 2] = np.nan
+    for op_def in (forward, gradient):
+        op_def.input.append("mask")
+        got, want = run(op_def, arrays), exact(op_def, arrays)
+        for name in op_def.output:
+            np.testing.assert_allclose(got[name], want[name], 2e-5, 2e-5, err_msg=name)
+    assert np.isnan(run(forward, arrays)["y"][0, 0, 2]).all() == (zero != "nan")
+
+
 @pytest.mark.parametrize("shape", ["odd", "groups"])
 def test_threads_compute_the_same(shape, monkeypatch):
     monkeypatch.setattr("netbuilder.engines.llvm.attention._OF_A_THREAD", 1)

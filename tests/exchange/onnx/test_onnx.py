@@ -267,6 +267,14 @@ ONE = {
         "Attention", [f(2, 2, 2, 4), f(2, 2, 3, 4), f(2, 2, 3, 4), np.array([[[[True, False, True], [False] * 3]]])],
         {"causal": 1},
     ),
+    "Attention, NaN without keys": (
+        "Attention", [f(2, 2, 2, 4), f(2, 2, 3, 4), f(2, 2, 3, 4), np.array([[[[True, False, True], [False] * 3]]])],
+        {"zero_weights": "never"},
+    ),
+    "Attention, no NaN": (
+        "Attention", [f(2, 2, 2, 4), f(2, 2, 3, 4), f(2, 2, 3, 4), np.float32([[[[0, 1, 2], [-np.inf] * 3]]])],
+        {"zero_weights": "nan"},
+    ),
     "ScatterND": ("ScatterND", [f(3, 4), np.int64([[1], [0]]), f(2, 4)], {"reduction": "add"}),
     "Scatter": ("Scatter", [f(3, 4), np.int64([[1, 0], [2, 3], [0, 1]]), f(3, 2)], {}),
     "BatchPermutation": ("BatchPermutation", [f(3, 4), np.int32([2, 0, 1])], {}),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from checks import check_forward, run_plain
 from netbuilder.ops.dense.attention import Attention, AttentionGradient
+from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, floats, refusal
 
 
@@ -25,6 +26,8 @@ def _weights(op, q, k, mask):
         else:
             scores = scores + mask[i, head, row]
             seen = seen & (scores != -np.inf)
+        if not seen.any() and op.zero_weights == "never":
+            p[i, head, row] = np.nan
         if seen.any():
             e = np.exp(scores[seen] - scores[seen].max())
             p[i, head, row, seen] = e / e.sum()
@@ -39,7 +42,8 @@ def _draw(data, kind=None, features=(1, 4)):
     draw, extent = data.draw, st.integers(1, 4)
     n, groups, per_group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
     t, s, d, e = draw(extent), draw(extent), draw(st.integers(*features)), draw(extent)
-    op = Attention(scale=draw(st.sampled_from([None, 0.3])), causal=draw(st.booleans()))
+    zero = draw(st.sampled_from(["unseen", "nan"]))
+    op = Attention(scale=draw(st.sampled_from([None, 0.3])), causal=draw(st.booleans()), zero_weights=zero)
     heads = groups * per_group
     inputs = [draw(floats(*shape)) for shape in ((n, heads, t, d), (n, groups, s, d), (n, groups, s, e))]
     kind = draw(st.sampled_from(["none", "bool", "float"])) if kind is None else kind
@@ -54,6 +58,7 @@ class TestAttention(OperatorSuite):
     operator = Attention
     wrt = (0, 1, 2, 3)
     refusals = (
+        refusal(Attention(zero_weights="all"), [f32(1, 2, 4, 2)] * 3, "'never' or 'nan', got 'all'", ArgumentError),
         refusal(Attention(), [f32(1, 3, 4, 2), f32(1, 2, 4, 2), f32(1, 2, 4, 2)], "multiple of those of K .* 3 and 2"),
         refusal(Attention(), [f32(1, 2, 4, 2), f32(1, 2, 5, 3), f32(1, 2, 5, 2)], r"K .* shape \(1, G, S, 2\)"),
         refusal(Attention(), [f32(1, 2, 4, 2), f32(1, 2, 5, 2), f32(1, 2, 4, 2)], r"V must have shape \(1, 2, 5, E\)"),
@@ -119,6 +124,19 @@ def test_a_query_that_sees_no_key_gets_zeros(kind):
     gradients = run_plain(AttentionGradient().with_arity(5, 4), [dy, q, k, v, mask])
     assert all(np.isfinite(x).all() for x in gradients)
     assert not gradients[0][:, :, 1].any()
+
+
+@pytest.mark.parametrize("zero", ["unseen", "never", "nan"])
+def test_what_becomes_of_undefined_weights(zero):
+    """Of the queries, 1 sees no key, and the scores of 0 are NaN."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, 3, 4)).astype(np.float32) for _ in range(3))
+    q[:, :, 0, 0] = np.nan
+    mask = np.array([[True, False, True], [False, False, False], [True, True, True]])
+    y = _attention(Attention(zero_weights=zero), *(x.astype(np.float64) for x in (q, k, v)), mask)
+    y[:, :, 0] = 0 if zero == "nan" else np.nan
+    assert np.isnan(y[:, :, 1]).all() if zero == "never" else not y[:, :, 1].any()
+    check_forward(Attention(zero_weights=zero), [q, k, v, mask], [y])
 
 
 def test_causal_queries_see_the_keys_up_to_the_last():

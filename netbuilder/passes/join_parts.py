@@ -1,0 +1,687 @@
+"""Normalization and attention that are written in parts become the operators LayerNorm, RMSNorm and Attention.
+
+Exporters write them as means, roots, products and Softmax. The rules are the tables below: terms over operators, in
+which ``Square`` and kin are what can be written in several ways. What a rule replaces is read by nobody else.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from netbuilder.graph.versions import EXTERNAL, number_versions
+from netbuilder.ops.core.operator import TensorSpec, decode
+from netbuilder.ops.core.registry import find
+from netbuilder.ops.core.renaming import names_in_net, subgraphs
+from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
+from netbuilder.proto import NetDef, NetError, OperatorDef
+from netbuilder.proto.arguments import arguments, make_op
+from netbuilder.proto.call_checks import checked
+from netbuilder.proto.late_dataclass import dataclass
+
+__all__ = ["join_parts", "join_parts_pass"]
+
+Array = np.ndarray[Any, Any]
+Extents = tuple[Any, ...]
+"""A number for each axis; any other object but None for an extent that differs from run to run."""
+
+_FORMS = {
+    "Square(a)": ("Mul(a, a)", "Pow(a, 2)", "Sqr(a)"),
+    "Inverse(a)": ("Reciprocal(a)", "Div(1, a)", "Pow(a, -1)"),
+    "InverseRoot(a)": ("Inverse(Sqrt(a))", "Sqrt(Inverse(a))", "Rsqrt(a)", "Pow(a, -0.5)"),
+    "OverRoot(a, b)": ("Div(a, Sqrt(b))", "Mul(a, InverseRoot(b))", "Div(a, Pow(b, 0.5))"),
+    "Centered(a)": ("Sub(a, Mean(a))",),
+}
+"""What can be written in several ways."""
+
+_NORMALIZATIONS = (
+    ("LayerNorm", "OverRoot(Centered(x), Add(Mean(Square(Centered(x))), eps))"),
+    ("LayerNorm", "OverRoot(Mul(Centered(x), g), Add(Mean(Square(Centered(x))), eps))"),
+    ("RMSNorm", "OverRoot(x, Add(Mean(Square(x)), eps))"),
+    ("RMSNorm", "OverRoot(Mul(x, g), Add(Mean(Square(x)), eps))"),
+)
+"""The normalization without scale, or with the scale ``g``, and without bias; ``Mean`` is over the last axis."""
+
+_WEIGHTS = (
+    ("nan", "Where(NE(Softmax(Add(s, m)), Softmax(Add(s, m))), 0, Softmax(Add(s, m)))"),
+    ("nan", "Where(NE(Softmax(Hidden(c, s)), Softmax(Hidden(c, s))), 0, Softmax(Hidden(c, s)))"),
+    ("nan", "Where(NE(Softmax(Filled(n, s)), Softmax(Filled(n, s))), 0, Softmax(Filled(n, s)))"),
+    ("nan", "Where(NE(Softmax(s), Softmax(s)), 0, Softmax(s))"),
+    ("unseen", "Where(c, Softmax(Where(c, s, low)), 0)"),
+    ("never", "Softmax(Add(s, m))"),
+    ("never", "Softmax(Hidden(c, s))"),
+    ("never", "Softmax(Filled(n, s))"),
+    ("never", "Softmax(s)"),
+)
+"""The weights of attention by scores ``s``, with ``Attention.zero_weights``.
+
+``m`` is added, ``c`` is true where a query sees a key, ``n`` where it does not. ``Hidden`` and ``Filled`` are ``Where``
+with what a mask hides at -infinity, or so low that it has no weight.
+"""
+
+_EITHER_ORDER = frozenset({"Add", "Mul"})
+_LOW = -1e30
+"""Scores from here on have the weight 0 beside any other."""
+
+
+@checked()
+def join_parts(
+    net: Any,
+    parameters: Mapping[str, Any],
+    specs: Mapping[str, TensorSpec],
+    *,
+    keep: Collection[str] = (),
+    open_batch: bool = False,
+) -> tuple[NetDef, dict[str, Any]]:
+    """Return a net with LayerNorm, RMSNorm and Attention in place of their parts, and the parameters that it needs.
+
+    See ``join_parts_pass``; ``net``, a Net or NetDef, and ``parameters`` are not changed. Call it before
+    ``AddGradientOperators``, since operators of the backward pass read the parts.
+
+    Args:
+        parameters: values of constants by name.
+        specs: of the inputs.
+        keep: blobs that must stay, besides the net's external outputs.
+        open_batch: the first extents of the inputs may be others when the net runs.
+    """
+    arrays = {name: np.asarray(value) for name, value in parameters.items()}
+    result = join_parts_pass(
+        net, PassContext(parameters=arrays, keep=keep), extents=_Extents(net, arrays, specs, open_batch)
+    )
+    return result.net, result.extras["parameters"]
+
+
+@net_pass
+def join_parts_pass(net: NetDef, context: PassContext, *, extents: Callable[[int, str], Extents | None]) -> PassResult:
+    """Replace normalization and attention in parts by one operator each. Reads ``parameters`` and ``keep``.
+
+    Args:
+        extents: of a value, given by its number (``graph.versions``) and name; None if its axes are not known.
+
+    Returns:
+        The net; extra ``parameters``: those given and further ones that it needs.
+    """
+    result = NetDef()
+    result.CopyFrom(net)
+    joining = _Joining(net, context, extents)
+    ops = joining.run()
+    if joining.joined:
+        del result.op[:]
+        result.op.extend(ops)
+        result.external_input.extend(joining.added)
+    return PassResult(result, {"parameters": {**context.parameters, **joining.added}})
+
+
+class _Extents:
+    """The extents of a net's values, inferred when they are first asked for."""
+
+    def __init__(
+        self, net: Any, parameters: Mapping[str, Array], specs: Mapping[str, TensorSpec], open_batch: bool
+    ) -> None:
+        self._net, self._parameters, self._specs, self._open = net, parameters, specs, open_batch
+        self._found: list[Extents | None] | None = None
+
+    def __call__(self, value: int, name: str) -> Extents | None:
+        if self._found is None:
+            ops = getattr(self._net, "Proto", lambda: self._net)().op
+            self._found = self._inferred(ops, 1)
+            if self._open:
+                self._found = [self._merged(a, b) for a, b in zip(self._found, self._inferred(ops, 3))]
+        return self._found[value]
+
+    def _inferred(self, ops: Sequence[OperatorDef], factor: int) -> list[Extents | None]:
+        """Return the extents with batches that are ``factor`` times as large as stated."""
+        versions = number_versions(ops)
+        specs: list[TensorSpec | None] = [None] * len(versions.names)
+        for name, spec in self._specs.items():
+            if name in versions.names and spec.ndim:
+                shape = (factor * spec.shape[0], *spec.shape[1:])
+                specs[versions.names.index(name)] = TensorSpec(shape, spec.dtype)
+        for value, (name, version) in enumerate(zip(versions.names, versions.versions)):
+            if version == 0 and versions.writers[value] == EXTERNAL and name in self._parameters:
+                specs[value] = TensorSpec(self._parameters[name].shape, self._parameters[name].dtype)
+        for index, op_def in enumerate(ops):
+            given = [specs[value] for value in versions.inputs[index]]
+            known = [spec for spec in given if spec is not None]
+            try:
+                op = decode(find(op_def.type), op_def)
+                made = op.infer(*known) if len(known) == len(given) and op.static_for(*known) else ()
+            except (NetError, NotImplementedError):
+                made = ()
+            for value, spec in zip(versions.outputs[index], made):
+                specs[value] = spec.plain
+        return [None if spec is None else spec.shape for spec in specs]
+
+    @staticmethod
+    def _merged(one: Extents | None, other: Extents | None) -> Extents | None:
+        if one is None or other is None or len(one) != len(other):
+            return None
+        return tuple(a if a == b else (a, b) for a, b in zip(one, other))
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A term that was found.
+
+    Args:
+        values: of the variables, by name: numbers of values, or constants.
+        ops: indices of the operators.
+    """
+
+    values: Mapping[str, Any]
+    ops: frozenset[int]
+
+    def bound(self, name: str, value: Any) -> _Match | None:
+        if name in self.values:
+            return self if self.values[name] == value else None
+        return _Match({**self.values, name: value}, self.ops)
+
+
+class _Joining:
+    """The replacement of parts in one net."""
+
+    def __init__(self, net: NetDef, context: PassContext, extents: Callable[[int, str], Extents | None]) -> None:
+        self._ops = list(net.op)
+        self._versions = number_versions(self._ops)
+        self._device = net.device_option
+        self._extents_of = extents
+        written = {self._versions.names[v] for v, w in enumerate(self._versions.writers) if w != EXTERNAL}
+        self._constants = {name: value for name, value in context.parameters.items() if name not in written}
+        self._kept = {*net.external_output, *context.keep}
+        self._inside = {blob for op in net.op for subgraph in subgraphs(op) for blob in names_in_net(subgraph)}
+        self._taken = {*self._versions.names, *self._inside, *context.parameters}
+        self._gone: set[int] = set()
+        self._replaced: dict[int, list[OperatorDef]] = {}
+        self.added: dict[str, Array] = {}
+
+    @property
+    def joined(self) -> bool:
+        return bool(self._replaced)
+
+    def run(self) -> list[OperatorDef]:
+        """Return the operators of the new net."""
+        for index, op in enumerate(self._ops):
+            if index in self._gone or index in self._replaced:
+                continue
+            if op.type in ("BatchMatMul", "MatMul"):
+                self._attention(index)
+            elif op.type in ("Div", "Mul"):
+                self._normalization(index)
+        found: list[OperatorDef] = []
+        for index, op in enumerate(self._ops):
+            found += self._replaced.get(index, [] if index in self._gone else [op])
+        return found
+
+    # Terms
+
+    def _constant(self, operand: Any) -> float | None:
+        """Return the number that an operand is; None if it is no constant of one element."""
+        if isinstance(operand, float):
+            return operand
+        if self._versions.writers[operand] != EXTERNAL:
+            return None
+        value = self._constants.get(self._versions.names[operand])
+        if not isinstance(value, np.ndarray) or value.size != 1 or value.ndim > 1 or value.dtype.kind != "f":
+            return None
+        return float(value.reshape(()))
+
+    def _operation(self, index: int) -> tuple[str, list[Any]] | None:
+        """Return what an operator does and to what: numbers of values, or constants; None for what no rule knows."""
+        op, operands = self._ops[index], list[Any](self._versions.inputs[index])
+        given = arguments(op)
+        if op.type == "ReduceMean":
+            axes, known = given.get("axes"), self._extents(operands[0])
+            last = axes == [-1] or known is not None and axes == [len(known) - 1]
+            return ("Mean", operands) if last and given.get("keepdims", 1) else None
+        if op.type == "Softmax":
+            axis, known = given.get("axis", 1), self._extents(operands[0])
+            return ("Softmax", operands) if axis == -1 or known is not None and axis == len(known) - 1 else None
+        if op.type == "Pow" and "exponent" in given:
+            return "Pow", [*operands, float(given["exponent"])]
+        if op.type == "Scale":
+            return "Mul", [*operands, float(given.get("scale", 1.0))]
+        return (op.type, operands) if given.keys() <= {"broadcast"} and "axis" not in given else None
+
+    def _find(self, term: ast.expr, operand: Any, before: _Match) -> Iterator[_Match]:
+        """Yield the ways in which an operand is a term."""
+        if isinstance(term, ast.Name):
+            found = before.bound(term.id, operand)
+            if found is not None:
+                yield found
+            return
+        if not isinstance(term, ast.Call):
+            if self._constant(operand) == ast.literal_eval(term):
+                yield before
+            return
+        name = term.func.id  # type: ignore[attr-defined]
+        if name in _ALTERNATIVES:
+            parameters, bodies = _ALTERNATIVES[name]
+            given = dict(zip(parameters, term.args))
+            for body in bodies:
+                yield from self._find(_Filled(given).visit(_copy(body)), operand, before)
+            return
+        if isinstance(operand, float) or self._versions.writers[operand] == EXTERNAL:
+            return
+        index = self._versions.writers[operand]
+        operation = None if index in self._gone or index in self._replaced else self._operation(index)
+        if name in ("Hidden", "Filled"):
+            yield from self._hidden(term, operation, _Match(before.values, before.ops | {index}))
+        if operation is None or operation[0] != name or len(operation[1]) != len(term.args):
+            return
+        start = _Match(before.values, before.ops | {index})
+        for operands in [operation[1], operation[1][::-1]] if name in _EITHER_ORDER else [operation[1]]:
+            yield from self._find_all(term.args, operands, start)
+
+    def _hidden(self, term: ast.Call, operation: Any, before: _Match) -> Iterator[_Match]:
+        if operation is None or operation[0] != "Where":
+            return
+        mask, scores, low = operation[1]
+        filled = term.func.id == "Filled"  # type: ignore[attr-defined]
+        if filled:
+            scores, low = low, scores
+        value, given = self._constant(low), self._constants.get(self._versions.names[mask])
+        known = isinstance(given, np.ndarray) and given.ndim > 0
+        some = known and bool((given != filled).any(axis=-1).all())  # each query sees a key
+        if value is not None and (value == -math.inf or value <= _LOW and some):
+            yield from self._find_all(term.args, [mask, scores], before)
+
+    def _find_all(self, terms: Sequence[ast.expr], operands: Sequence[Any], before: _Match) -> Iterator[_Match]:
+        if not terms:
+            yield before
+            return
+        for found in self._find(terms[0], operands[0], before):
+            yield from self._find_all(terms[1:], operands[1:], found)
+
+    # What is true of values
+
+    def _extents(self, value: int) -> Extents | None:
+        return self._extents_of(value, self._versions.names[value])
+
+    def _is_own(self, ops: Collection[int], root: int) -> bool:
+        """Whether nobody else reads what operators write, but for the last one, and all are on one device."""
+        for index in ops:
+            if self._place(index) != self._place(root):
+                return False
+            for value in self._versions.outputs[index] if index != root else ():
+                if self._is_observed(value) or not set(self._versions.readers[value]) <= set(ops):
+                    return False
+        return True
+
+    def _is_observed(self, value: int) -> bool:
+        name = self._versions.names[value]
+        return name in self._inside or name in self._kept and self._versions.last[name] == value
+
+    def _place(self, index: int) -> tuple[int, int]:
+        op = self._ops[index]
+        option = op.device_option if op.HasField("device_option") else self._device
+        return option.device_type, option.device_id
+
+    def _lives(self, value: int, root: int) -> bool:
+        """Whether a value is still there when an operator runs."""
+        name, version = self._versions.names[value], self._versions.versions[value]
+        if name in self._inside:
+            return False
+        same = (v for v, other in enumerate(self._versions.names) if other == name)
+        after = [v for v in same if self._versions.versions[v] == version + 1]
+        return all(self._versions.writers[v] >= root for v in after)
+
+    def _reader(self, value: int) -> int | None:
+        """Return the only reader of a value that nobody observes."""
+        readers = self._versions.readers[value]
+        return readers[0] if len(readers) == 1 and not self._is_observed(value) else None
+
+    def _fresh(self, base: str) -> str:
+        names = itertools.chain([base], (f"{base}_{i}" for i in itertools.count(1)))
+        name = next(name for name in names if name not in self._taken)
+        self._taken.add(name)
+        return name
+
+    def _parameter(self, base: str, value: Array) -> str:
+        for name, before in self.added.items():
+            if before.dtype == value.dtype and np.array_equal(before, value):
+                return name
+        name = self._fresh(base)
+        self.added[name] = value
+        return name
+
+    def _replace(self, ops: Collection[int], root: int, made: list[OperatorDef]) -> None:
+        for op in made:
+            if self._ops[root].HasField("device_option"):
+                op.device_option.CopyFrom(self._ops[root].device_option)
+        self._gone.update(set(ops) - {root})
+        self._replaced[root] = made
+
+    # Normalization
+
+    def _normalization(self, index: int) -> None:
+        value = self._versions.outputs[index][0]
+        for kind, term in _TERMS_OF_NORMALIZATIONS:
+            for match in self._find(term, value, _Match({}, frozenset())):
+                eps, x = self._constant(match.values["eps"]), match.values["x"]
+                if (
+                    eps is not None
+                    and eps >= 0
+                    and not isinstance(x, float)
+                    and self._normalize(kind, match, index, eps)
+                ):
+                    return
+
+    def _normalize(self, kind: str, match: _Match, core: int, eps: float) -> bool:
+        """Replace a normalization, and the scale and the bias after it, if there are."""
+        x, ops, root = match.values["x"], set(match.ops), core
+        extents = self._extents(x)
+        if extents is None or not extents or not isinstance(extents[-1], int):
+            return False
+        scale = match.values.get("g")
+        if scale is not None and (isinstance(scale, float) or not self._is_row(scale, extents)):
+            return False
+        affine = [] if scale is None else [self._versions.names[scale]]
+        for op_type in ("Mul", "Add")[len(affine) :]:
+            after = self._reader(self._versions.outputs[root][0])
+            other = None if after is None else self._row_of(after, op_type, self._versions.outputs[root][0], extents)
+            if after is None or other is None or not self._is_own({*ops, after}, after):
+                break
+            ops.add(after)
+            affine.append(self._versions.names[other])
+            root = after
+        names = self._versions.names
+        inputs = [x, *(v for i in ops for v in self._versions.inputs[i] if names[v] in affine)]
+        if not self._is_own(ops, root) or not all(self._lives(v, root) for v in inputs):
+            return False
+        x_name, y = names[x], self._ops[root].output[0]
+        dtype = next((v.dtype for v in (self._constants.get(a) for a in affine) if isinstance(v, np.ndarray)), None)
+        if kind == "RMSNorm" and not affine or len(affine) < 2 and affine and dtype is None:
+            return False
+        if len(affine) == 1:
+            affine.append(self._parameter(f"{y}_zeros", np.zeros(extents[-1], dtype)))
+        if kind == "LayerNorm":
+            outputs = [y, self._fresh(f"{y}_mean"), self._fresh(f"{y}_std")]
+            more = {"elementwise_affine": 1} if affine else {}
+            made = make_op(kind, [x_name, *affine], outputs, axis=len(extents) - 1, epsilon=eps, **more)
+        else:
+            made = make_op(kind, [x_name, *affine], [y, self._fresh(f"{y}_rrms")], axis=len(extents) - 1, eps=eps)
+        self._replace(ops, root, [made])
+        return True
+
+    def _row_of(self, index: int, op_type: str, value: int, extents: Extents) -> int | None:
+        """Return the other operand of an operator, if it is one row of as many elements as the last axis has."""
+        operation = self._operation(index)
+        if operation is None or operation[0] != op_type or len(operation[1]) != 2:
+            return None
+        others = [operand for operand in operation[1] if operand != value]
+        if len(others) != 1 or isinstance(others[0], float):
+            return None
+        return others[0] if self._is_row(others[0], extents) else None
+
+    def _is_row(self, value: int, extents: Extents) -> bool:
+        """Whether a value is one row of as many elements as the last axis has."""
+        return self._extents(value) == (extents[-1],)
+
+    # Attention
+
+    def _attention(self, index: int) -> None:
+        if not self._is_product(index):
+            return
+        weights, v = self._versions.inputs[index]
+        if self._versions.writers[weights] == EXTERNAL:
+            return
+        start = _Match({}, frozenset())
+        writer = self._versions.writers[weights]
+        if self._ops[writer].type == "Where" and self._is_false(self._versions.inputs[writer][0]):
+            weights, start = self._versions.inputs[writer][2], _Match({}, frozenset({writer}))
+        for zero, term in _TERMS_OF_WEIGHTS:
+            for match in self._find(term, weights, start):
+                if not isinstance(match.values["s"], float) and self._attend(index, match, zero, v):
+                    return
+
+    def _is_false(self, value: int) -> bool:
+        """Whether a value is a constant without any true element."""
+        given = self._constants.get(self._versions.names[value])
+        return isinstance(given, np.ndarray) and not given.any()
+
+    def _is_product(self, index: int) -> bool:
+        op = self._ops[index]
+        given = arguments(op)
+        return op.type == "BatchMatMul" and len(op.input) == 2 and not given.get("trans_a") and not given.get("trans_b")
+
+    def _unscaled(self, value: int, own: Callable[[int], bool]) -> tuple[int, float, list[int]]:
+        """Return what a value is without multiplications by numbers, their factor, and the operators that make them."""
+        factor, ops = 1.0, list[int]()
+        while (index := self._versions.writers[value]) != EXTERNAL and own(value):
+            operation = self._operation(index)
+            if operation is None or operation[0] not in ("Mul", "Div") or len(operation[1]) != 2:
+                break
+            x, c = operation[1]
+            if operation[0] == "Mul" and self._constant(c) is None:
+                x, c = c, x
+            number = self._constant(c)
+            if number is None or isinstance(x, float) or not math.isfinite(number) or number <= 0:
+                break
+            factor *= number if operation[0] == "Mul" else 1 / number
+            value = x
+            ops.append(index)
+        return value, factor, ops
+
+    def _attend(self, root: int, match: _Match, zero: str, v: int) -> bool:
+        scores, scale, scaling = self._unscaled(match.values["s"], lambda _: True)
+        product = self._versions.writers[scores]
+        if product == EXTERNAL or self._ops[product].type != "BatchMatMul" or len(self._ops[product].input) != 2:
+            return False
+        ops = {root, product, *match.ops, *scaling}
+        given = arguments(self._ops[product])
+        if given.get("trans_a") or not self._is_own(ops, root):
+            return False
+        low = match.values.get("low")
+        if low is not None and ((number := self._constant(low)) is None or number > _LOW):
+            return False
+        q, keys = self._versions.inputs[product]
+        q, of_q, before_q = self._unscaled(q, lambda value: self._reader(value) is not None)
+        keys, of_k, before_k = self._unscaled(keys, lambda value: True)
+        chain = [*before_q, *before_k]
+        heads = self._extents(q)
+        if heads is None or len(heads) not in (3, 4) or None in heads:
+            return False
+        made: list[OperatorDef] = []
+        key_name, of_key, factor = self._keys(keys, bool(given.get("trans_b")), heads, made, chain)
+        value_name, of_value = self._grouped(v, heads, chain)
+        if of_key is None or of_value is None or of_key[1:-1] != of_value[1:-1] or None in (*of_key, *of_value):
+            if len(heads) == 3 or of_key is None:
+                return False
+            value_name, of_value = self._versions.names[v], self._extents(v)
+            made.clear()
+            key_name, of_key, factor = self._keys(keys, bool(given.get("trans_b")), heads, made, chain, grouped=False)
+        if of_key is None or of_value is None or not self._fits(heads, of_key, of_value):
+            return False
+        mask = next((match.values[name] for name in "mcn" if name in match.values), None)
+        if mask is not None and not self._fits_mask(mask, (*heads[:-1], of_key[-2])):
+            return False
+        read = [q, *([] if mask is None else [mask])]
+        if not all(self._lives(value, root) for value in read):
+            return False
+        if not all(self._lives_by_name(op.input[0] if op.type == "Transpose" else "", root) for op in made):
+            return False
+        if not all(self._lives_by_name(n, root) for n in (key_name, value_name) if n in self._versions.last):
+            return False
+        mask_name = None if mask is None else self._versions.names[mask]
+        if "n" in match.values:
+            made.append(make_op("Not", [mask_name], [self._fresh(f"{mask_name}_seen")]))
+            mask_name = made[-1].output[0]
+        options = {"scale": scale * of_q * of_k * factor, "zero_weights": zero}
+        if "m" not in match.values:
+            options["mask_gradient"] = 0
+        inputs = [self._versions.names[q], key_name, value_name]
+        self._write_attention(root, ops, chain, made, inputs, mask_name, options, len(heads))
+        return True
+
+    def _lives_by_name(self, name: str, root: int) -> bool:
+        """Whether a blob has the same value until an operator runs as at the end; "" stands for none."""
+        if not name:
+            return True
+        writers = [self._versions.writers[v] for v, other in enumerate(self._versions.names) if other == name]
+        return name not in self._inside and len(writers) == 1
+
+    def _fits(self, q: Extents, k: Extents, v: Extents) -> bool:
+        if None in (*q, *k, *v) or not len(q) == len(k) == len(v):
+            return False
+        groups = q[-3] == k[-3] or isinstance(q[-3], int) and isinstance(k[-3], int) and k[-3] and not q[-3] % k[-3]
+        return bool(groups) and q[:-3] == k[:-3] and q[-1] == k[-1] and k[:-1] == v[:-1]
+
+    def _fits_mask(self, mask: Any, scores: Extents) -> bool:
+        extents = None if isinstance(mask, float) else self._extents(mask)
+        if extents is None or len(extents) > len(scores):
+            return False
+        return all(a == 1 or a is not None and a == b for a, b in zip(extents[::-1], scores[::-1]))
+
+    def _keys(
+        self, keys: int, transposed: bool, heads: Extents, made: list[OperatorDef], chain: list[int], *,
+        grouped: bool = True,
+    ) -> tuple[str, Extents | None, float]:  # fmt: skip
+        """Return the blob of the keys, (N, G, S, D), its extents, and a factor of the scores."""
+        if transposed:
+            name, extents = (
+                self._grouped(keys, heads, chain) if grouped else (self._versions.names[keys], self._extents(keys))
+            )
+            return name, extents, 1.0
+        rank, extents = len(heads), self._extents(keys)
+        if extents is None or len(extents) != rank:
+            return "", None, 1.0
+        wanted = (*extents[:-2], extents[-1], extents[-2])
+        source = self._before_swap(keys, wanted, chain)
+        if source is not None:
+            value, factor, more = self._unscaled(source, lambda value: True)
+            chain += more
+            if grouped:
+                name, found = self._grouped(value, heads, chain)
+            else:
+                name, found = self._versions.names[value], self._extents(value)
+            if found is not None and found[-2:] == wanted[-2:]:
+                return name, found, factor
+        name = self._fresh(f"{self._versions.names[keys]}_keys")
+        axes = [*range(rank - 2), rank - 1, rank - 2]
+        index, source_name = self._versions.writers[keys], self._versions.names[keys]
+        if (
+            index != EXTERNAL
+            and self._ops[index].type == "Transpose"
+            and (before := arguments(self._ops[index]).get("axes"))
+        ):
+            chain.append(index)
+            axes, source_name = [before[axis] for axis in axes], self._ops[index].input[0]
+        made.append(make_op("Transpose", [source_name], [name], axes=axes))
+        return name, wanted, 1.0
+
+    def _before_swap(self, keys: int, wanted: Extents, chain: list[int]) -> int | None:
+        """Return the value that a transposition of the last two axes, alone or between two Reshapes, has turned."""
+        value, rank, seen = keys, len(wanted), list[int]()
+        index = self._versions.writers[value]
+        if index != EXTERNAL and self._ops[index].type == "Reshape":
+            seen.append(index)
+            value = self._versions.inputs[index][0]
+            index = self._versions.writers[value]
+        if index == EXTERNAL or self._ops[index].type != "Transpose":
+            return None
+        extents, axes = self._extents(value), arguments(self._ops[index]).get("axes")
+        n = len(extents or ())
+        if axes != [*range(n - 2), n - 1, n - 2] or extents is None or extents[-2:] != (wanted[-1], wanted[-2]):
+            return None
+        seen.append(index)
+        value = self._versions.inputs[index][0]
+        before = self._versions.writers[value]
+        if seen[0] != index and before != EXTERNAL and self._ops[before].type == "Reshape":
+            seen.append(before)
+            value = self._versions.inputs[before][0]
+        found = self._extents(value)
+        if found is None or (found != wanted and not self._is_repeated(value, wanted)) or len(wanted) != rank:
+            return None
+        chain += seen
+        return value
+
+    def _is_repeated(self, value: int, wanted: Extents) -> bool:
+        """Whether a value with its axes in other groups would be (N, G, R, S, D), made by Expand."""
+        found = self._extents(value)
+        return (
+            found is not None
+            and len(found) == 5
+            and len(wanted) == 4
+            and all(isinstance(n, int) for n in found[1:3])
+            and (found[0], found[1] * found[2], *found[3:]) == wanted
+        )
+
+    def _grouped(self, value: int, heads: Extents, chain: list[int]) -> tuple[str, Extents | None]:
+        """Return keys or values without the repetition for the heads of a group."""
+        names, start, extents = self._versions.names, value, self._extents(value)
+        index, seen = self._versions.writers[value], list[int]()
+        if len(heads) == 4 and index != EXTERNAL and self._ops[index].type == "Reshape" and extents is not None:
+            inner = self._versions.inputs[index][0]
+            if self._is_repeated(inner, extents):
+                seen.append(index)
+                value, index = inner, self._versions.writers[inner]
+        five = self._extents(value)
+        if five is None or len(five) != 5 or index == EXTERNAL or self._ops[index].type != "Expand":
+            return names[start], extents
+        seen.append(index)
+        source = self._versions.inputs[index][0]
+        index = self._versions.writers[source]
+        if self._extents(source) != (*five[:2], 1, *five[3:]) or index == EXTERNAL:
+            return names[start], extents
+        inner = self._versions.inputs[index][0]
+        if self._ops[index].type not in ("ExpandDims", "Reshape") or self._extents(inner) != (*five[:2], *five[3:]):
+            return names[start], extents
+        chain += [*seen, index]
+        return names[inner], self._extents(inner)
+
+    def _write_attention(
+        self, root: int, ops: set[int], chain: Sequence[int], made: list[OperatorDef], inputs: list[str],
+        mask: str | None, options: Mapping[str, Any], rank: int,
+    ) -> None:  # fmt: skip
+        names, y = self._versions.names, self._ops[root].output[0]
+        output = y
+        if rank == 3:
+            wide = [self._fresh(f"{name}_wide") for name in inputs]
+            made += [make_op("ExpandDims", [a], [b], dims=[0]) for a, b in zip(inputs, wide)]
+            inputs, output = wide, self._fresh(f"{y}_wide")
+        if mask is not None:
+            inputs = [*inputs, mask]
+        made.append(make_op("Attention", inputs, [output], **options))
+        if rank == 3:
+            made.append(make_op("Squeeze", [output], [y], dims=[0]))
+        self._replace(ops, root, made)
+        read = {name for op in made for name in op.input}
+        for index in sorted(set(chain), reverse=True):  # readers come before what they read
+            outputs = self._versions.outputs[index]
+            unread = all(set(self._versions.readers[v]) <= self._gone | {root} for v in outputs)
+            if unread and not any(self._is_observed(v) or names[v] in read for v in outputs):
+                self._gone.add(index)
+
+
+class _Filled(ast.NodeTransformer):
+    """Replaces the parameters of a form by terms."""
+
+    def __init__(self, given: Mapping[str, ast.expr]) -> None:
+        self._given = given
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._given.get(node.id, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return ast.Call(node.func, [self.visit(each) for each in node.args], [])
+
+
+def _copy(term: ast.expr) -> ast.expr:
+    return term  # ``_Filled`` makes new calls
+
+
+def _parsed(text: str) -> Any:
+    return ast.parse(text, mode="eval").body
+
+
+_ALTERNATIVES = {
+    form.func.id: ([each.id for each in form.args], [_parsed(body) for body in bodies])
+    for form, bodies in ((_parsed(text), bodies) for text, bodies in _FORMS.items())
+}
+_TERMS_OF_NORMALIZATIONS = tuple((kind, _parsed(text)) for kind, text in _NORMALIZATIONS)
+_TERMS_OF_WEIGHTS = tuple((zero, _parsed(text)) for zero, text in _WEIGHTS)

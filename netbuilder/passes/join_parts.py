@@ -401,7 +401,7 @@ class _Joining:
             affine.append(self._parameter(f"{y}_zeros", np.zeros(extents[-1], dtype)))
         if kind == "LayerNorm":
             outputs = [y, self._fresh(f"{y}_mean"), self._fresh(f"{y}_std")]
-            more = {"elementwise_affine": 1} if affine else {}
+            more: dict[str, Any] = {"elementwise_affine": 1} if affine else {}
             made = make_op(kind, [x_name, *affine], outputs, axis=len(extents) - 1, epsilon=eps, **more)
         else:
             made = make_op(kind, [x_name, *affine], [y, self._fresh(f"{y}_rrms")], axis=len(extents) - 1, eps=eps)

@@ -74,7 +74,7 @@ class _Options:
     )
     restarts: int = option("start the job again after a failure, N times at most", type=whole_number(), default=0)
     collective_timeout: float | None = option(
-        "time that a collective waits for other processes, ten times as long the first time; 0: no limit (default: 60)",
+        "time that a process waits for the others, ten times as long for the first exchange; 0: no limit (default: 60)",
         type=real_number(0, 1e9),
         metavar="SECONDS",
     )

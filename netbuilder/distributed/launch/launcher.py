@@ -39,6 +39,7 @@ _SAME = 0.5  # seconds in which a second signal is the same request
 _AFTER_GRACE = 3.0  # seconds after which processes that should have been killed are killed from here
 _PAUSE = 0.05  # seconds between two looks at processes
 _SIGN, _SILENCE = 1.0, 10.0  # seconds between two heartbeats of a node, and without one until it counts as lost
+_READING = 10.0  # seconds in which the other nodes read how the job has ended
 _AFTER_ALL = 10.0  # seconds that mpiexec has to end after all of its processes
 _LAST_WORDS = 20.0  # seconds that a node may take to say how it has ended
 
@@ -229,26 +230,46 @@ class Node:
         begin = time.monotonic()
         status = self._run(store)
         self.relay.drain()
+        if not self.first:
+            return self._outcome(store, status)
         store.set(f"node_ended/{self.job.node_rank}", str(status).encode())
-        if self.first:
-            status = self._judge(store, status, time.monotonic() - begin)
-            store.set("outcome", str(status).encode())
-            for rank in {*range(1, self.job.nodes)} - {*self.lost}:  # they read it before the store goes
-                with contextlib.suppress(StoreTimeoutError):
-                    store.get(f"node_read/{rank}", 10)
-            return status
-        status = int(store.get("outcome", self.job.grace + _LAST_WORDS))
-        store.set(f"node_read/{self.job.node_rank}", b"")
+        status = self._judge(store, status, time.monotonic() - begin)
+        store.set("outcome", str(status).encode())
+        end, unread = time.monotonic() + _READING, range(1, self.job.nodes)
+        while time.monotonic() < end and (unread := [each for each in unread if each not in self._lost_nodes()]):
+            with contextlib.suppress(StoreTimeoutError):  # they read it before the store goes
+                store.wait([f"node_read/{rank}" for rank in unread], _SIGN)
+                break
         return status
 
-    def _run(self, store: Store) -> int:
-        if self.mpi is None:
-            return self._watch(store, [self._start(_rank_command(self.job), self._place(i)) for i in self._local()])
-        command = [*self.mpi.command(self.job.processes), *_rank_command(self.job)]
-        return self._watch(store, [self._start(command, self.mpi.environment())])
+    def _outcome(self, store: Store, status: int) -> int:
+        """Tell the first node how this node's part has ended; return the status of the job, as the first node says."""
+        try:
+            store.set(f"node_ended/{self.job.node_rank}", str(status).encode())
+            outcome = int(store.get("outcome", self.job.grace + _LAST_WORDS))
+            store.set(f"node_read/{self.job.node_rank}", b"")
+            return outcome
+        except DistributedError as error:
+            if status:
+                raise
+            _say(f"the processes of this node have ended well; how those of the others have is not known: {error}")
+            return 0
 
-    def _local(self) -> range:
-        return range(self.job.processes)
+    def _run(self, store: Store) -> int:
+        """Start the processes of this node, and wait for their end; none of them is left."""
+        command, starts = _rank_command(self.job), [self._place(i) for i in range(self.job.processes)]
+        if self.mpi is not None:
+            command, starts = [*self.mpi.command(self.job.processes), *command], [self.mpi.environment()]
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            processes += (self._start(command, more) for more in starts)
+            return self._watch(store, processes)
+        except DistributedError:  # the store does not answer, and is needed no more if all is done
+            if any(process.poll() != 0 for process in processes):
+                raise
+            return 0
+        finally:
+            _end(processes)
 
     def _place(self, local_rank: int) -> dict[str, str]:
         job = self.job
@@ -450,6 +471,17 @@ def _rank_command(job: Job) -> list[str]:
     }
     script = str(Path(__file__).with_name("rank_process.py"))
     return [sys.executable, script, json.dumps(options), *job.command]
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes that still run, and wait for them."""
+    end = time.monotonic() + _AFTER_FAILURE
+    _kill(processes, signal.SIGTERM)
+    while None in [process.poll() for process in processes] and time.monotonic() < end:
+        time.sleep(_PAUSE)
+    _kill(processes, signal.SIGKILL)
+    for process in processes:
+        process.wait()
 
 
 def _kill(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:

@@ -254,6 +254,43 @@ def test_a_node_whose_launcher_is_killed(tmp_path):
     no_orphans(tmp_path)
 
 
+def of_rank(rank, folder):
+    """Return the processes of a rank."""
+    place = f"{launchers.RANK}={rank}\0".encode()
+    return [each for each in processes(folder) if place in Path(f"/proc/{each}/environ").read_bytes()]
+
+
+@pytest.mark.one_in(2)
+def test_a_launcher_without_a_store_ends_its_processes_before_it_ends(tmp_path):
+    """Also those that ignore SIGTERM."""
+    first, second = nodes(tmp_path, "deaf", "--engine", "NCCL")
+    second.read_until("ready 1")
+    assert of_rank(1, tmp_path)
+    first.process.kill()
+    assert second.end() == 1, second.text
+    assert not of_rank(1, tmp_path)
+    first.end()
+    no_orphans(tmp_path)
+
+
+@pytest.mark.one_in(2)
+def test_a_first_launcher_that_is_stopped_does_not_fail_a_node_that_has_finished(tmp_path):
+    first, second = nodes(tmp_path, "until", "--engine", "NCCL", program=("-c", SHORT_SILENCE))
+    first.read_until("ready 0")
+    (tmp_path / "go-1").touch()
+    end = time.monotonic() + LIMIT
+    while of_rank(1, tmp_path):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    first.process.send_signal(signal.SIGSTOP)
+    assert second.end() == 0, second.text
+    assert "the processes of this node have ended well; how those of the others have is not known" in second.text
+    first.process.send_signal(signal.SIGCONT)
+    (tmp_path / "go-0").touch()
+    assert first.end() in (0, 1), first.text  # 1: the second launcher was gone before it could say how it has ended
+    no_orphans(tmp_path)
+
+
 def test_a_node_that_never_starts(tmp_path, capsys):
     secret = tmp_path / "secret"
     secret.write_text("only these tests know it")

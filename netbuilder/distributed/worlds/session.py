@@ -280,7 +280,7 @@ class Session:
         return first, -first, second, -second
 
     def limit_of(self, call: Collective) -> float | None:
-        """Return how long a collective waits, in seconds: longer until one has exchanged values, or by its own limit."""
+        """Return how long a collective waits, in seconds: longer until one has exchanged values, or its own time."""
         limits = time_limits()
         if call.timeout is not None and (self._has_exchanged or not call.patient):
             return call.timeout

@@ -170,8 +170,8 @@ def test_a_launcher_that_is_stopped(nodes, ended_by, monkeypatch):
     rank = object.__new__(rank_process.Rank)
     answers = [*2 * [DistributedError("no answer")], b'{"signal": 2, "grace": 1}']
     answers[0].__cause__ = answers[1].__cause__ = TimeoutError()
-    rank.job, rank.place, rank.stopping = mock.Mock(), launchers.Place("", size=2 * nodes, local_size=2), False
-    rank.job.get.side_effect = answers
+    rank.store, rank.place, rank.stopping = mock.Mock(), launchers.Place("", size=2 * nodes, local_size=2), False
+    rank.store.get.side_effect = answers
     numbers = []
     monkeypatch.setattr(rank, "_signal", lambda number, grace: numbers.append(number))
     rank.obey()

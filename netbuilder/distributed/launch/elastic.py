@@ -17,6 +17,7 @@ from netbuilder.distributed.launch import node as timing
 from netbuilder.distributed.launch.node import NODES, Node, Part, kill, say
 from netbuilder.distributed.stores import Store
 from netbuilder.distributed.stores.heartbeat import Heartbeat
+from netbuilder.distributed.transport import launchers
 from netbuilder.proto.errors import DistributedError, StoreTimeoutError, counted
 
 __all__ = ["ElasticNode"]
@@ -103,12 +104,16 @@ class ElasticNode(Node):
     def _run_part(self, number: int, store: Store) -> int:
         """Run the processes of this host in a world; return their status."""
         status = self._run(number, store)
-        if (
-            status not in self.harmless and not self._left and store.add("failures") == 1
-        ):  # whatever has ended a process, it is known
-            failure = {"rank": self.parts[self.number].first, "status": status, "host": socket.gethostname()}
-            store.set("failed", json.dumps(failure).encode())
+        if status not in self.harmless and not self._left and store.peek(launchers.STOPPING) is None:
+            self._note_failure(store, 0, status)
         return status
+
+    def _note_failure(self, store: Store, local_rank: int, status: int) -> None:
+        """Let all know which rank was lost, where what watches over it could not."""
+        if store.add("failures") == 1:
+            rank = self.parts[self.number].first + local_rank
+            failure = {"rank": rank, "status": status, "host": socket.gethostname()}
+            store.set("failed", json.dumps(failure).encode())
 
     def _form(self, number: int) -> int | None:
         """Say which processes form the next world, once there are enough; return a status if there never are."""
@@ -172,7 +177,7 @@ class ElasticNode(Node):
             offered = self._offered()
             self.lost = [each for each in self.parts if each not in offered]
             if not self.lost and _size(self._chosen(offered, {})) > self.size:
-                self.store.with_prefix(self.environment[timing.launchers.ATTEMPT]).set(WANTED, b"")
+                self.store.with_prefix(self.environment[launchers.ATTEMPT]).set(WANTED, b"")
         return self.lost
 
     def _say_lost(self, number: int) -> None:
@@ -221,6 +226,9 @@ class ElasticNode(Node):
     def _stop(self, store: Store, processes: Sequence[subprocess.Popen[bytes]], number: int, grace: float) -> None:
         """Stop all processes; a signal to a host that has joined ends its own, and the others go on without them."""
         if self.first or not self.signals:
+            for local_rank, process in enumerate(processes):
+                if not self.signals and process.poll() not in (None, *self.harmless):
+                    self._note_failure(store, local_rank, process.returncode)
             super()._stop(store, processes, number, grace)
             return
         self._stop_sent, self._left = len(self.signals), True

@@ -273,8 +273,8 @@ class Node:
 
     def _say_lost(self, number: int) -> None:
         say(
-            f"node {number} ({self._host(number)}) has sent no heartbeat for {SILENCE:g} s: its launcher was killed, or "
-            "the node or its network has failed; all processes are ended"
+            f"node {number} ({self._host(number)}) has sent no heartbeat for {SILENCE:g} s: its launcher was killed, "
+            "or the node or its network has failed; all processes are ended"
         )
 
 

@@ -95,8 +95,8 @@ def main(folder: Path, rank: int, given: list[str]) -> None:
     faults = Faults(folder, given if place.shard_id == rank else [])
     faults.before_start()
     model, workspace = ModelHelper("net"), Workspace(threads=2, seed=0)
-    options: dict[str, Any] = {"optimizer_builder_fun": OPTIMIZERS["momentum"], "barrier_net_timeout_sec": LIMIT}
-    parallel.Parallelize_CPU(model, no_input, mlp, devices=[0], rendezvous=place, **options)
+    update = OPTIMIZERS["momentum"]
+    parallel.Parallelize_CPU(model, no_input, mlp, devices=[0], rendezvous=place, optimizer_builder_fun=update)
     parallel.RunInitNet(model, workspace=workspace)
     with parallel.prefetch(model, batches(faults), blobs=["data", "label"], workspace=workspace) as steps:
         for step, _ in enumerate(steps):

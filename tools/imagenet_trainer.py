@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.distributed import ProcessGroup, Rendezvous
+from netbuilder.distributed.elastic import REGROUP
 from netbuilder.exchange import CheckpointFolder
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
@@ -24,6 +25,7 @@ from netbuilder.tools.training.best_epoch import BestEpoch
 from netbuilder.tools.training.budget import run_within_budget
 from netbuilder.tools.training.callbacks import callbacks_of
 from netbuilder.tools.training.config import write_config
+from netbuilder.tools.training.elastic import Elastic, elastic_of
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.options import parse
@@ -86,7 +88,7 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
     if options.measure_speed_up:
         _print_speed_up(options, train, test)
     began, start = time.perf_counter(), resident()
-    saving, stopping = Saving(options), Stopping()
+    saving, stopping, elastic = Saving(options), Stopping(), elastic_of(options)
     rank = group.rank if group.size > 1 else None
     with _locked(options, group), _metrics(options, group) as metrics:
         callbacks = [
@@ -98,15 +100,20 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
             *own,
             saving,
             stopping,
+            *([elastic] if elastic else []),
         ]
         run = (run_within_budget if options.memory_budget is not None else Run)(options, train, test, callbacks)
         if run.options.accumulate_steps > options.accumulate_steps:
             print(f"each batch is split into {run.options.accumulate_steps} micro-batches to keep to the budget")
             options = run.options
         _print_run(options, run, len(train), len(test))
-        _resume(options, run)
+        _resume(options, run, elastic)
         metrics.read_earlier(run.epochs_done)
         found = run.train()
+    if elastic is not None and elastic.regroups:
+        print(f"others join after {run.epochs_done} epochs", flush=True)
+        run.group.wait()
+        return REGROUP
     if run.stopped or found is None:
         return _print_how_to_resume(options, stopping, run, saving, given)
     print(f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {found.top1:.2%}")
@@ -256,9 +263,10 @@ def _rate_text(options: Options) -> str:
     return text + ")"
 
 
-def _resume(options: Options, run: Run) -> None:
-    """Resume from a checkpoint, if the options request it, and print which."""
+def _resume(options: Options, run: Run, elastic: Elastic | None) -> None:
+    """Resume from a checkpoint, if the options request it or an elastic job goes on, and print which."""
     found = run.group.broadcast(find_checkpoint(options) if run.group.is_first else None)
+    found = found if elastic is None else elastic.newest(run.group, found)
     if found is None:
         if options.resume:
             print(f"there is no checkpoint in {options.checkpoint} yet; training starts from the beginning", flush=True)

@@ -19,6 +19,7 @@ from netbuilder.tools.reporting import reporting
 
 __all__ = ["main"]
 
+_RESTARTS = 10  # of an elastic job, unless a number is given
 _STREAMS = {"none": (), "stderr": ("stderr",), "all": ("stdout", "stderr")}
 
 
@@ -72,9 +73,12 @@ class _Options:
     grace: float = option(
         "time to write checkpoints after Ctrl-C or SIGTERM", type=real_number(0, 1e9), default=30.0, metavar="SECONDS"
     )
-    restarts: int = option("start the job again after a failure, N times at most", type=whole_number(), default=0)
+    restarts: int | None = option(
+        f"start the job again after a failure, N times at most (default: 0; of an elastic job {_RESTARTS})",
+        type=whole_number(),
+    )
     collective_timeout: float | None = option(
-        "time that a collective waits for other processes, ten times as long the first time; 0: no limit (default: 60)",
+        "time that a process waits for the others, ten times as long for the first exchange; 0: no limit (default: 60)",
         type=real_number(0, 1e9),
         metavar="SECONDS",
     )
@@ -89,12 +93,21 @@ class _Options:
     secret_file: str | None = option(
         f"file only you can read, of 16 random characters or more (default: {SECRET})", metavar="FILE"
     )
+    min: int | None = option(
+        "go on after a loss with P processes on all hosts together, or more",
+        type=count,
+        metavar="P",
+        group="elastic jobs: --hosts names the first host alone, or is left out",
+    )
+    max: int | None = option("let processes join until there are P", type=count, metavar="P")
+    join: bool = switch("this is not the first host: its processes join the job at the next epoch")
     start_timeout: float = option(
         "time to wait for the other nodes", type=real_number(0, 1e9), default=60.0, metavar="SECONDS"
     )
 
 
 def _job(options: _Options) -> Job:
+    elastic = options.min is not None or options.max is not None
     return Job(
         [sys.executable, *(["-m"] if options.module else []), options.program, *options.arguments],
         options.processes,
@@ -109,9 +122,12 @@ def _job(options: _Options) -> Job:
         prefix=_STREAMS[options.prefix],
         only_first=options.only_rank_0,
         grace=options.grace,
-        restarts=options.restarts,
+        restarts=(_RESTARTS if elastic else 0) if options.restarts is None else options.restarts,
         collective_timeout=options.collective_timeout,
         start_timeout=options.start_timeout,
+        least=options.min,
+        most=options.max,
+        join=options.join,
     )
 
 

@@ -205,4 +205,4 @@ def barrier_maker(init_net: NetDef, world: World, seconds: float) -> OperatorDef
 
 
 def _milliseconds(seconds: float) -> int:
-    return min(max(1, round(1000 * seconds)), _LONGEST_MS)
+    return max(1, round(min(1000 * seconds, _LONGEST_MS)))

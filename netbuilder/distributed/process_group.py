@@ -24,14 +24,6 @@ __all__ = ["ProcessGroup"]
 T = TypeVar("T")
 
 
-_TIMES_LONGER = 5.0
-
-
-def _time_limit() -> float:
-    seconds = time_limits().seconds
-    return math.inf if seconds is None else _TIMES_LONGER * seconds
-
-
 class ProcessGroup:
     """The processes that train together, for small exchanges between the steps of a training loop.
 
@@ -43,9 +35,9 @@ class ProcessGroup:
         name: of the common world.
         device: with engine NCCL, the GPU of this process that the values go through; not read once a model's common
             worlds have connected the processes.
-        timeout: seconds that a process waits for the others in each call; None: five times as long as in an exchange
-            (see ``set_collective_timeout``), 300 s, as between two steps one of them may do what the others do not. One
-            that does not answer at all, as it is stopped, ends the wait after the time of an exchange, 60 s.
+        timeout: seconds that a process waits for the others in each call; None: the limit that was asked for by
+            ``set_collective_timeout`` or netbuilder-launch; without one 300 s, as between two steps one of them may do
+            what the others do not. One that does not answer at all, as it is stopped, ends the wait after 60 s.
 
     Attributes:
         rank: number of this process, from 0 on.
@@ -75,7 +67,7 @@ class ProcessGroup:
             return
         self.rank, self.size = rendezvous.shard_id, rendezvous.num_shards
         run = f"{rendezvous.run_id}/" if rendezvous.run_id else ""
-        limit = _time_limit() if timeout is None else timeout
+        limit = (time_limits().between or math.inf) if timeout is None else timeout
         by_nccl = rendezvous.engine == "NCCL"
         if by_nccl and not gpu_count():
             raise DeviceError(
@@ -86,6 +78,7 @@ class ProcessGroup:
         in_blob = isinstance(rendezvous.kv_handler, str) and rendezvous.store is None
         store = None if in_blob and not by_nccl else rendezvous.shared_store()
         self._world = create_world(run + name, self.size, self.rank, limit, store, (device,) if by_nccl else ())
+        self._world.patient = timeout is None
 
     @classmethod
     def over(cls, world: CommonWorld) -> ProcessGroup:

@@ -57,7 +57,7 @@ def _check_net_type(name: str, value: Any) -> None:
 
 
 def _check_seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
         raise NetError(f"{name} must be a positive number of seconds, got {value!r}")
 
 
@@ -134,7 +134,8 @@ class DataParallelOptions:
             device's share, forward and backward: the devices exchange sums per channel, and their operators are
             interleaved. Shares must be equal, unless ``weighted_shares`` is given; those of ``ParallelDo`` need not.
         barrier_net_timeout_sec: with a rendezvous: how long the processes may wait for one another before each
-            ``RunNet`` and in ``Synchronize``, in seconds.
+            ``RunNet`` and in ``Synchronize``, in seconds; None: the limit of collectives that was asked for (see
+            ``set_collective_timeout``), and 300 s without one.
         peer_access: GPUs: ``peer_access(a, b)`` returns whether GPU a can read the memory of GPU b; None: ask the
             driver, or assume it if there is no GPU.
         dtype: type in which plans store activations, "float32", "bfloat16" or, on GPUs, "float16" (see
@@ -200,7 +201,7 @@ class DataParallelOptions:
     num_threads_per_device: int = _option(4, _BLOCKS, _WRAPPER, check=_whole(1, _MOST_THREADS))
     shared_model: bool = _option(False, _WRAPPER)
     combine_spatial_bn: bool = _option(False, _WRAPPER, _DO, for_training=True)
-    barrier_net_timeout_sec: float = _option(300, _BLOCKS, check=_check_seconds)
+    barrier_net_timeout_sec: float | None = _option(None, _BLOCKS, check=_check_seconds)
     peer_access: PeerAccess | None = _option(None, _BLOCKS, _WRAPPER, check=_check_peer_access, for_training=True)
     dtype: str | None = _option(None, _BLOCKS, _WRAPPER, check=lambda name, value: check_precision(value, name))
     weighted_shares: bool = _option(False, _BLOCKS)

@@ -49,7 +49,7 @@ def Parallelize(
     num_threads_per_device: int = 4,
     shared_model: bool = False,
     combine_spatial_bn: bool = False,
-    barrier_net_timeout_sec: float = 300,
+    barrier_net_timeout_sec: float | None = None,
     *,
     options: DataParallelOptions | None = None,
     **fields: Any,

@@ -50,7 +50,7 @@ def Parallelize_BMUF(
     add_blobs_to_sync: Iterable[Any] | None = None,
     num_threads_per_device: int = 4,
     cpu_device: bool = False,
-    barrier_net_timeout_sec: float = 300,
+    barrier_net_timeout_sec: float | None = None,
     *,
     block_iterations: int | None = None,
     lookahead: float | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from netbuilder.distributed.common_worlds import ProcessRequest
 from netbuilder.distributed.rendezvous import Rendezvous
 from netbuilder.distributed.strategies import Plain, Strategy
+from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.engines.nccl import nccl
 from netbuilder.graph.devices import Devices
@@ -245,7 +247,8 @@ def choose_processes(rendezvous: Any, options: DataParallelOptions) -> ProcessRe
         raise NetError(
             f"use_nccl=True cannot be combined with a rendezvous of {found.num_shards} processes; omit one of them"
         )
-    return ProcessRequest(found, options.max_concurrent_distributed_ops, float(options.barrier_net_timeout_sec))
+    seconds = options.barrier_net_timeout_sec or time_limits().between or math.inf
+    return ProcessRequest(found, options.max_concurrent_distributed_ops, float(seconds))
 
 
 def with_gpus(processes: ProcessRequest | None, devices: Devices) -> ProcessRequest | None:

@@ -29,7 +29,7 @@ def two_ranks():
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(time_limits, "given_limits", TimeLimits(0.2, 0.2))
+    monkeypatch.setattr(time_limits, "given_limits", TimeLimits(0.2, 0.2, 0.2))
 
 
 @pytest.mark.emulated

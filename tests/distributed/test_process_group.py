@@ -2,6 +2,7 @@
 
 import math
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -71,12 +72,21 @@ def test_bad_arguments():
         ProcessGroup().broadcast(0, root=1)
 
 
-def test_it_waits_five_times_as_long_as_an_exchange(monkeypatch):
-    limits = []
-    monkeypatch.setattr(process_group, "create_world", lambda name, size, rank, timeout, *place: limits.append(timeout))
+def test_it_waits_for_the_limit_that_was_asked_for(monkeypatch):
+    limits, patient = [], []
+
+    def create_world(name, size, rank, timeout, *place):
+        limits.append(timeout)
+        patient.append(mock.Mock())
+        return patient[-1]
+
+    monkeypatch.setattr(process_group, "create_world", create_world)
     monkeypatch.setattr(time_limits, "given_limits", None)
+    monkeypatch.delenv(time_limits.VARIABLE, raising=False)
+    ProcessGroup(Rendezvous(2, 0))
     for seconds in (20, 0):
         set_collective_timeout(seconds)
         ProcessGroup(Rendezvous(2, 0))
     ProcessGroup(Rendezvous(2, 0), timeout=7)
-    assert limits == [100, math.inf, 7]
+    assert limits == [300, 20, math.inf, 7]
+    assert [world.patient for world in patient] == [True, True, True, False]

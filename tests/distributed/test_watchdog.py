@@ -303,17 +303,21 @@ def test_limits_of_a_process(monkeypatch):
     call = Collective("Allreduce", "g")
     monkeypatch.delenv(time_limits.VARIABLE, raising=False)
     monkeypatch.delenv(time_limits.FIRST_VARIABLE, raising=False)
-    assert [session.limit_of(call), session.limit_of(call)] == [600, 60]
-    assert session.limit_of(Collective("Allreduce", "h")) == 600, "it has not been made before"
-    assert session.limit_of(Collective("Allreduce", "g", timeout=5)) == 5
+    own, patient = Collective("Barrier", timeout=5), Collective("Barrier", timeout=5, patient=True)
+    session.submit(Collective("CreateCommonWorld", "world"), lambda same: None).result()
+    assert [session.limit_of(each) for each in (call, call, own, patient)] == [600, 600, 5, 600]
+    session.submit(call, lambda same: None).result()
+    another = Collective("Allreduce", "h")
+    assert [session.limit_of(each) for each in (call, another, own, patient)] == [60, 60, 5, 5]
+    assert time_limits.time_limits() == TimeLimits(60, 600, 300)
     monkeypatch.setenv(time_limits.VARIABLE, "20")
-    assert time_limits.time_limits() == TimeLimits(20, 200) and session.limit_of(call) == 20
+    assert time_limits.time_limits() == TimeLimits(20, 200, 20) and session.limit_of(call) == 20
     monkeypatch.setenv(time_limits.FIRST_VARIABLE, "30")
-    assert time_limits.time_limits() == TimeLimits(20, 30)
+    assert time_limits.time_limits() == TimeLimits(20, 30, 20)
     monkeypatch.setenv(time_limits.VARIABLE, "0")
-    assert time_limits.time_limits() == TimeLimits(None, 30)
+    assert time_limits.time_limits() == TimeLimits(None, 30, None)
     set_collective_timeout(7, first=0)
-    assert time_limits.time_limits() == TimeLimits(7, None)
+    assert time_limits.time_limits() == TimeLimits(7, None, 7)
     set_collective_timeout(None)
     assert session.limit_of(call) is None
     for wrong in (-1, math.inf, math.nan, "soon"):

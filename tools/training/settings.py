@@ -245,6 +245,9 @@ class Options:
     checkpoint_every_epochs: int | None = option(
         "write a checkpoint every N epochs (default: 1, unless --checkpoint-every-steps is given)", must=POSITIVE
     )
+    memory_every_steps: int = option(
+        "in an elastic job of netbuilder-launch: keep the state in memory every N steps", default=1, must=POSITIVE
+    )
     keep: int = option("keep the newest K checkpoints and the best one", default=3, metavar="K", must=POSITIVE)
     resume: str | None = option(
         "resume from a checkpoint, or from the newest one in a folder; auto: from the newest one in --checkpoint, if "

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
+from netbuilder.distributed.elastic import REGROUP
 from netbuilder.distributed.transport.launchers import STORE
 from netbuilder.distributed.transport.mpi_abort import abort_mpi, managed
 from netbuilder.engines.unread import wait_until_read
@@ -109,7 +110,7 @@ class _Hook:
 
     def _exited(self, status: object) -> None:
         if threading.current_thread() is threading.main_thread():
-            self.status = status
+            self.status = None if status == REGROUP else status
 
     def _at_exit(self) -> None:
         if os.getpid() != self._process or not self.status:

@@ -23,6 +23,7 @@ if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from netbuilder.distributed.elastic import REGROUP
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import launchers
 from netbuilder.distributed.transport.pmi_server import PLACE, Beginning, PmiServer, announce
@@ -65,7 +66,6 @@ class Rank:
         self.place, self.options = place, options
         attempt = os.environ.get(launchers.ATTEMPT, "0")
         self.store: Store = store.with_prefix(attempt)
-        self.job = store
         self.stopping = False
         self._kill_at = float("inf")
         cores = sorted(os.sched_getaffinity(0))
@@ -146,7 +146,7 @@ class Rank:
         """Wait until the launcher stops the job, or is gone."""
         while True:
             try:
-                text = self.job.get(launchers.STOPPING, _LOOK)
+                text = self.store.get(launchers.STOPPING, _LOOK)
             except TimeoutError:
                 continue
             except DistributedError as error:
@@ -168,10 +168,10 @@ class Rank:
         """
         stopping = self.stopping
         try:
-            if status:
+            if status not in (0, REGROUP):
                 wait_until_read(1, 2, seconds=_READING)
                 time.sleep(_PRINTING)
-            if status and not stopping and self.store.add("failures") == 1:
+            if status not in (0, REGROUP) and not stopping and self.store.add("failures") == 1:
                 found = {"rank": self.place.rank, "status": status, "host": socket.gethostname()}
                 self.store.set("failed", json.dumps(found).encode())
             self.store.set(f"ended/{self.place.rank}", str(status).encode())

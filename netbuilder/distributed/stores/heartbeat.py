@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from netbuilder.distributed.stores.store import Store
 from netbuilder.proto.errors import DistributedError, NetError
@@ -90,9 +90,15 @@ class Heartbeats:
         """Return the last sign of each rank; an age counts from the first call that has seen the sign."""
         return [self._look_at(rank) for rank in range(self._size)]
 
-    def silent(self, seconds: float) -> list[int]:
-        """Return the ranks that have sent no sign for longer than this, or never."""
-        return [rank for rank, sign in enumerate(self.look()) if sign.age is None or sign.age > seconds]
+    def silent(self, seconds: float, among: Iterable[int] | None = None) -> list[int]:
+        """Return the ranks that have sent no sign for longer than this, or never.
+
+        Args:
+            seconds: since the last sign.
+            among: which ranks; None: all.
+        """
+        signs = {rank: self._look_at(rank) for rank in (range(self._size) if among is None else among)}
+        return [rank for rank, sign in signs.items() if sign.age is None or sign.age > seconds]
 
     def _look_at(self, rank: int) -> LastSign:
         text, now = self._store.peek(f"heartbeat/{rank}"), time.monotonic()

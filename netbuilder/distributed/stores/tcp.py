@@ -29,6 +29,7 @@ from netbuilder.proto.os_errors import error_text
 __all__ = ["TcpStore"]
 
 _PART, _LARGE_PART = 1 << 14, 1 << 20  # bytes that are received at once, and of a message that is larger
+_AGAIN = 2.0  # seconds for which to try again after the server has been there: one that is not has ended
 _SILENCE = 15.0  # seconds without an answer to a request that need not wait, after which the server counts as gone
 
 
@@ -149,7 +150,9 @@ class TcpStore(Store):
                 problem.__cause__ = error
             else:
                 try:
-                    return _Connection(connection, self._meet(connection))
+                    made = _Connection(connection, self._meet(connection))
+                    self._connect_timeout = min(self._connect_timeout, _AGAIN)
+                    return made
                 except TimeoutError as error:
                     connection.close()
                     raise self._gone(error) from error

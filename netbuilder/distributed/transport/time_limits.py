@@ -15,10 +15,11 @@ __all__ = ["FIRST_VARIABLE", "VARIABLE", "TimeLimits", "given_limits", "set_coll
 VARIABLE = "NETBUILDER_COLLECTIVE_TIMEOUT"
 """Seconds that a collective waits for other processes; 0: no limit."""
 FIRST_VARIABLE = "NETBUILDER_FIRST_COLLECTIVE_TIMEOUT"
-"""Seconds that it waits the first time; 0: no limit."""
+"""Seconds that it waits until the process has exchanged anything; 0: no limit."""
 
 _SECONDS = 60.0
-_TIMES_LONGER = 10.0  # in the first step processes compile plans, read their first batch, tune kernels
+_TIMES_LONGER = 10.0  # before the first step processes load their data, and compile plans
+_TIMES_LONGER_BETWEEN = 5.0  # one of them may do what the others do not, such as write a checkpoint
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,14 @@ class TimeLimits:
 
     Args:
         seconds: how long a collective waits for other processes; None: for ever.
-        first: how long each one waits the first time; None: for ever.
+        first: how long one waits until this process has exchanged anything; None: for ever.
+        between: how long processes wait for one another between two steps; None: for ever. It is longer than
+            ``seconds`` unless that was asked for.
     """
 
     seconds: float | None
     first: float | None
+    between: float | None
 
 
 given_limits: TimeLimits | None = None
@@ -42,8 +46,8 @@ def set_collective_timeout(seconds: float | None, first: float | None = None) ->
 
     Args:
         seconds: 0 or None: no limit.
-        first: limit of each collective's first run, which includes the preparation of the first step; None: ten times
-            as long; 0: no limit.
+        first: limit until this process has exchanged anything, as processes load their data at different speeds; None:
+            ten times as long; 0: no limit.
 
     Raises:
         NetError: a number is negative or not finite.
@@ -67,14 +71,15 @@ def time_limits() -> TimeLimits:
 
 @functools.lru_cache(maxsize=1)
 def _in_environment(seconds: str | None, first: str | None) -> TimeLimits:
-    return _limits(seconds or _SECONDS, first or None, f"{VARIABLE}, {FIRST_VARIABLE}: ")
+    return _limits(seconds or _SECONDS, first or None, f"{VARIABLE}, {FIRST_VARIABLE}: ", asked=bool(seconds))
 
 
-def _limits(seconds: Any, first: Any, where: str) -> TimeLimits:
+def _limits(seconds: Any, first: Any, where: str, *, asked: bool = True) -> TimeLimits:
     limit = _limit(seconds, where)
+    between = limit if asked or limit is None else _TIMES_LONGER_BETWEEN * limit
     if first is None:
-        return TimeLimits(limit, None if limit is None else _TIMES_LONGER * limit)
-    return TimeLimits(limit, _limit(first, where))
+        return TimeLimits(limit, None if limit is None else _TIMES_LONGER * limit, between)
+    return TimeLimits(limit, _limit(first, where), between)
 
 
 def _limit(given: Any, where: str) -> float | None:

@@ -40,6 +40,7 @@ SIGN = 1.0  # seconds between two heartbeats
 _NUMBERS = 1 << 56  # of texts
 _END = "the end of the program"
 _FAILURE = "the report of a failure"
+_CONNECTING = ("CreateCommonWorld", "CloneCommonWorld", "DestroyCommonWorld")
 _FIRST, _EACH = struct.Struct("=2q"), struct.Struct("=4q")  # filling an array by them is faster than by NumPy
 AHEAD = 16
 """Collectives that one header is of, at most."""
@@ -57,6 +58,8 @@ class Collective:
         layouts: how the values are stored; ranks may differ in it.
         timeout: seconds to wait for other ranks at most; None: those of ``time_limits``; infinity: no limit.
         nbytes: bytes that it exchanges, as far as known; many take longer.
+        patient: wait for the longer time of a first exchange before this process has exchanged anything, whatever
+            ``timeout`` says.
         located: adds the operator's position to an error; None: it is not known. A program may wait for a later
             collective first, so an error of this one must say where it comes from.
     """
@@ -67,6 +70,7 @@ class Collective:
     layouts: str = ""
     timeout: float | None = None
     nbytes: int = 0
+    patient: bool = False
     located: Callable[[Exception], Exception] | None = field(default=None, compare=False, repr=False)
 
     @functools.cached_property
@@ -104,7 +108,7 @@ class Session:
         self._last: Collective | None = None
         self._agreed: Collective | None = None  # the last one that all ranks have begun
         self._since = time.monotonic()  # when _call has begun, or _last has ended
-        self._seen: set[tuple[str, str, str]] = set()  # collectives that have been made
+        self._has_exchanged = False  # values, and not only connected the ranks
         self._number = 0
         self._submitted: deque[Collective | None] = deque()  # and not begun; None: between two ranks
         self._same_layouts: deque[bool] = deque()  # of the next ones, on which the ranks have agreed
@@ -213,6 +217,7 @@ class Session:
                 self.recent.all_are_there()
                 result = body(same_layouts)
                 self.recent.end()
+                self._has_exchanged = self._has_exchanged or call.what not in _CONNECTING
                 return result
         except BaseException as error:
             found = _located(call, error)
@@ -275,24 +280,20 @@ class Session:
         return first, -first, second, -second
 
     def limit_of(self, call: Collective) -> float | None:
-        """Return how long a collective waits, in seconds: longer the first time, unless it has a limit of its own."""
-        limits, first = time_limits(), self._is_first(call)
-        self._seen.add(_key(call))
-        if call.timeout is not None:
+        """Return how long a collective waits, in seconds: longer until one has exchanged values, or its own time."""
+        limits = time_limits()
+        if call.timeout is not None and (self._has_exchanged or not call.patient):
             return call.timeout
-        return limits.first if first else limits.seconds
+        return limits.seconds if self._has_exchanged else limits.first
 
     def _silence(self, call: Collective) -> float | None:
         """Return how long a rank may not answer at all, where a collective waits longer than usual; None: for ever.
 
-        The first time that a collective is made a rank may be in calls that let no other thread run: it may be loading
-        its data. That does not hold where its program has ended, or failed.
+        Until one has exchanged values a rank may be in calls that let no other thread run: it may be loading its data.
+        That does not hold where its program has ended, or failed.
         """
-        first = self._is_first(call) and call.what not in (_END, _FAILURE)
+        first = not self._has_exchanged and call.what not in (_END, _FAILURE)
         return None if first or self.lane.when_idle is None else time_limits().seconds
-
-    def _is_first(self, call: Collective) -> bool:
-        return _key(call) not in self._seen
 
     def moving_limit(self, call: Collective, limit: float | None) -> float | None:
         """Return how long the values of a collective may move: all ranks are there, so it is no longer than usual."""
@@ -361,10 +362,6 @@ class Session:
         """Answer no longer: MPI ends after this."""
         self.lane.when_idle = None
         self.unwatch()
-
-
-def _key(call: Collective) -> tuple[str, str, str]:
-    return call.what, call.blob, call.terms
 
 
 def _located(call: Collective, error: BaseException) -> BaseException:

@@ -52,15 +52,16 @@ class CommonWorld(BlobObject):
 
     Attributes:
         at_barrier: what all ranks must agree on at the next Barrier.
+        patient: see ``Collective``.
     """
 
-    __slots__ = ("at_barrier", "closed", "communicator", "name", "session", "timeout")
+    __slots__ = ("at_barrier", "closed", "communicator", "name", "patient", "session", "timeout")
 
     def __init__(
         self, name: str, communicator: Communicator, session: Session | None, timeout: float | None = None
     ) -> None:
         self.name, self.communicator, self.session, self.timeout = name, communicator, session, timeout
-        self.closed = False
+        self.closed = self.patient = False
         self.at_barrier = ""
 
     @property
@@ -111,7 +112,8 @@ class CommonWorld(BlobObject):
     ) -> Collective:
         """Return the description of a collective over this world."""
         over = f"over {self.name!r}"
-        return Collective(what, blob, f"{terms}, {over}" if terms else over, layouts, self.timeout, nbytes, located)
+        terms = f"{terms}, {over}" if terms else over
+        return Collective(what, blob, terms, layouts, self.timeout, nbytes, self.patient, located)
 
     def clone(self, name: str) -> CommonWorld:
         """Return a world of the same ranks whose messages are apart from those of this one."""

@@ -59,6 +59,10 @@ def main(mode, folder):
     wait_for_others()
     if RANK == 1:
         fail(mode)
+    if mode == "until":
+        while not os.path.exists(os.path.join(folder, f"go-{RANK}")):
+            time.sleep(0.02)
+        return
     if mode == "caught":
         try:
             sys.exit(4)

@@ -3,10 +3,8 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +13,7 @@ from unittest import mock
 import pytest
 
 from house import ROOT
+from launched import LIMIT, PROGRAM, SOON, Launched, free_port, no_orphans, nodes, processes
 from netbuilder.distributed.launch import installed_mpi as installed
 from netbuilder.distributed.launch import launcher as launch_module
 from netbuilder.distributed.launch import rank_process
@@ -24,66 +23,12 @@ from netbuilder.proto import DeviceError, DistributedError, NetError
 from netbuilder.tools.launch import main
 
 CORES = len(os.sched_getaffinity(0))
-PROGRAM = str(Path(__file__).with_name("launched_program.py"))
-LIMIT = 60.0  # seconds for a whole job
-SOON = 10.0  # seconds: the 5 of the launcher, on a machine that does other things, too
 
 try:
     installed.installed_mpi()
     ENGINES = ["NCCL", "MPI"]
 except DeviceError:
     ENGINES = ["NCCL"]
-
-
-class Launched:
-    """A launcher that runs, and what it has printed."""
-
-    def __init__(self, folder, mode, *options, program=("-m", "netbuilder.tools.launch")):
-        command = [sys.executable, *program, "-n", "2", *options, PROGRAM, mode, str(folder)]
-        self.text = ""
-        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": ""}
-        environment = {name: value for name, value in (os.environ | variables).items() if value}
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1, env=environment
-        )
-        self.limit = threading.Timer(LIMIT, self.process.kill)  # its processes end with it, and close the pipe
-        self.limit.start()
-
-    def read_until(self, pattern):
-        while not re.search(pattern, self.text, re.S):
-            line = self.process.stdout.readline()
-            assert line, f"ended without {pattern!r}:\n{self.text}"
-            self.text += line
-
-    def end(self):
-        """Wait for the end; return the status."""
-        with self.process:
-            self.text += self.process.stdout.read()  # communicate() would leave out what readline() has in its buffer
-        self.limit.cancel()
-        return self.process.returncode
-
-    def ready(self):
-        self.read_until("ready.*ready")
-        return time.monotonic()
-
-
-def processes(folder):
-    """Processes whose command names the folder of a test."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(folder).encode() in path.read_bytes():
-                found.append(path.parent.name)
-        except OSError:
-            pass  # it has ended
-    return found
-
-
-def no_orphans(folder):
-    end = time.monotonic() + SOON
-    while found := processes(folder):
-        assert time.monotonic() < end, found
-        time.sleep(0.05)
 
 
 def test_the_launcher_imports_little():
@@ -170,8 +115,8 @@ def test_a_launcher_that_is_stopped(nodes, ended_by, monkeypatch):
     rank = object.__new__(rank_process.Rank)
     answers = [*2 * [DistributedError("no answer")], b'{"signal": 2, "grace": 1}']
     answers[0].__cause__ = answers[1].__cause__ = TimeoutError()
-    rank.job, rank.place, rank.stopping = mock.Mock(), launchers.Place("", size=2 * nodes, local_size=2), False
-    rank.job.get.side_effect = answers
+    rank.store, rank.place, rank.stopping = mock.Mock(), launchers.Place("", size=2 * nodes, local_size=2), False
+    rank.store.get.side_effect = answers
     numbers = []
     monkeypatch.setattr(rank, "_signal", lambda number, grace: numbers.append(number))
     rank.obey()
@@ -188,31 +133,6 @@ def test_restarts_cores_threads_and_output(tmp_path):
     assert f"[rank 0] place 0 3 3 0 2 {cores // 2 if pin else cores} 1\n" in job.text
     assert "place 1" not in job.text and "[rank 1] warning of GPUs 2,3\n" in job.text
     no_orphans(tmp_path)
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("", 0))
-        return server.getsockname()[1]
-
-
-def nodes(tmp_path, mode, *options, **more):
-    """Two launchers, as on two hosts."""
-    secret = tmp_path / "secret"
-    secret.write_text("only these tests know it")
-    secret.chmod(0o600)
-    common = (
-        "--hosts",
-        "127.0.0.2,127.0.0.3",
-        "--port",
-        str(free_port()),
-        "--start-timeout",
-        "20",
-        "--secret-file",
-        str(secret),
-        *options,
-    )
-    return [Launched(tmp_path, mode, "--node-rank", str(rank), "-n", "1", *common, **more) for rank in (0, 1)]
 
 
 @pytest.mark.one_in(2)
@@ -251,6 +171,43 @@ def test_a_node_whose_launcher_is_killed(tmp_path):
     assert time.monotonic() - begin < SOON
     assert "node 1 (127.0.0.3) has sent no heartbeat for 1 s" in first.text and "again" not in first.text
     second.end()
+    no_orphans(tmp_path)
+
+
+def of_rank(rank, folder):
+    """Return the processes of a rank."""
+    place = f"{launchers.RANK}={rank}\0".encode()
+    return [each for each in processes(folder) if place in Path(f"/proc/{each}/environ").read_bytes()]
+
+
+@pytest.mark.one_in(2)
+def test_a_launcher_without_a_store_ends_its_processes_before_it_ends(tmp_path):
+    """Also those that ignore SIGTERM."""
+    first, second = nodes(tmp_path, "deaf", "--engine", "NCCL")
+    second.read_until("ready 1")
+    assert of_rank(1, tmp_path)
+    first.process.kill()
+    assert second.end() == 1, second.text
+    assert not of_rank(1, tmp_path)
+    first.end()
+    no_orphans(tmp_path)
+
+
+@pytest.mark.one_in(2)
+def test_a_first_launcher_that_is_stopped_does_not_fail_a_node_that_has_finished(tmp_path):
+    first, second = nodes(tmp_path, "until", "--engine", "NCCL", program=("-c", SHORT_SILENCE))
+    first.read_until("ready 0")
+    (tmp_path / "go-1").touch()
+    end = time.monotonic() + LIMIT
+    while of_rank(1, tmp_path):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    first.process.send_signal(signal.SIGSTOP)
+    assert second.end() == 0, second.text
+    assert "the processes of this node have ended well; how those of the others have is not known" in second.text
+    first.process.send_signal(signal.SIGCONT)
+    (tmp_path / "go-0").touch()
+    assert first.end() in (0, 1), first.text  # 1: the second launcher was gone before it could say how it has ended
     no_orphans(tmp_path)
 
 

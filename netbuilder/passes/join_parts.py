@@ -64,6 +64,9 @@ _WEIGHTS = (
 with what a mask hides at -infinity, or so low that it has no weight.
 """
 
+_ROOTS = frozenset({"Sqrt", "Rsqrt", "Reciprocal", "Pow", "Div"})
+"""What an operator reads one of if it ends a normalization."""
+
 _EITHER_ORDER = frozenset({"Add", "Mul"})
 _LOW = -1e30
 """Scores from here on have the weight 0 beside any other."""
@@ -210,12 +213,17 @@ class _Joining:
                 continue
             if op.type in ("BatchMatMul", "MatMul"):
                 self._attention(index)
-            elif op.type in ("Div", "Mul"):
+            elif op.type in ("Div", "Mul") and not _ROOTS.isdisjoint(self._made_by(index)):
                 self._normalization(index)
         found: list[OperatorDef] = []
         for index, op in enumerate(self._ops):
             found += self._replaced.get(index, [] if index in self._gone else [op])
         return found
+
+    def _made_by(self, index: int) -> set[str]:
+        """Return the types of the operators that write what an operator reads."""
+        writers = (self._versions.writers[value] for value in self._versions.inputs[index])
+        return {self._ops[writer].type for writer in writers if writer != EXTERNAL}
 
     # Terms
 
@@ -260,10 +268,8 @@ class _Joining:
             return
         name = term.func.id  # type: ignore[attr-defined]
         if name in _ALTERNATIVES:
-            parameters, bodies = _ALTERNATIVES[name]
-            given = dict(zip(parameters, term.args))
-            for body in bodies:
-                yield from self._find(_Filled(given).visit(_copy(body)), operand, before)
+            for body in _written_out(term):
+                yield from self._find(body, operand, before)
             return
         if isinstance(operand, float) or self._versions.writers[operand] == EXTERNAL:
             return
@@ -671,14 +677,21 @@ class _Filled(ast.NodeTransformer):
         return ast.Call(node.func, [self.visit(each) for each in node.args], [])
 
 
-def _copy(term: ast.expr) -> ast.expr:
-    return term  # ``_Filled`` makes new calls
+def _written_out(term: ast.Call) -> list[ast.expr]:
+    """Return the ways to write a term whose name is among ``_FORMS``; the same objects each time."""
+    found = _known.get(id(term))
+    if found is None:
+        parameters, bodies = _ALTERNATIVES[term.func.id]  # type: ignore[attr-defined]
+        filled = _Filled(dict(zip(parameters, term.args)))
+        found = _known[id(term)] = term, [filled.visit(body) for body in bodies]
+    return found[1]
 
 
 def _parsed(text: str) -> Any:
     return ast.parse(text, mode="eval").body
 
 
+_known: dict[int, tuple[ast.Call, list[ast.expr]]] = {}  # by the term, which lives as long
 _ALTERNATIVES = {
     form.func.id: ([each.id for each in form.args], [_parsed(body) for body in bodies])
     for form, bodies in ((_parsed(text), bodies) for text, bodies in _FORMS.items())

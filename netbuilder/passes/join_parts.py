@@ -6,10 +6,8 @@ which ``Square`` and kin are what can be written in several ways. What a rule re
 
 from __future__ import annotations
 
-import ast
-import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,27 +15,13 @@ import numpy as np
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
-from netbuilder.ops.core.renaming import names_in_net, subgraphs
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
+from netbuilder.passes.part_terms import LOW, Array, Extents, Match, TermFinder, parsed
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.proto.call_checks import checked
-from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["join_parts", "join_parts_pass"]
-
-Array = np.ndarray[Any, Any]
-Extents = tuple[Any, ...]
-"""A number for each axis; any other object but None for an extent that differs from run to run."""
-
-_FORMS = {
-    "Square(a)": ("Mul(a, a)", "Pow(a, 2)", "Sqr(a)"),
-    "Inverse(a)": ("Reciprocal(a)", "Div(1, a)", "Pow(a, -1)"),
-    "InverseRoot(a)": ("Inverse(Sqrt(a))", "Sqrt(Inverse(a))", "Rsqrt(a)", "Pow(a, -0.5)"),
-    "OverRoot(a, b)": ("Div(a, Sqrt(b))", "Mul(a, InverseRoot(b))", "Div(a, Pow(b, 0.5))"),
-    "Centered(a)": ("Sub(a, Mean(a))",),
-}
-"""What can be written in several ways."""
 
 _NORMALIZATIONS = (
     ("LayerNorm", "OverRoot(Centered(x), Add(Mean(Square(Centered(x))), eps))"),
@@ -66,10 +50,6 @@ with what a mask hides at -infinity, or so low that it has no weight.
 
 _ROOTS = frozenset({"Sqrt", "Rsqrt", "Reciprocal", "Pow", "Div"})
 """What an operator reads one of if it ends a normalization."""
-
-_EITHER_ORDER = frozenset({"Add", "Mul"})
-_LOW = -1e30
-"""Scores from here on have the weight 0 beside any other."""
 
 
 @checked()
@@ -167,40 +147,8 @@ class _Extents:
         return tuple(a if a == b else (a, b) for a, b in zip(one, other))
 
 
-@dataclass(frozen=True)
-class _Match:
-    """A term that was found.
-
-    Args:
-        values: of the variables, by name: numbers of values, or constants.
-        ops: indices of the operators.
-    """
-
-    values: Mapping[str, Any]
-    ops: frozenset[int]
-
-    def bound(self, name: str, value: Any) -> _Match | None:
-        if name in self.values:
-            return self if self.values[name] == value else None
-        return _Match({**self.values, name: value}, self.ops)
-
-
-class _Joining:
+class _Joining(TermFinder):
     """The replacement of parts in one net."""
-
-    def __init__(self, net: NetDef, context: PassContext, extents: Callable[[int, str], Extents | None]) -> None:
-        self._ops = list(net.op)
-        self._versions = number_versions(self._ops)
-        self._device = net.device_option
-        self._extents_of = extents
-        written = {self._versions.names[v] for v, w in enumerate(self._versions.writers) if w != EXTERNAL}
-        self._constants = {name: value for name, value in context.parameters.items() if name not in written}
-        self._kept = {*net.external_output, *context.keep}
-        self._inside = {blob for op in net.op for subgraph in subgraphs(op) for blob in names_in_net(subgraph)}
-        self._taken = {*self._versions.names, *self._inside, *context.parameters}
-        self._gone: set[int] = set()
-        self._replaced: dict[int, list[OperatorDef]] = {}
-        self.added: dict[str, Array] = {}
 
     @property
     def joined(self) -> bool:
@@ -220,154 +168,12 @@ class _Joining:
             found += self._replaced.get(index, [] if index in self._gone else [op])
         return found
 
-    def _made_by(self, index: int) -> set[str]:
-        """Return the types of the operators that write what an operator reads."""
-        writers = (self._versions.writers[value] for value in self._versions.inputs[index])
-        return {self._ops[writer].type for writer in writers if writer != EXTERNAL}
-
-    # Terms
-
-    def _constant(self, operand: Any) -> float | None:
-        """Return the number that an operand is; None if it is no constant of one element."""
-        if isinstance(operand, float):
-            return operand
-        if self._versions.writers[operand] != EXTERNAL:
-            return None
-        value = self._constants.get(self._versions.names[operand])
-        if not isinstance(value, np.ndarray) or value.size != 1 or value.ndim > 1 or value.dtype.kind != "f":
-            return None
-        return float(value.reshape(()))
-
-    def _operation(self, index: int) -> tuple[str, list[Any]] | None:
-        """Return what an operator does and to what: numbers of values, or constants; None for what no rule knows."""
-        op, operands = self._ops[index], list[Any](self._versions.inputs[index])
-        given = arguments(op)
-        if op.type == "ReduceMean":
-            axes, known = given.get("axes"), self._extents(operands[0])
-            last = axes == [-1] or known is not None and axes == [len(known) - 1]
-            return ("Mean", operands) if last and given.get("keepdims", 1) else None
-        if op.type == "Softmax":
-            axis, known = given.get("axis", 1), self._extents(operands[0])
-            return ("Softmax", operands) if axis == -1 or known is not None and axis == len(known) - 1 else None
-        if op.type == "Pow" and "exponent" in given:
-            return "Pow", [*operands, float(given["exponent"])]
-        if op.type == "Scale":
-            return "Mul", [*operands, float(given.get("scale", 1.0))]
-        return (op.type, operands) if given.keys() <= {"broadcast"} and "axis" not in given else None
-
-    def _find(self, term: ast.expr, operand: Any, before: _Match) -> Iterator[_Match]:
-        """Yield the ways in which an operand is a term."""
-        if isinstance(term, ast.Name):
-            found = before.bound(term.id, operand)
-            if found is not None:
-                yield found
-            return
-        if not isinstance(term, ast.Call):
-            if self._constant(operand) == ast.literal_eval(term):
-                yield before
-            return
-        name = term.func.id  # type: ignore[attr-defined]
-        if name in _ALTERNATIVES:
-            for body in _written_out(term):
-                yield from self._find(body, operand, before)
-            return
-        if isinstance(operand, float) or self._versions.writers[operand] == EXTERNAL:
-            return
-        index = self._versions.writers[operand]
-        operation = None if index in self._gone or index in self._replaced else self._operation(index)
-        if name in ("Hidden", "Filled"):
-            yield from self._hidden(term, operation, _Match(before.values, before.ops | {index}))
-        if operation is None or operation[0] != name or len(operation[1]) != len(term.args):
-            return
-        start = _Match(before.values, before.ops | {index})
-        for operands in [operation[1], operation[1][::-1]] if name in _EITHER_ORDER else [operation[1]]:
-            yield from self._find_all(term.args, operands, start)
-
-    def _hidden(self, term: ast.Call, operation: Any, before: _Match) -> Iterator[_Match]:
-        if operation is None or operation[0] != "Where":
-            return
-        mask, scores, low = operation[1]
-        filled = term.func.id == "Filled"  # type: ignore[attr-defined]
-        if filled:
-            scores, low = low, scores
-        value, given = self._constant(low), self._constants.get(self._versions.names[mask])
-        known = isinstance(given, np.ndarray) and given.ndim > 0
-        some = known and bool((given != filled).any(axis=-1).all())  # each query sees a key
-        if value is not None and (value == -math.inf or value <= _LOW and some):
-            yield from self._find_all(term.args, [mask, scores], before)
-
-    def _find_all(self, terms: Sequence[ast.expr], operands: Sequence[Any], before: _Match) -> Iterator[_Match]:
-        if not terms:
-            yield before
-            return
-        for found in self._find(terms[0], operands[0], before):
-            yield from self._find_all(terms[1:], operands[1:], found)
-
-    # What is true of values
-
-    def _extents(self, value: int) -> Extents | None:
-        return self._extents_of(value, self._versions.names[value])
-
-    def _is_own(self, ops: Collection[int], root: int) -> bool:
-        """Whether nobody else reads what operators write, but for the last one, and all are on one device."""
-        for index in ops:
-            if self._place(index) != self._place(root):
-                return False
-            for value in self._versions.outputs[index] if index != root else ():
-                if self._is_observed(value) or not set(self._versions.readers[value]) <= set(ops):
-                    return False
-        return True
-
-    def _is_observed(self, value: int) -> bool:
-        name = self._versions.names[value]
-        return name in self._inside or name in self._kept and self._versions.last[name] == value
-
-    def _place(self, index: int) -> tuple[int, int]:
-        op = self._ops[index]
-        option = op.device_option if op.HasField("device_option") else self._device
-        return option.device_type, option.device_id
-
-    def _lives(self, value: int, root: int) -> bool:
-        """Whether a value is still there when an operator runs."""
-        name, version = self._versions.names[value], self._versions.versions[value]
-        if name in self._inside:
-            return False
-        same = (v for v, other in enumerate(self._versions.names) if other == name)
-        after = [v for v in same if self._versions.versions[v] == version + 1]
-        return all(self._versions.writers[v] >= root for v in after)
-
-    def _reader(self, value: int) -> int | None:
-        """Return the only reader of a value that nobody observes."""
-        readers = self._versions.readers[value]
-        return readers[0] if len(readers) == 1 and not self._is_observed(value) else None
-
-    def _fresh(self, base: str) -> str:
-        names = itertools.chain([base], (f"{base}_{i}" for i in itertools.count(1)))
-        name = next(name for name in names if name not in self._taken)
-        self._taken.add(name)
-        return name
-
-    def _parameter(self, base: str, value: Array) -> str:
-        for name, before in self.added.items():
-            if before.dtype == value.dtype and np.array_equal(before, value):
-                return name
-        name = self._fresh(base)
-        self.added[name] = value
-        return name
-
-    def _replace(self, ops: Collection[int], root: int, made: list[OperatorDef]) -> None:
-        for op in made:
-            if self._ops[root].HasField("device_option"):
-                op.device_option.CopyFrom(self._ops[root].device_option)
-        self._gone.update(set(ops) - {root})
-        self._replaced[root] = made
-
     # Normalization
 
     def _normalization(self, index: int) -> None:
         value = self._versions.outputs[index][0]
         for kind, term in _TERMS_OF_NORMALIZATIONS:
-            for match in self._find(term, value, _Match({}, frozenset())):
+            for match in self._find(term, value, Match({}, frozenset())):
                 eps, x = self._constant(match.values["eps"]), match.values["x"]
                 if (
                     eps is not None
@@ -377,7 +183,7 @@ class _Joining:
                 ):
                     return
 
-    def _normalize(self, kind: str, match: _Match, core: int, eps: float) -> bool:
+    def _normalize(self, kind: str, match: Match, core: int, eps: float) -> bool:
         """Replace a normalization, and the scale and the bias after it, if there are."""
         x, ops, root = match.values["x"], set(match.ops), core
         extents = self._extents(x)
@@ -436,10 +242,10 @@ class _Joining:
         weights, v = self._versions.inputs[index]
         if self._versions.writers[weights] == EXTERNAL:
             return
-        start = _Match({}, frozenset())
+        start = Match({}, frozenset())
         writer = self._versions.writers[weights]
         if self._ops[writer].type == "Where" and self._is_false(self._versions.inputs[writer][0]):
-            weights, start = self._versions.inputs[writer][2], _Match({}, frozenset({writer}))
+            weights, start = self._versions.inputs[writer][2], Match({}, frozenset({writer}))
         for zero, term in _TERMS_OF_WEIGHTS:
             for match in self._find(term, weights, start):
                 if not isinstance(match.values["s"], float) and self._attend(index, match, zero, v):
@@ -473,7 +279,7 @@ class _Joining:
             ops.append(index)
         return value, factor, ops
 
-    def _attend(self, root: int, match: _Match, zero: str, v: int) -> bool:
+    def _attend(self, root: int, match: Match, zero: str, v: int) -> bool:
         scores, scale, scaling = self._unscaled(match.values["s"], lambda _: True)
         product = self._versions.writers[scores]
         if product == EXTERNAL or self._ops[product].type != "BatchMatMul" or len(self._ops[product].input) != 2:
@@ -483,7 +289,7 @@ class _Joining:
         if given.get("trans_a") or not self._is_own(ops, root):
             return False
         low = match.values.get("low")
-        if low is not None and ((number := self._constant(low)) is None or number > _LOW):
+        if low is not None and ((number := self._constant(low)) is None or number > LOW):
             return False
         q, keys = self._versions.inputs[product]
         q, of_q, before_q = self._unscaled(q, lambda value: self._reader(value) is not None)
@@ -664,37 +470,5 @@ class _Joining:
                 self._gone.add(index)
 
 
-class _Filled(ast.NodeTransformer):
-    """Replaces the parameters of a form by terms."""
-
-    def __init__(self, given: Mapping[str, ast.expr]) -> None:
-        self._given = given
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._given.get(node.id, node)
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        return ast.Call(node.func, [self.visit(each) for each in node.args], [])
-
-
-def _written_out(term: ast.Call) -> list[ast.expr]:
-    """Return the ways to write a term whose name is among ``_FORMS``; the same objects each time."""
-    found = _known.get(id(term))
-    if found is None:
-        parameters, bodies = _ALTERNATIVES[term.func.id]  # type: ignore[attr-defined]
-        filled = _Filled(dict(zip(parameters, term.args)))
-        found = _known[id(term)] = term, [filled.visit(body) for body in bodies]
-    return found[1]
-
-
-def _parsed(text: str) -> Any:
-    return ast.parse(text, mode="eval").body
-
-
-_known: dict[int, tuple[ast.Call, list[ast.expr]]] = {}  # by the term, which lives as long
-_ALTERNATIVES = {
-    form.func.id: ([each.id for each in form.args], [_parsed(body) for body in bodies])
-    for form, bodies in ((_parsed(text), bodies) for text, bodies in _FORMS.items())
-}
-_TERMS_OF_NORMALIZATIONS = tuple((kind, _parsed(text)) for kind, text in _NORMALIZATIONS)
-_TERMS_OF_WEIGHTS = tuple((zero, _parsed(text)) for zero, text in _WEIGHTS)
+_TERMS_OF_NORMALIZATIONS = tuple((kind, parsed(text)) for kind, text in _NORMALIZATIONS)
+_TERMS_OF_WEIGHTS = tuple((zero, parsed(text)) for zero, text in _WEIGHTS)

@@ -212,7 +212,7 @@ operator-methods: $(VENV)/.with-test
 # From the installed copy, whose signatures and docstrings the reference has.
 site: $(VENV)/.with-site
 	cd $(VENV) && INSTALLED="$$(bin/python -c 'import netbuilder as n; print(n.__path__[0])')/.." NO_MKDOCS_2_WARNING=1 \
-	  bin/mkdocs build --strict -q -f ../mkdocs.yml -d ../build/site
+	  bin/mkdocs build --strict -q -f ../mkdocs.yml
 
 operators-page: $(VENV)/.with-test
 	$(BIN)/python -m netbuilder.tools.operators_page build/docs/operators.md

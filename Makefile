@@ -214,7 +214,7 @@ operator-methods: $(VENV)/.with-test
 # From the installed copy, whose signatures and docstrings the reference has.
 site: $(VENV)/.with-site
 	cd $(VENV) && INSTALLED="$$(bin/python -c 'import netbuilder as n; print(n.__path__[0])')/.." NO_MKDOCS_2_WARNING=1 \
-	  bin/mkdocs build --strict -q -f ../mkdocs.yml -d ../build/site
+	  bin/mkdocs build --strict -q -f ../mkdocs.yml
 
 # Both archives, checked, and the wheel tried in an empty environment. TAG=v1.2.3 must be the version, with its entry in
 # CHANGELOG.md; .github/workflows/publish.yml uploads what is in dist/ then.

@@ -48,7 +48,7 @@ _LAUNCHER = """
 import sys
 from netbuilder.distributed.launch import node
 from netbuilder.tools.launch import main
-node.SIGN, node.SILENCE = 0.2, 3.0
+node.SIGN, node.SILENCE = 0.2, 5.0
 sys.exit(main())
 """
 
@@ -209,12 +209,9 @@ def _noted(course: Path) -> AbstractContextManager[Any]:
         if planned.exists():
             given = json.loads(planned.read_text())
             full = given["what"] == "JOIN" and place.num_shards >= given["most"]
-            if (
-                not full
-                and run.steps_done == begins + given["step"]
-                and place.shard_id == given["rank"] % place.num_shards
-            ):
-                _happen(course, given["what"])
+            chosen = place.shard_id == given["rank"] % place.num_shards
+            if chosen and run.steps_done == begins + given["step"]:
+                _happen(course, "SIGKILL" if full else given["what"])
 
     return _patched(note, happen)
 

@@ -16,7 +16,7 @@ __all__ = ["LIMIT", "PROGRAM", "SOON", "Launched", "free_port", "joining", "no_o
 
 PROGRAM = str(ROOT / "tests/distributed/launch/launched_program.py")
 LIMIT = 60.0  # seconds for a whole job
-SOON = 10.0  # seconds: the 5 of the launcher, on a machine that does other things, too
+SOON = 25.0  # seconds: the 5 of the launcher, on a machine that does other things, too
 
 
 class Launched:

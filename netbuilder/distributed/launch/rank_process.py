@@ -21,7 +21,7 @@ __all__ = ["Rank", "main"]
 
 if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    sys.path[0] = str(Path(__file__).resolve().parents[3])
 
 from netbuilder.distributed.elastic import REGROUP
 from netbuilder.distributed.stores.store import Store

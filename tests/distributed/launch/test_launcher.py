@@ -169,7 +169,7 @@ def test_a_node_whose_launcher_is_killed(tmp_path):
     begin = time.monotonic()
     assert first.end() == 1, first.text
     assert time.monotonic() - begin < SOON
-    assert "node 1 (127.0.0.3) has sent no heartbeat for 1 s" in first.text and "again" not in first.text
+    assert "node 1 (127.0.0.3) has sent no heartbeat for 2 s" in first.text and "again" not in first.text
     second.end()
     no_orphans(tmp_path)
 

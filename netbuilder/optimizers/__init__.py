@@ -2,16 +2,19 @@
 
 from netbuilder.optimizers.adadelta import AdadeltaOptimizer
 from netbuilder.optimizers.adagrad import AdagradOptimizer
-from netbuilder.optimizers.adam import AdamOptimizer
+from netbuilder.optimizers.adam import AdamOptimizer, AdamWOptimizer
 from netbuilder.optimizers.build import WeightDecayBuilder, add_weight_decay, build_optimizer
 from netbuilder.optimizers.builders import (
     build_adadelta,
     build_adagrad,
     build_adam,
+    build_adamw,
     build_decay_adagrad,
     build_fp16_sgd,
     build_ftrl,
     build_gftrl,
+    build_lamb,
+    build_lion,
     build_multi_precision_sgd,
     build_rms_prop,
     build_sgd,
@@ -23,7 +26,9 @@ from netbuilder.optimizers.decay_adagrad import DecayAdagradOptimizer
 from netbuilder.optimizers.early_stopping import EarlyStopping
 from netbuilder.optimizers.ftrl import FtrlOptimizer, GFtrlOptimizer
 from netbuilder.optimizers.half import FP16SgdOptimizer, MultiPrecisionSgdOptimizer
+from netbuilder.optimizers.lamb import LambOptimizer
 from netbuilder.optimizers.learning_rate import LR_INJECTION, check_policy
+from netbuilder.optimizers.lion import LionOptimizer
 from netbuilder.optimizers.moving_average import add_moving_averages, moving_averages
 from netbuilder.optimizers.named import OPTIMIZERS, NamedOptimizer, optimizer_by_name
 from netbuilder.optimizers.optimizer import ITERATION, AuxOptimizerParams, Optimizer, reset_optimizer_instance_count
@@ -38,6 +43,7 @@ __all__ = [
     "AdadeltaOptimizer",
     "AdagradOptimizer",
     "AdamOptimizer",
+    "AdamWOptimizer",
     "AuxOptimizerParams",
     "DecayAdagradOptimizer",
     "EarlyStopping",
@@ -46,6 +52,8 @@ __all__ = [
     "GFtrlOptimizer",
     "ITERATION",
     "LR_INJECTION",
+    "LambOptimizer",
+    "LionOptimizer",
     "MultiPrecisionSgdOptimizer",
     "NamedOptimizer",
     "OPTIMIZERS",
@@ -61,10 +69,13 @@ __all__ = [
     "build_adadelta",
     "build_adagrad",
     "build_adam",
+    "build_adamw",
     "build_decay_adagrad",
     "build_fp16_sgd",
     "build_ftrl",
     "build_gftrl",
+    "build_lamb",
+    "build_lion",
     "build_multi_precision_sgd",
     "build_optimizer",
     "build_rms_prop",

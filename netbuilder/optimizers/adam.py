@@ -10,7 +10,7 @@ from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.optimizers.optimizer import Optimizer, iteration_counter
 from netbuilder.proto import ArgumentError, GradientError, TensorProto
 
-__all__ = ["AdamOptimizer"]
+__all__ = ["AdamOptimizer", "AdamWOptimizer"]
 
 
 class AdamOptimizer(Optimizer):
@@ -149,3 +149,35 @@ class AdamOptimizer(Optimizer):
             seen = self._row_state(param_init_net, param_info, "_last_seen", value=0, dtype=TensorProto.INT64)
             moments.append(seen)
         return moments
+
+
+class AdamWOptimizer(AdamOptimizer):
+    """Adam with decoupled weight decay: w = w - alpha * weight_decay * w before the update of Adam.
+
+    Args:
+        alpha: base learning rate, before its policy.
+        weight_decay: the decay; ``build_optimizer`` applies it to weights, not to biases.
+        kwargs: arguments of ``AdamOptimizer`` and of the policy.
+
+    Raises:
+        ArgumentError: as for ``AdamOptimizer``, or ``weight_decay`` is negative.
+        GradientError: a parameter that decays has a sparse gradient.
+
+    Source: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, arXiv:1711.05101, algorithm 2.
+    """
+
+    repeats = True
+
+    def __init__(
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        policy: str = "fixed",
+        weight_decay: float = 0.01,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(alpha, beta1, beta2, epsilon, policy, **kwargs)
+        self._check("at least 0", weight_decay=weight_decay)
+        self.weight_decay = self.decoupled_decay = weight_decay

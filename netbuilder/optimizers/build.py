@@ -60,6 +60,8 @@ def build_optimizer(
     use_param_info_optim: bool = True,
     max_gradient_norm: float | None = None,
     allow_lr_injection: bool = False,
+    decoupled_decay: float | None = None,
+    no_decay: Collection[str] = (),
 ) -> Optimizer:
     """Add the update of each parameter that has a gradient, on the parameter's device; return the optimizer.
 
@@ -76,13 +78,18 @@ def build_optimizer(
             their sum. Weight decay added before is a part of them. In the compatibility layer, as in Caffe2, the
             rate is scaled instead, which changes little where an optimizer normalizes its steps, as Adam does.
         allow_lr_injection: multiply the rate by the blob ``lr_injection``, which is 1 until it is fed.
+        decoupled_decay: before each update of a weight, subtract the rate times this times the weight; biases and
+            computed parameters do not decay. None: what the optimizer says, which is 0 for all but AdamW, LAMB and
+            Lion. LAMB adds it to the step that it normalizes.
+        no_decay: full names of weights that do not decay, such as the scales of normalizations.
 
     Raises:
         GradientError: there is no backward pass yet, or an optimizer does not support a gradient.
         NetError: parameters are listed twice, or have an update already; weight decay is added after the update of a
             parameter; or ``Parallelize`` has called its ``param_update_builder_fun``, and this is for all parameters.
         DeviceError: the device of a parameter cannot be determined.
-        ArgumentError: ``max_gradient_norm`` or ``allow_lr_injection`` is out of range.
+        ArgumentError: ``max_gradient_norm``, ``allow_lr_injection`` or ``decoupled_decay`` is out of range, or the
+            optimizer supports no decoupled decay.
         TypeError: ``model`` is no ModelHelper, ``optimizer`` no Optimizer, or ``params`` no list of blobs.
 
     In the compatibility layer, as in Caffe2, a parameter that has an update already gets another one, with a warning.
@@ -101,6 +108,8 @@ def build_optimizer(
             "param_update_builder_fun (the fourth argument of Parallelize), which is called once per device; give the "
             "function that builds it by keyword, optimizer_builder_fun=..., which is called once"
         )
+    if decoupled_decay is not None:
+        check_numbers(type(optimizer).__name__, "at least 0", decoupled_decay=decoupled_decay)
     parameters = None if params is None else chosen_parameters(model, params)
     model.Validate()
     with remove_added_on_error(model):
@@ -113,6 +122,8 @@ def build_optimizer(
             use_param_info_optim=use_param_info_optim,
             max_gradient_norm=max_gradient_norm,
             allow_lr_injection=allow_lr_injection,
+            decay=optimizer.decoupled_decay if decoupled_decay is None else decoupled_decay,
+            no_decay=frozenset(map(str, no_decay)),
         )
     return optimizer
 
@@ -155,6 +166,8 @@ def _add_updates(
     use_param_info_optim: bool,
     max_gradient_norm: float | None,
     allow_lr_injection: bool,
+    decay: float,
+    no_decay: frozenset[str],
 ) -> None:
     if weights_only:
         weights = set(model.weights)
@@ -177,19 +190,33 @@ def _add_updates(
         )
     if multiplier is not None:
         optimizer.add_lr_multiplier(multiplier)
+    decaying = {str(weight) for weight in model.weights} - no_decay if decay else set()
     for device, of_device in groupby(infos, lambda info: get_param_device(info.name, info.grad, devices)):
         with DeviceScope(device):
-            updates: RepeatedUpdates | None = None
+            updates: dict[bool, RepeatedUpdates] = {}  # whether a parameter decays -> the updates of such ones
             for info in of_device:
-                own = info.optimizer if use_param_info_optim else None
-                if own:
-                    own(model.net, model.param_init_net, info)
-                    updates = None  # another optimizer may have changed what the updates share
-                else:
-                    updates = updates or RepeatedUpdates(optimizer, model)
-                    updates.add(info)
+                own, decays = info.optimizer if use_param_info_optim else None, info.name in decaying
+                with _decaying(own or optimizer, decay if decays else 0.0):
+                    if own:
+                        own(model.net, model.param_init_net, info)
+                        updates = {}  # another optimizer may have changed what the updates share
+                        continue
+                    updates[decays] = updates.get(decays) or RepeatedUpdates(optimizer, model)
+                    updates[decays].add(info)
     if optimizer.updates:
         model._updated += [info.blob for info in infos]
+
+
+@contextmanager
+def _decaying(optimizer: Optimizer, decay: float) -> Iterator[None]:
+    """Let an optimizer add updates with this decoupled decay."""
+    if decay:
+        optimizer.require_decoupled()
+    before, optimizer.decoupled_decay = optimizer.decoupled_decay, decay
+    try:
+        yield
+    finally:
+        optimizer.decoupled_decay = before
 
 
 def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[ParameterInfo]) -> None:

@@ -9,11 +9,13 @@ from netbuilder.graph.blob import BlobReference
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.optimizers.adadelta import AdadeltaOptimizer
 from netbuilder.optimizers.adagrad import AdagradOptimizer
-from netbuilder.optimizers.adam import AdamOptimizer
+from netbuilder.optimizers.adam import AdamOptimizer, AdamWOptimizer
 from netbuilder.optimizers.build import Params, build_optimizer
 from netbuilder.optimizers.decay_adagrad import DecayAdagradOptimizer
 from netbuilder.optimizers.ftrl import FtrlOptimizer, GFtrlOptimizer
 from netbuilder.optimizers.half import FP16SgdOptimizer, MultiPrecisionSgdOptimizer
+from netbuilder.optimizers.lamb import LambOptimizer
+from netbuilder.optimizers.lion import LionOptimizer
 from netbuilder.optimizers.optimizer import Optimizer
 from netbuilder.optimizers.rms_prop import RmsPropOptimizer
 from netbuilder.optimizers.sgd import SgdOptimizer
@@ -26,10 +28,13 @@ __all__ = [
     "build_adadelta",
     "build_adagrad",
     "build_adam",
+    "build_adamw",
     "build_decay_adagrad",
     "build_fp16_sgd",
     "build_ftrl",
     "build_gftrl",
+    "build_lamb",
+    "build_lion",
     "build_multi_precision_sgd",
     "build_rms_prop",
     "build_sgd",
@@ -165,6 +170,9 @@ build_storm = _selective_builder("build_storm", StormOptimizer, "lr", "Storm")
 build_wngrad = _selective_builder("build_wngrad", WngradOptimizer, "alpha", "WNGrad")
 
 build_adam = _builder("build_adam", AdamOptimizer, "alpha", "Adam")
+build_adamw = _builder("build_adamw", AdamWOptimizer, "alpha", "Adam with decoupled weight decay")
+build_lamb = _builder("build_lamb", LambOptimizer, "alpha", "LAMB")
+build_lion = _builder("build_lion", LionOptimizer, "alpha", "Lion")
 build_decay_adagrad = _builder(
     "build_decay_adagrad", DecayAdagradOptimizer, "alpha", "Adagrad with a running mean of the gradient"
 )

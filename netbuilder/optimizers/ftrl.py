@@ -38,6 +38,8 @@ class FtrlOptimizer(Optimizer):
     _operator: ClassVar[str] = "Ftrl"
     _suffix: ClassVar[str] = "_ftrl_nz"
 
+    decouples = False
+
     def __init__(
         self,
         alpha: float = 0.01,

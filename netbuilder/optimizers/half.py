@@ -32,6 +32,8 @@ class MultiPrecisionSgdOptimizer(SgdOptimizer):
     Source: Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740, section 3.1.
     """
 
+    decouples = False
+
     def __init__(
         self,
         base_learning_rate: float = 0.1,
@@ -105,6 +107,8 @@ class FP16SgdOptimizer(SgdOptimizer):
         ArgumentError: an argument is out of range, or an option is not supported.
         GradientError: a gradient is sparse.
     """
+
+    decouples = False
 
     def __init__(
         self,

@@ -7,10 +7,12 @@ from typing import Any
 
 from netbuilder.optimizers.adadelta import AdadeltaOptimizer
 from netbuilder.optimizers.adagrad import AdagradOptimizer
-from netbuilder.optimizers.adam import AdamOptimizer
+from netbuilder.optimizers.adam import AdamOptimizer, AdamWOptimizer
 from netbuilder.optimizers.decay_adagrad import DecayAdagradOptimizer
 from netbuilder.optimizers.ftrl import FtrlOptimizer, GFtrlOptimizer
 from netbuilder.optimizers.half import FP16SgdOptimizer, MultiPrecisionSgdOptimizer
+from netbuilder.optimizers.lamb import LambOptimizer
+from netbuilder.optimizers.lion import LionOptimizer
 from netbuilder.optimizers.optimizer import Optimizer
 from netbuilder.optimizers.rms_prop import RmsPropOptimizer
 from netbuilder.optimizers.sgd import SgdOptimizer
@@ -55,10 +57,13 @@ OPTIMIZERS: dict[str, NamedOptimizer] = {
     "adadelta": NamedOptimizer(AdadeltaOptimizer, usual_rate=1.0),
     "adagrad": NamedOptimizer(AdagradOptimizer),
     "adam": NamedOptimizer(AdamOptimizer, usual_rate=0.001),
+    "adamw": NamedOptimizer(AdamWOptimizer, usual_rate=0.001),
     "decay-adagrad": NamedOptimizer(DecayAdagradOptimizer),
     "fp16-sgd": NamedOptimizer(FP16SgdOptimizer, "base_learning_rate", 0.1, half=True),
     "ftrl": NamedOptimizer(FtrlOptimizer, usual_rate=0.1, has_policy=False),
     "gftrl": NamedOptimizer(GFtrlOptimizer, usual_rate=0.1, has_policy=False),
+    "lamb": NamedOptimizer(LambOptimizer, usual_rate=0.002),
+    "lion": NamedOptimizer(LionOptimizer, usual_rate=0.001),
     "multi-precision-sgd": NamedOptimizer(MultiPrecisionSgdOptimizer, "base_learning_rate", 0.1, half=True),
     "rms-prop": NamedOptimizer(RmsPropOptimizer, usual_rate=0.001),
     "storm": NamedOptimizer(StormOptimizer, "lr", 0.1),

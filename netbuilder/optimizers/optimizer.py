@@ -107,6 +107,15 @@ class Optimizer:
     rate_name: str | None = None
     """The attribute with its base learning rate; None: it has none."""
 
+    decouples = True
+    """Whether ``decoupled_decay`` is supported: the rate is a blob, and float32 parameters are what is updated."""
+
+    decoupled_decay = 0.0
+    """Weight decay w = w - rate * decay * w before the update, apart from the gradient; see ``build_optimizer``.
+
+    Source: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, arXiv:1711.05101.
+    """
+
     def __init__(self) -> None:
         kind = type(self).__name__
         self._instance_num = _instances[kind]
@@ -114,6 +123,7 @@ class Optimizer:
         self._aux_params = AuxOptimizerParams([], [])
         self._shared: set[BlobReference] = set()
         self._lr_multiplier: BlobReference | None = None
+        self._decaying: ParameterInfo | None = None
         self._scaled_from: dict[str, BlobReference] = {}
 
     def __repr__(self) -> str:
@@ -153,6 +163,7 @@ class Optimizer:
                 )
             blob = BlobReference(param) if isinstance(param, str) else param
             param = ParameterInfo(None, blob, grad=BlobReference(grad) if isinstance(grad, str) else grad)
+        self._decaying = param if self.decoupled_decay else None
         self._run(net, param_init_net, param)
 
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
@@ -239,7 +250,32 @@ class Optimizer:
                 "are multiplied by it, so steps become too small; give the rate of one device"
             )
         self._refuse_unknown(arguments)
-        return self.build_lr(net, param_init_net, sign * base, policy=policy, **arguments)
+        rate, iteration = self.build_lr(net, param_init_net, sign * base, policy=policy, **arguments)
+        if self._decaying is not None:
+            self._decay(net, param_init_net, self._decaying, rate, sign)
+        return rate, iteration
+
+    def _decay(self, net: Net, param_init_net: Net, param_info: ParameterInfo, rate: BlobReference, sign: int) -> None:
+        """Add the decoupled decay of a parameter, before its update."""
+        if isinstance(param_info.grad, GradientSlice):
+            raise GradientError(
+                f"{type(self).__name__}: decoupled weight decay supports only dense gradients, but the gradient of "
+                f"{param_info} is sparse; do not tag this parameter as a weight, or name it in no_decay"
+            )
+        kept = BlobReference(ScopedName(self.make_unique_blob_name("kept_share")), net)
+        if not net.BlobIsDefined(kept):
+            unit = one(param_init_net)
+            decay = constant(param_init_net, "decoupled_decay", -sign * float(self.decoupled_decay))
+            net.WeightedSum([unit, unit, decay, rate], kept)  # 1 - |rate| * decay
+        net.Mul([param_info.blob, kept], param_info.blob, broadcast=1)
+
+    def require_decoupled(self) -> None:
+        """Raise ArgumentError if ``decoupled_decay`` is not supported."""
+        if not self.decouples:
+            raise ArgumentError(
+                f"{type(self).__name__}: supports no decoupled weight decay; use add_weight_decay, which adds it to "
+                "the gradients"
+            )
 
     def _refuse_unknown(self, arguments: Iterable[str]) -> None:
         """Raise ArgumentError for an argument of neither this optimizer nor the learning rate."""

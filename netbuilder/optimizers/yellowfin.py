@@ -39,6 +39,8 @@ class YellowFinOptimizer(Optimizer):
     repeats = True
     rate_name = "alpha"
 
+    decouples = False
+
     def __init__(
         self,
         alpha: float = 0.1,

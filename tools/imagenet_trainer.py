@@ -157,7 +157,7 @@ def _export_epoch(options: Options, run: Run) -> None:
         return
     run.export(str(options.export))
     print(f"predictor of epoch {run.epochs_done} written to {options.export}", flush=True)
-    if best.number not in (0, run.epochs_done):
+    if best.number not in (0, run.epochs_done) and best.accuracy > best.last:
         why = "--export-epoch best exports that"
         if options.export_epoch == "best":
             why = "which an earlier run, from which this one was resumed, has not exported there"

@@ -65,7 +65,9 @@ class LambOptimizer(Optimizer):
         state = [self._state(param_init_net, param, f"_{name}_moment") for name in ("first", "second")]
         self._share(iteration_counter(net, param_init_net))
         step: Any = param + "_lamb_step"
-        options = {"beta1": float(self.beta1), "beta2": float(self.beta2), "epsilon": float(self.epsilon)}
+        options: dict[str, Any] = {
+            "beta1": float(self.beta1), "beta2": float(self.beta2), "epsilon": float(self.epsilon)
+        }  # fmt: skip
         net.Adam([param, *state, grad, none, iteration], [param, *state, step], **options)
         if self.decoupled_decay:
             decay = constant(param_init_net, "lamb_decay", float(self.decoupled_decay))

@@ -24,6 +24,7 @@ class BestEpoch(Callback):
     Attributes:
         number: from 1; 0: there is none, since no epoch has ended, or none had an accuracy.
         accuracy: on held-out samples.
+        last: that of the last epoch.
         exported: the folder that its predictor was written to; None: it was not.
     """
 
@@ -32,10 +33,12 @@ class BestEpoch(Callback):
     def __init__(self, options: Options) -> None:
         self._folder = options.export if options.export_epoch == "best" else None
         self.number, self.accuracy = 0, -math.inf
+        self.last = -math.inf
         self.exported: str | None = None
 
     def after_epoch(self, run: Run, results: EpochResults) -> None:
-        if not results.held_out.top1 > self.accuracy:  # NaN never is
+        self.last = results.held_out.top1
+        if not self.last > self.accuracy:  # NaN never is
             return
         self.number, self.accuracy, self.exported = results.number, results.held_out.top1, None
         if self._folder is not None:
@@ -44,7 +47,10 @@ class BestEpoch(Callback):
             self.exported = self._folder
 
     def state_dict(self) -> dict[str, Any]:
-        return {"number": self.number, "accuracy": self.accuracy, "exported": self.exported} if self.number else {}
+        if not self.number:
+            return {}
+        return {"number": self.number, "accuracy": self.accuracy, "last": self.last, "exported": self.exported}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.number, self.accuracy, self.exported = state["number"], state["accuracy"], state["exported"]
+        self.last = state["last"]

@@ -81,7 +81,9 @@ class Elastic(Callback):
         if newest < 0 or stored is not None and _number(stored[1]) > newest:
             return stored
         rank = numbers.index(newest)
-        return f"the memory of rank {rank}", group.broadcast(self._memory.read() if group.rank == rank else None, rank)
+        state = group.broadcast(self._memory.read() if group.rank == rank else None, rank)
+        assert state is not None  # that rank has one
+        return f"the memory of rank {rank}", state
 
 
 def _number(checkpoint: Checkpoint) -> int:

@@ -136,7 +136,7 @@ class Node:
         store.set(f"node_ended/{self.job.node_rank}", str(status).encode())
         status = self._judge(store, status, time.monotonic() - begin)
         store.set("outcome", str(status).encode())
-        end, unread = time.monotonic() + _READING, range(1, self.job.nodes)
+        end, unread = time.monotonic() + _READING, [*range(1, self.job.nodes)]
         while time.monotonic() < end and (unread := [each for each in unread if each not in self._lost_nodes()]):
             with contextlib.suppress(StoreTimeoutError):  # they read it before the store goes
                 store.wait([f"node_read/{rank}" for rank in unread], SIGN)

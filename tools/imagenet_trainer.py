@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.distributed import ProcessGroup, Rendezvous
-from netbuilder.exchange import CheckpointFolder
+from netbuilder.exchange import CheckpointFolder, LoadReport
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.runtime.profile.process_memory import resident
@@ -104,6 +104,8 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
             print(f"each batch is split into {run.options.accumulate_steps} micro-batches to keep to the budget")
             options = run.options
         _print_run(options, run, len(train), len(test))
+        if run.loaded is not None:
+            _print_loaded(run.loaded)
         _resume(options, run)
         metrics.read_earlier(run.epochs_done)
         found = run.train()
@@ -254,6 +256,13 @@ def _rate_text(options: Options) -> str:
     if options.warmup_epochs:
         text += f"; warm-up of {options.warmup_epochs:g} epochs from {options.warmup_start * options.scaled_rate:g}"
     return text + ")"
+
+
+def _print_loaded(loaded: LoadReport) -> None:
+    """Print what of a file of weights was loaded, and what was not and why."""
+    print(f"weights of {loaded.source}: {len(loaded.loaded)} blobs loaded", flush=True)
+    for name, why in loaded.reinitialized.items():
+        print(f"  {name} keeps its initial values: {why}", flush=True)
 
 
 def _resume(options: Options, run: Run) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.proto import ParseError, files
+from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["read_safetensors", "write_safetensors"]
 
@@ -78,4 +79,5 @@ def write_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, np.ndar
         place += len(parts[-1])
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    files.write_bytes(path, b"".join([len(text).to_bytes(8, "little"), text, *parts]))
+    with whole_file(path) as file:
+        file.write(b"".join([len(text).to_bytes(8, "little"), text, *parts]))

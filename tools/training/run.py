@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.exchange import Checkpoint, load_checkpoint, take_checkpoint
+from netbuilder.exchange import Checkpoint, LoadReport, load_checkpoint, load_weights, take_checkpoint
 from netbuilder.exchange.checkpoint_manifest import check_fields, mapping, real, whole
 from netbuilder.proto import NetError
 from netbuilder.proto.late_dataclass import dataclass
@@ -100,6 +100,7 @@ class Run:
         model: the models and their workspace.
         steps: of an epoch.
         epochs_done: number of epochs that have ended.
+        loaded: what was loaded from the file of --weights, or None.
         step: number of steps of the current epoch that have ended.
         stopped: whether one of the processes has wanted to stop, by the last step.
 
@@ -134,6 +135,15 @@ class Run:
         self._batches = Batches(options, train, test, self.classes, self.model.record, alone)
         self._measures = Measures(self.model.reader, self.group, options.accumulate_steps)
         self.model.begin(self._first_batch())
+        self.loaded = self._load_weights()
+
+    def _load_weights(self) -> LoadReport | None:
+        """Load what --weights says into all replicas; return what was loaded."""
+        if self.options.weights is None:
+            return None
+        return load_weights(
+            self.model.train, self.options.weights, workspace=self.model.workspace, new_head=self.options.finetune
+        )
 
     def _first_batch(self) -> dict[str, np.ndarray]:
         return next(self._batches.of_epoch(0))

@@ -153,7 +153,9 @@ class Run:
         return {**self._identity(), **course_of(self.options, self.steps), "held-out samples": len(self._test_images),
                 "classes": self.classes, "shape of an image": list(self._train_images.shape),
                 "--epochs": self.options.epochs, "--without": sorted(self.options.without),
-                "--find-nan": self.options.find_nan, "--memory-budget": self.options.memory_budget}  # fmt: skip
+                "--find-nan": self.options.find_nan,
+                "--class-report": self.options.class_report is not None,
+                "--memory-budget": self.options.memory_budget}  # fmt: skip
 
     def _identity(self) -> dict[str, Any]:
         return identity_of(self.options, len(self._train_images))
@@ -309,6 +311,11 @@ class Run:
         """Go back to before the evaluation of the last epoch, which a resumed run then does."""
         self.epochs_done, self.step = self.epochs_done - 1, self.steps
         self._measures.reopen_epoch()
+
+    @property
+    def class_names(self) -> list[str]:
+        """A name for each class: as the options or the data say, or its number."""
+        return list(self._names[: self.classes]) or [str(number) for number in range(self.classes)]
 
     def export(self, path: str | Path) -> None:
         """Write the predictor of the parameters as they are: images in, probabilities of the classes out."""

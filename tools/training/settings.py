@@ -241,6 +241,10 @@ class Options:
     check_export: bool = switch("evaluate the exported predictor in a new process")
     out: str | None = option("write options.json, command.txt and metrics.jsonl of the run", metavar="FOLDER")
     metrics: str | None = option("append a line of JSON for each step and epoch", metavar="FILE")
+    class_report: str | None = option(
+        "write precision and recall of each class on held-out samples, and the confusion matrix, after training",
+        metavar="FILE.csv",
+    )
     tensorboard: str | None = option("write event files (needs tensorboardX)", metavar="FOLDER")
     trace: str | None = option(
         "write all calls of three steps of all processes, for https://ui.perfetto.dev", metavar="FILE.json"

@@ -14,16 +14,20 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from netbuilder.distributed import ProcessGroup, Rendezvous
 from netbuilder.distributed.elastic import REGROUP
-from netbuilder.exchange import CheckpointFolder
+from netbuilder.exchange import CheckpointFolder, LoadReport
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
+from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.profile.process_memory import resident
 from netbuilder.tools.reporting import EXPECTED, reporting, text_of
 from netbuilder.tools.training.best_epoch import BestEpoch
 from netbuilder.tools.training.budget import run_within_budget
 from netbuilder.tools.training.callbacks import callbacks_of
+from netbuilder.tools.training.class_report import class_table, hardest
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.elastic import Elastic, elastic_of
 from netbuilder.tools.training.images import load_images
@@ -107,6 +111,8 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
             print(f"each batch is split into {run.options.accumulate_steps} micro-batches to keep to the budget")
             options = run.options
         _print_run(options, run, len(train), len(test))
+        if run.loaded is not None:
+            _print_loaded(run.loaded)
         _resume(options, run, elastic)
         metrics.read_earlier(run.epochs_done)
         found = run.train()
@@ -119,6 +125,8 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
     print(f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {found.top1:.2%}")
     if not group.is_first:
         return 0
+    if options.class_report is not None and found.confusion is not None:
+        _write_class_report(options.class_report, found.confusion, run.class_names)
     status = _export(options, run)
     return _print_incomplete(saving, metrics) or status
 
@@ -261,6 +269,21 @@ def _rate_text(options: Options) -> str:
     if options.warmup_epochs:
         text += f"; warm-up of {options.warmup_epochs:g} epochs from {options.warmup_start * options.scaled_rate:g}"
     return text + ")"
+
+
+def _write_class_report(path: str, confusion: np.ndarray[Any, Any], names: Sequence[str]) -> None:
+    """Write the results of each class, and print those of the hardest ones."""
+    write_text(Path(path), class_table(confusion, names))
+    print(f"results of each class: {path}", flush=True)
+    for text in hardest(confusion, names):
+        print(f"  {text}", flush=True)
+
+
+def _print_loaded(loaded: LoadReport) -> None:
+    """Print what of a file of weights was loaded, and what was not and why."""
+    print(f"weights of {loaded.source}: {len(loaded.loaded)} blobs loaded", flush=True)
+    for name, why in loaded.reinitialized.items():
+        print(f"  {name} keeps its initial values: {why}", flush=True)
 
 
 def _resume(options: Options, run: Run, elastic: Elastic | None) -> None:

@@ -10,6 +10,7 @@ from netbuilder.exchange.image_preparation import ImagePreparation, describe_ima
 from netbuilder.exchange.matching import LoadReport
 from netbuilder.exchange.predictor import Predictor
 from netbuilder.exchange.predictor_files import load_predictor, save_predictor
+from netbuilder.exchange.weights import load_weights, save_weights
 
 __all__ = [
     "Checkpoint",
@@ -23,10 +24,12 @@ __all__ = [
     "describe_images",
     "load_checkpoint",
     "load_predictor",
+    "load_weights",
     "mobile_exporter",
     "read_checkpoint",
     "save_checkpoint",
     "save_predictor",
+    "save_weights",
     "take_checkpoint",
     "write_checkpoint",
 ]

@@ -47,6 +47,11 @@ class NamedOptimizer:
     half: bool = False
 
     @property
+    def decoupled(self) -> bool:
+        """Whether its ``weight_decay`` is decoupled from the gradients, as that of ``build_optimizer``."""
+        return self.make.decouples and "weight_decay" in self.settings and self.make is not AdagradOptimizer
+
+    @property
     def settings(self) -> list[str]:
         """The names of its arguments other than the learning rate and its policy."""
         return [name for name in inspect.signature(self.make).parameters if name not in (*_NOT_SETTINGS, self.rate)]

@@ -10,7 +10,7 @@ from netbuilder.zoo.layers import MSRA
 
 __all__ = ["ResNetBuilder"]
 
-_PROJECTION_EPSILON = 1e-3  # epsilon of the normalization in the shortcuts of simple blocks
+_PROJECTION_EPSILON = 1e-3
 
 
 class ResNetBuilder:
@@ -22,6 +22,7 @@ class ResNetBuilder:
         no_bias: convolutions have no bias; the normalization after them has one.
         is_test: normalize by running averages.
         bn_epsilon, bn_momentum: of batch normalization, see ``brew.spatial_bn``.
+        projection_epsilon: that in the shortcuts of simple blocks; the default is Caffe2's.
 
     Attributes:
         prev_blob: input of the next layer.
@@ -38,6 +39,7 @@ class ResNetBuilder:
         is_test: bool | int,
         bn_epsilon: float = 1e-5,
         bn_momentum: float = 0.9,
+        projection_epsilon: float = _PROJECTION_EPSILON,
     ) -> None:
         self.model = model
         self.prev_blob = prev_blob
@@ -45,6 +47,7 @@ class ResNetBuilder:
         self.is_test = 1 if is_test else 0
         self.bn_epsilon = bn_epsilon
         self.bn_momentum = bn_momentum
+        self.projection_epsilon = projection_epsilon
         self.comp_count = 0  # blocks so far
         self.comp_idx = 0  # convolutions in this block so far
 
@@ -141,7 +144,7 @@ class ResNetBuilder:
             last = self.add_spatial_bn(num_filters)
         if num_filters != input_filters:
             shortcut = self._projection(
-                shortcut, input_filters, num_filters, stride, spatial_batch_norm, epsilon=_PROJECTION_EPSILON
+                shortcut, input_filters, num_filters, stride, spatial_batch_norm, epsilon=self.projection_epsilon
             )
         self._join(shortcut, last)
 

@@ -71,7 +71,9 @@ class ImageNetFrame:
         normalized = conv.normalize(conv1, "conv1_spatbn_relu", BASE_FILTERS)
         relu = brew.relu(model, normalized, normalized)
         pool1 = brew.max_pool(model, relu, "pool1", kernel=3, stride=2, pad=1)
-        return ResNetBuilder(model, pool1, self.no_bias, conv.is_test, conv.bn_epsilon, conv.bn_momentum)
+        return ResNetBuilder(
+            model, pool1, self.no_bias, conv.is_test, conv.bn_epsilon, conv.bn_momentum, conv.bn_epsilon
+        )
 
     def end(self, builder: ResNetBuilder, channels: int) -> Any:
         """Add the layers after the blocks, which have so many output channels; return the result of the net."""

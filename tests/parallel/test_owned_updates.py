@@ -130,7 +130,7 @@ MOMENTUM = {"momentum": 0.9, "nesterov": 1}
         {"params": ["fc1_w", "fc2_b"]},
         {"bucket_bytes": 0},
     ],
-    ids=str,
+    ids=lambda options: ", ".join(f"{name}={getattr(of, '__name__', of)}" for name, of in options.items()) or "plain",
 )
 def test_every_option_is_equal_to_the_bit(monkeypatch, size, devices, options):
     require_equal(

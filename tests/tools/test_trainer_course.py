@@ -92,7 +92,7 @@ def test_scales_of_normalizations_need_not_decay():
         ops = run.model.train.net.Proto().op
         return {op.input[2] for op in ops if op.type == "WeightedSum" and len(op.input) == 4}
 
-    every, some = decays(), decays("--no-norm-decay")
+    every, some = decays("--norm-decay"), decays()
     assert some < every and all(re.search(r"_s$|_w$|_b$", name) for name in every - some)
     assert not [name for name in some if "bn" in name or "norm" in name]
 

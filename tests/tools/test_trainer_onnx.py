@@ -62,7 +62,7 @@ def train(tmp_path, monkeypatch, capsys):
     vit("vit.onnx")
 
     def run(*options):
-        status = imagenet_trainer.main(["--cpu", "--epochs", "2", "--batch", "64", "--no-norm-decay", *options])
+        status = imagenet_trainer.main(["--cpu", "--epochs", "2", "--batch", "64", *options])
         said = capsys.readouterr()
         return status, said.out + said.err
 

@@ -44,6 +44,7 @@ def course_of(options: Options, steps: int) -> dict[str, Any]:
             "--nesterov": options.nesterov is not False, "--optimizer-arg": dict(options.optimizer_args),
             "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
             "--rand-augment": list(options.input.rand_augment or ()),
+            "--clip-norm": options.clip_norm,
             "--weight-decay": options.weight_decay, "--dtype": options.dtype, "--allow-tf32": options.allow_tf32,
             "--deterministic": options.deterministic,
             "--combine-bn": options.combine_bn, **_of_blocks(options),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from netbuilder.graph import BlobReference
@@ -16,6 +17,7 @@ from netbuilder.optimizers import (
     optimizer_by_name,
 )
 from netbuilder.parallel import DataParallelOptions, Parallelize, Parallelize_BMUF
+from netbuilder.proto import NetError
 from netbuilder.tools.training.nets import NETS, Builder
 from netbuilder.tools.training.onnx_net import OnnxNet
 from netbuilder.tools.training.settings import Options
@@ -56,14 +58,23 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
     def update(model: ModelHelper) -> object:
         boundaries.exchange = boundaries.exchange or model.net.op_len
         boundaries.backward = boundaries.backward or model.net.op_len
-        if options.weight_decay:
-            add_weight_decay(model, options.weight_decay, skip=() if options.norm_decay else _norm_parameters(model))
+        spared = set() if options.norm_decay else _norm_parameters(model)
+        trained = _trained(model, options)
+        if options.weight_decay and not options.decouples_decay:
+            add_weight_decay(model, options.weight_decay, skip=spared)
         policy, arguments = policy_of(options, steps)
         optimizer = optimizer_by_name(
             options.optimizer, options.scaled_rate, policy=policy, policy_arguments=arguments,
             **options.optimizer_settings,
         )  # fmt: skip
-        build_optimizer(model, optimizer)
+        build_optimizer(
+            model,
+            optimizer,
+            params=trained,
+            max_gradient_norm=options.clip_norm,
+            decoupled_decay=options.weight_decay if options.decouples_decay else None,
+            no_decay=spared,
+        )
         if options.average_decay is not None:
             add_moving_averages(model, options.average_decay)
         return optimizer
@@ -121,6 +132,25 @@ def _builder(options: Options) -> Builder:
 def _with_soft_labels(model: ModelHelper, options: Options, shape: Shape, classes: int) -> Any:
     scores = _builder(options)(model, shape, classes, is_test=False, no_loss=True)
     return model.net.SoftmaxWithLoss([scores, TARGET], ["softmax", "loss"], label_prob=1)
+
+
+def _trained(model: ModelHelper, options: Options) -> list[BlobReference] | None:
+    """Return the parameters that --frozen leaves; None: all, or with --onnx what its net says.
+
+    Raises:
+        NetError: a pattern fits no parameter, or nothing is left.
+    """
+    if not options.frozen or options.onnx is not None:
+        return None
+    short = {param: str(param).rpartition("/")[2] for param in model.params}
+    for pattern in options.frozen:
+        if not any(fnmatchcase(name, pattern) for name in short.values()):
+            names = sorted(set(short.values()))
+            raise NetError(f"--frozen: {pattern!r} fits no parameter of {options.net_name}: {', '.join(names)}")
+    found = [param for param, name in short.items() if not any(fnmatchcase(name, p) for p in options.frozen)]
+    if not found:
+        raise NetError(f"--frozen: {','.join(options.frozen)} leaves no parameter to train")
+    return found
 
 
 def _norm_parameters(model: ModelHelper) -> set[str]:

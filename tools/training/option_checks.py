@@ -36,8 +36,14 @@ def problem_of(options: Options) -> str | None:
             )
     if options.onnx is not None and options.model is not None:
         return f"--onnx: is the net to train; leave --model {options.net_name} out"
-    if options.onnx is None and (options.frozen or options.new_head):
-        return f"--{'frozen' if options.frozen else 'new-head'}: needs --onnx FILE"
+    if options.onnx is None and options.new_head:
+        return "--new-head: needs --onnx FILE; with --weights FILE give --finetune"
+    if options.onnx is not None and options.weights is not None:
+        return "--weights: is for nets of --model; --onnx FILE has weights"
+    if options.finetune and options.weights is None:
+        return "--finetune: needs --weights FILE"
+    if options.weights is not None and not Path(options.weights).is_file():
+        return f"--weights: there is no file {options.weights!r}"
     if options.model is not None and options.model not in NETS:
         return (
             f"--model: unknown net {options.model!r}; the nets are {', '.join(NETS)}{did_you_mean(options.model, NETS)}"
@@ -129,6 +135,8 @@ def _block_problem(options: Options) -> str | None:
         return "--block-reset-momentum: needs --optimizer sgd with a --momentum"
     if options.combine_bn:
         return "--combine-bn: cannot be combined with --block-steps, whose devices do not exchange anything in a step"
+    if options.clip_norm is not None:
+        return "--clip-norm: cannot be combined with --block-steps, whose devices do not exchange gradients"
     if options.average_decay is not None:
         return "--ema: cannot be combined with --block-steps, because each device would average its own parameters"
     return None

@@ -16,6 +16,7 @@ from netbuilder.tools.options import OptionsParser
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
 from netbuilder.tools.training.option_checks import AUTO, problem_of
+from netbuilder.tools.training.recipes import recipe_for
 from netbuilder.tools.training.settings import Options
 
 __all__ = ["AUTO", "Options", "parse"]
@@ -36,6 +37,11 @@ def _parser(prog: str, usage: str | None) -> OptionsParser[Options]:
     )
     parser.add_argument(
         "--demo", action="store_true", help=f"the same as {' '.join(_DEMO)}; other options override these"
+    )
+    parser.add_argument(
+        "--recipe",
+        action="store_true",
+        help="options that suit the net: optimizer, rates, epochs, and changes of photos; other options override these",
     )
     parser.add_argument(
         "--config",
@@ -66,7 +72,7 @@ def parse(
         given = _DEMO + given
     parser = _parser(prog, usage)
     given = _with_config(parser, plain_arguments(given))
-    options = parser.parse(given)
+    options = parser.parse(_with_recipe(given))
     if rendezvous is not None and rendezvous.num_shards > 1:
         if not options.cpu and rendezvous.local_size > 1:
             try:
@@ -77,6 +83,23 @@ def parse(
     if problem := problem_of(options):
         parser.error(problem)
     return options
+
+
+def _with_recipe(given: list[str]) -> list[str]:
+    """Return the options of the net's recipe, if ``--recipe`` is given, and those of the command line after them."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    first.add_argument("--recipe", action="store_true")
+    for name in ("--model", "--data", "--weights"):
+        first.add_argument(name)
+    try:
+        found, _ = first.parse_known_args(given)
+    except argparse.ArgumentError:
+        return [text for text in given if text != "--recipe"]  # the parser of all options says what is wrong
+    if not found.recipe:
+        return given
+    rest = [text for text in given if text != "--recipe"]
+    photos = found.data is not None and Path(found.data).is_dir() and not any(Path(found.data).glob("*-idx?-ubyte*"))
+    return [*recipe_for(found.model or "resnet20-cifar", photos=photos, weights=found.weights is not None), *rest]
 
 
 def _with_config(parser: Parser, given: list[str]) -> list[str]:

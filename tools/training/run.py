@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.exchange import Checkpoint, load_checkpoint
+from netbuilder.exchange import Checkpoint, LoadReport, load_checkpoint, load_weights
 from netbuilder.exchange.checkpoint_manifest import check_fields, mapping, real, whole
 from netbuilder.exchange.checkpoints import checkpoint_to_write
 from netbuilder.proto import NetError
@@ -101,6 +101,7 @@ class Run:
         model: the models and their workspace.
         steps: of an epoch.
         epochs_done: number of epochs that have ended.
+        loaded: what was loaded from the file of --weights, or None.
         step: number of steps of the current epoch that have ended.
         stopped: whether one of the processes has wanted to stop, by the last step.
 
@@ -135,6 +136,15 @@ class Run:
         self._batches = Batches(options, train, test, self.classes, self.model.record, alone)
         self._measures = Measures(self.model.reader, self.group, options.accumulate_steps)
         self.model.begin(self._first_batch())
+        self.loaded = self._load_weights()
+
+    def _load_weights(self) -> LoadReport | None:
+        """Load what --weights says into all replicas; return what was loaded."""
+        if self.options.weights is None:
+            return None
+        return load_weights(
+            self.model.train, self.options.weights, workspace=self.model.workspace, new_head=self.options.finetune
+        )
 
     def _first_batch(self) -> dict[str, np.ndarray]:
         return next(self._batches.of_epoch(0))
@@ -144,7 +154,9 @@ class Run:
         return {**self._identity(), **course_of(self.options, self.steps), "held-out samples": len(self._test_images),
                 "classes": self.classes, "shape of an image": list(self._train_images.shape),
                 "--epochs": self.options.epochs, "--without": sorted(self.options.without),
-                "--find-nan": self.options.find_nan, "--memory-budget": self.options.memory_budget}  # fmt: skip
+                "--find-nan": self.options.find_nan,
+                "--class-report": self.options.class_report is not None,
+                "--memory-budget": self.options.memory_budget}  # fmt: skip
 
     def _identity(self) -> dict[str, Any]:
         return identity_of(self.options, len(self._train_images))
@@ -300,6 +312,11 @@ class Run:
         """Go back to before the evaluation of the last epoch, which a resumed run then does."""
         self.epochs_done, self.step = self.epochs_done - 1, self.steps
         self._measures.reopen_epoch()
+
+    @property
+    def class_names(self) -> list[str]:
+        """A name for each class: as the options or the data say, or its number."""
+        return list(self._names[: self.classes]) or [str(number) for number in range(self.classes)]
 
     def export(self, path: str | Path) -> None:
         """Write the predictor of the parameters as they are: images in, probabilities of the classes out."""

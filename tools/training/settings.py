@@ -21,6 +21,7 @@ from netbuilder.tools.training.nets import NETS
 __all__ = ["BlockOptions", "Options"]
 
 _MOMENTUM = 0.9
+_DECAY, _DECOUPLED_DECAY = 1e-4, 0.01
 _SECONDS = ("be a positive number of seconds", POSITIVE[1])
 
 _OFFERED = [name for name, about in OPTIMIZERS.items() if not about.half]  # the nets have float32 parameters
@@ -73,10 +74,16 @@ class Options:
         metavar="FILE",
     )
     frozen: tuple[str, ...] = option(
-        "with --onnx: parameters whose names fit one of these patterns, such as 'layer1.*', are not trained",
+        "parameters whose names fit one of these patterns, such as 'comp_0_*' or, with --onnx, 'layer1.*', are not "
+        "trained",
         default=(), metavar="PATTERN,PATTERN",
     )  # fmt: skip
     new_head: bool = switch("with --onnx: replace the last layer by a new one for the classes of the data")
+    weights: str | None = option(
+        "begin with the weights of this net of torchvision or timm: FILE.safetensors or, with PyTorch, FILE.pth",
+        metavar="FILE",
+    )
+    finetune: bool = switch("with --weights: the last layer is a new one if the file has other classes")
     data: str = option(
         "digits (a data set that comes with netbuilder, the default), dummy (random images, to measure "
         "speed), a folder with IDX files such as MNIST's, a folder with one folder of images for each class, "
@@ -164,10 +171,13 @@ class Options:
     momentum: float | None = option(f"momentum of sgd (default: {_MOMENTUM})", metavar="M", must=SHARE)
     nesterov: bool | None = option("with sgd: Nesterov's momentum (the default), or classical momentum")
     weight_decay: float = option(
-        "weight decay, not applied to biases (default: 1e-4)", default=1e-4, metavar="SHARE", must=NOT_NEGATIVE
-    )
-    norm_decay: bool = switch(
-        "do not apply weight decay to the scales of normalization layers either", default=True, flag="--no-norm-decay"
+        "weight decay, not applied to biases and normalizations: added to the gradients, or with adamw, lamb and lion "
+        f"decoupled from them (default: {_DECAY:g}; with those: {_DECOUPLED_DECAY:g})",
+        metavar="SHARE", must=NOT_NEGATIVE,
+    )  # fmt: skip
+    norm_decay: bool = switch("apply weight decay to the scales of normalization layers, too")
+    clip_norm: float | None = option(
+        "if the norm of all gradients together is greater than X, scale them down to it", metavar="X", must=POSITIVE
     )
     label_smoothing: float = option(
         "spread SHARE of each label evenly over all classes, usually 0.1 (default: 0)",
@@ -232,6 +242,10 @@ class Options:
     check_export: bool = switch("evaluate the exported predictor in a new process")
     out: str | None = option("write options.json, command.txt and metrics.jsonl of the run", metavar="FOLDER")
     metrics: str | None = option("append a line of JSON for each step and epoch", metavar="FILE")
+    class_report: str | None = option(
+        "write precision and recall of each class on held-out samples, and the confusion matrix, after training",
+        metavar="FILE.csv",
+    )
     tensorboard: str | None = option("write event files (needs tensorboardX)", metavar="FOLDER")
     trace: str | None = option(
         "write all calls of three steps of all processes, for https://ui.perfetto.dev", metavar="FILE.json"
@@ -264,6 +278,8 @@ class Options:
         if self.learning_rate is None:
             rate = OPTIMIZERS.get(self.optimizer, OPTIMIZERS["sgd"]).usual_rate
             object.__setattr__(self, "learning_rate", rate)
+        if self.weight_decay is None:
+            object.__setattr__(self, "weight_decay", _DECOUPLED_DECAY if self.decouples_decay else _DECAY)
         if self.optimizer == "sgd":
             object.__setattr__(self, "momentum", _MOMENTUM if self.momentum is None else self.momentum)
             object.__setattr__(self, "nesterov", self.nesterov is not False)
@@ -288,6 +304,12 @@ class Options:
     def metrics_file(self) -> str | None:
         """The file for a line of JSON of each step and epoch, or None."""
         return self.metrics or (str(Path(self.out) / "metrics.jsonl") if self.out else None)
+
+    @property
+    def decouples_decay(self) -> bool:
+        """Whether the optimizer has weight decay of its own, decoupled from the gradients."""
+        about = OPTIMIZERS.get(self.optimizer)
+        return about is not None and about.decoupled
 
     @property
     def policy_args(self) -> dict[str, Any]:

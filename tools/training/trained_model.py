@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,14 @@ class Evaluation:
         top5: share of those with the correct class among the first five; None with five classes or fewer.
         samples: number of samples.
         loss: mean over the samples of -log of the correct class's probability.
+        confusion: with --class-report, number of samples of each class (row) that each class (column) was found for.
     """
 
     top1: float
     top5: float | None
     samples: int
     loss: float
+    confusion: np.ndarray[Any, np.dtype[np.int64]] | None = field(default=None, compare=False, repr=False)
 
 
 class TrainedModel:
@@ -192,6 +195,7 @@ class TrainedModel:
         """
         first = top = count = 0
         loss, stopped = 0.0, False
+        confusion = np.zeros((self._classes,) * 2, np.int64) if self._options.class_report else None
         with self.fed(batches, ["data"], test=True) as input:
             for batch in input:
                 RunNet(self.test, 1, workspace=self.workspace)
@@ -202,6 +206,8 @@ class TrainedModel:
                 first += int((before == 0).sum())
                 top += int((before < _TOP).sum())
                 loss -= float(np.log(np.maximum(correct, _TINY), dtype=np.float64).sum())
+                if confusion is not None:
+                    np.add.at(confusion, (labels, scores.argmax(1)), 1)
                 count += len(labels)  # damaged images may have been skipped
                 if stopped := after_batch(len(labels)):
                     break
@@ -209,9 +215,12 @@ class TrainedModel:
         if stopping:
             return None
         first, top, count = map(int, sums)
+        if confusion is not None:
+            confusion = group.allreduce(confusion)
         if not count:
-            return Evaluation(math.nan, None, 0, math.nan)
-        return Evaluation(first / count, top / count if self._classes > _TOP else None, count, loss / count)
+            return Evaluation(math.nan, None, 0, math.nan, confusion)
+        top5 = top / count if self._classes > _TOP else None
+        return Evaluation(first / count, top5, count, loss / count, confusion)
 
     def export(self, path: str | Path, images: ImagePreparation | None, names: Sequence[str]) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``).

@@ -1,0 +1,211 @@
+"""Weights of nets of the zoo in files of PyTorch's libraries: torchvision's names, and timm's for ViT and DeiT."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder.exchange.checkpoint_blobs import checkpoint_blobs
+from netbuilder.exchange.checkpoint_file import Checkpoint
+from netbuilder.exchange.checkpoints import load_checkpoint
+from netbuilder.exchange.matching import LoadReport
+from netbuilder.exchange.safetensors import read_safetensors, write_safetensors
+from netbuilder.model import ModelHelper
+from netbuilder.proto import NetError
+from netbuilder.runtime import Workspace, default
+
+__all__ = ["in_zoo_order", "load_weights", "read_weights", "save_weights"]
+
+PathLike = str | os.PathLike[str]
+
+# fmt: off
+_SIBLINGS = [
+    "stem", "trunk_output", "patch_embed", "cls_token", "dist_token", "pos_embed", "layer_scale", "features",
+    "conv0", "norm0", "norm1", "conv1", "bn1", "attn", "qkv", "relative_position_bias_table", "norm2", "conv2", "bn2",
+    "conv3", "bn3", "downsample", "blocks", "block",
+    *(f"{kind}{number}" for number in range(1, 9) for kind in ("layer", "denseblock", "transition")),
+    "norm5", "norm", "squeeze", "conv", "expand1x1", "expand3x3", "reduction", "mlp", "proj", "f", "a", "b", "se", "c",
+    "classifier", "fc", "head", "head_dist", "fc1", "fc2", "weight", "bias", "running_mean", "running_var",
+]
+# fmt: on
+_RANK = {name: rank for rank, name in enumerate(_SIBLINGS)}
+"""Parts of names -> their place among those of one module, in the order in which the zoo adds the layers."""
+
+_NOT_READ = ("num_batches_tracked", "relative_position_index")
+_RUNNING = ("running_mean", "running_var")
+_HEAD = re.compile(r"(classifier(\.\d+)?|fc|head|head_dist)\.(weight|bias)")
+
+
+def in_zoo_order(names: Iterable[str]) -> list[str]:
+    """Return the names of a module's parameters and running statistics in the order of those of the zoo's net.
+
+    It says the mapping of all shared nets: names of torchvision, which timm has for ResNet and ResNeXt too, and those
+    of timm's ViT and DeiT. Buffers that a net of the zoo has no blob for are left out.
+
+    >>> in_zoo_order(["fc.weight", "layer1.0.bn1.weight", "layer1.0.conv1.weight", "bn1.num_batches_tracked"])
+    ['layer1.0.conv1.weight', 'layer1.0.bn1.weight', 'fc.weight']
+    """
+    return sorted((name for name in names if not name.endswith(_NOT_READ)), key=_place)
+
+
+def _place(name: str) -> list[tuple[int, str, int]]:
+    found = []
+    for part in name.split("."):
+        text, digits = re.fullmatch(r"(.*?)(\d*)", part).groups()  # type: ignore[union-attr]
+        known = part if part in _RANK else text
+        found.append((_RANK.get(known, len(_RANK)), text, int(digits or 0)))
+    return found
+
+
+def read_weights(path: PathLike) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by name: ``.safetensors``, or what torch has written, where it is installed.
+
+    Raises:
+        NetError: torch is missing, or the file holds something other than tensors by name.
+        ParseError: the file is damaged.
+        OSError: it cannot be read.
+    """
+    if Path(path).suffix == ".safetensors":
+        return read_safetensors(path)
+    try:
+        import torch
+    except ImportError:
+        raise NetError(
+            f"{os.fspath(path)!r}: is read by PyTorch, which is not installed: pip install torch; or give a file "
+            "FILE.safetensors, which needs no package"
+        ) from None
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # torch's errors for such files have no class in common
+        raise NetError(f"{os.fspath(path)!r}: torch cannot load it with weights_only=True: {error}") from error
+    for key in ("state_dict", "model"):  # as training scripts store it
+        if isinstance(stored, Mapping) and isinstance(stored.get(key), Mapping):
+            stored = stored[key]
+    if not isinstance(stored, Mapping) or not all(isinstance(value, torch.Tensor) for value in stored.values()):
+        raise NetError(f"{os.fspath(path)!r}: must hold tensors by name, as module.state_dict() returns them")
+    wide = {torch.bfloat16, torch.float16}
+    return {name: (value.float() if value.dtype in wide else value).numpy() for name, value in stored.items()}
+
+
+def load_weights(
+    model: ModelHelper, path: PathLike, *, workspace: Workspace | None = None, new_head: bool = False
+) -> LoadReport:
+    """Load the weights of a net of torchvision or timm into the same net of the zoo, on all of its devices.
+
+    Values are matched by order, see ``in_zoo_order``, and each shape is checked. An error leaves everything unchanged.
+
+    Args:
+        model: the net, training or in test mode; its init net has run.
+        path: see ``read_weights``.
+        workspace: None: the current default one.
+        new_head: the last layer may have other classes than the file; then it keeps its initial values.
+
+    Returns:
+        What was loaded, what of the file was not, and which blobs keep their values, with reasons.
+
+    Raises:
+        NetError: the file is of another net; the message lists what does not match.
+        BlobError: blobs of the model are not in the workspace.
+    """
+    workspace = workspace or default.workspace()
+    stored = read_weights(path)
+    blobs = _blobs_in_order(model)
+    shapes = {name: workspace.fetch(blob).shape for name, blob in blobs.items()}
+    pairs = _pairs(os.fspath(path), stored, shapes)
+    values, kept, left = {}, {}, {}
+    for blob, name in pairs.items():
+        if _extents(stored[name].shape) == _extents(shapes[blob]):
+            values[blob] = stored[name].reshape(shapes[blob]).astype(np.float32)
+            continue
+        why = f"its shape is {stored[name].shape}, that of {blob} is {shapes[blob]}"
+        if not (new_head and _HEAD.fullmatch(name) and stored[name].shape[1:] == shapes[blob][1:]):
+            hint = "; new_head=True replaces the last layer" if _HEAD.fullmatch(name) else ""
+            raise NetError(f"{os.fspath(path)!r}: {name!r} does not fit the net: {why}{hint}")
+        kept[blob], left[name] = f"a new head: the file has {stored[name].shape}", why
+    load_checkpoint(
+        Checkpoint(values), model, workspace=workspace, parameters_only=True, partial=True, show=lambda text: None
+    )
+    unused = {name: "the net has no blob for it" for name in stored if name.endswith(_NOT_READ)}
+    return LoadReport(repr(os.fspath(path)), tuple(values), {**left, **unused}, kept)
+
+
+def save_weights(
+    model: ModelHelper, path: PathLike, *, like: PathLike | Sequence[str], workspace: Workspace | None = None
+) -> None:
+    """Write the weights of a net of the zoo under the names of torchvision or timm, as ``.safetensors``.
+
+    Args:
+        model: the net.
+        path: FILE.safetensors.
+        like: a file of weights of the same net, or the names, such as ``list(module.state_dict())``.
+        workspace: None: the current default one.
+
+    Raises:
+        NetError: the names are not those of this net, or ``path`` has another ending.
+        OSError: the file cannot be written; then there is none.
+    """
+    workspace = workspace or default.workspace()
+    if Path(path).suffix != ".safetensors":
+        raise NetError(f"save_weights: must write FILE.safetensors, got {os.fspath(path)!r}")
+    of_file = isinstance(like, (str, os.PathLike))
+    names: Any = read_weights(like) if of_file else dict.fromkeys(like)  # type: ignore[arg-type]
+    blobs = _blobs_in_order(model)
+    values = {name: workspace.fetch(blob) for name, blob in blobs.items()}
+    pairs = _pairs(os.fspath(like) if of_file else "like", names, values)  # type: ignore[arg-type]
+    arrays = {name: values[blob] for blob, name in pairs.items()}
+    if of_file:  # such as a token (1, 1, dim) for a vector
+        arrays = {
+            name: value.reshape(names[name].shape) if value.size == names[name].size else value
+            for name, value in arrays.items()
+        }
+    write_safetensors(path, {name: arrays[name] for name in names if name in arrays})
+
+
+def _blobs_in_order(model: ModelHelper) -> dict[str, str]:
+    """Return name -> blob of the first replica: the parameters as the net adds them, then the running statistics."""
+    blobs = checkpoint_blobs(model)
+    name_of = {blob: name for name, blob in blobs.names.items() if name in blobs.parameters}
+    ordered = [str(blob) for blob in (*model.params, *model.GetComputedParams(""))]
+    found = {name_of[blob]: blob for blob in ordered if blob in name_of}
+    trained = set(map(str, model.params))
+    return {name: blob for name, blob in found.items() if blob in trained or name.endswith(("_rm", "_riv"))}
+
+
+def _pairs(source: str, stored: Iterable[str], blobs: Iterable[str]) -> dict[str, str]:
+    """Return name of a blob -> name in the file.
+
+    Raises:
+        NetError: the numbers of parameters or of running statistics differ.
+    """
+    names, pairs = in_zoo_order(stored), {}
+    for what, theirs, ours in (
+        ("parameters", [n for n in names if not n.endswith(_RUNNING)], [b for b in blobs if not _is_running(b)]),
+        ("running statistics", [n for n in names if n.endswith(_RUNNING)], [b for b in blobs if _is_running(b)]),
+    ):
+        if len(theirs) != len(ours):
+            raise NetError(
+                f"{source!r}: is of another net: it has {len(theirs)} {what}, the net {len(ours)}; the file's are "
+                f"{_some(theirs)}, the net's {_some(ours)}"
+            )
+        pairs.update(zip(ours, theirs))
+    return pairs
+
+
+def _extents(shape: Sequence[int]) -> list[int]:
+    """Return the extents other than 1: a token may be a vector, and a last layer a convolution 1x1."""
+    return [extent for extent in shape if extent != 1]
+
+
+def _is_running(blob: str) -> bool:
+    return blob.endswith(("_rm", "_riv"))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f", ..., {names[-1]}" if len(names) > 4 else "".join(f", {n}" for n in names[3:]))

@@ -1,0 +1,47 @@
+"""Recipes of the trainer: options that suit a net and a set of photos, for those who do not choose them."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from netbuilder.tools.training.nets import NETS
+
+__all__ = ["RECIPES", "recipe_for"]
+
+_COURSE = ["--epochs=30", "--batch=32", "--policy=cosine", "--warmup-epochs=2", "--label-smoothing=0.1"]
+_PHOTOS = ["--crop=224", "--area-crop", "--mirror"]
+
+RECIPES: dict[str, list[str]] = {
+    "convolutional": [*_COURSE, "--optimizer=sgd", "--learning-rate=0.02", "--weight-decay=5e-4"],
+    "plain": [*_COURSE, "--optimizer=sgd", "--learning-rate=0.005", "--weight-decay=5e-4", "--clip-norm=5"],
+    "transformer": [*_COURSE, "--optimizer=adamw", "--learning-rate=5e-4", "--weight-decay=0.05", "--clip-norm=1"],
+}
+"""Kind of net -> its options; those of the command line override them."""
+
+_KINDS = {
+    "transformer": ("vit-*", "deit-*", "swin-*", "convnext-*"),
+    "plain": ("mlp", "lenet", "alexnet", "overfeat", "squeezenet*", "inception-v1", "vgg[0-9][0-9]"),
+}
+"""Nets without normalization are plain; all others are convolutional ones."""
+
+_FINETUNED = ["--epochs=10"]
+_SLOWER = 0.2  # share of the rate where the run begins with weights of a file
+
+
+def recipe_for(net: str, *, photos: bool, weights: bool) -> list[str]:
+    """Return the options for a net.
+
+    Args:
+        net: its name.
+        photos: whether the data are image files, which are cropped and mirrored, and not arrays.
+        weights: whether the run begins with the weights of a file: then it is shorter, with smaller steps.
+    """
+    if net not in NETS:
+        return []  # the option of the net is refused
+    fits = (kind for kind, patterns in _KINDS.items() if any(fnmatchcase(net, each) for each in patterns))
+    found = RECIPES[next(fits, "convolutional")] + (_PHOTOS if photos else [])
+    if not weights:
+        return found
+    name = "--learning-rate="
+    rate = next(float(text.removeprefix(name)) for text in found if text.startswith(name))
+    return [*found, f"{name}{_SLOWER * rate:g}", *_FINETUNED]

@@ -184,7 +184,7 @@ def _pairs(source: str, stored: Iterable[str], blobs: Iterable[str]) -> dict[str
     Raises:
         NetError: the numbers of parameters or of running statistics differ.
     """
-    names, pairs = in_zoo_order(stored), {}
+    names, pairs = in_zoo_order(stored), dict[str, str]()
     for what, theirs, ours in (
         ("parameters", [n for n in names if not n.endswith(_RUNNING)], [b for b in blobs if not _is_running(b)]),
         ("running statistics", [n for n in names if n.endswith(_RUNNING)], [b for b in blobs if _is_running(b)]),

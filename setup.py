@@ -25,6 +25,7 @@ PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
 ONNX = ["onnx>=1.16"]
 SERVE = ["fastapi>=0.110", "uvicorn>=0.29"]
+TORCH = ["torch>=2.0"]
 MPI = ["mpi4py>=4", "mpich>=4.2"]
 # What Caffe2's own tests import; the last NumPy and SciPy that serve tests of their age.
 CAFFE2_TESTS = [
@@ -94,6 +95,7 @@ setup(
         "redis": REDIS,
         "serve": SERVE,
         "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE,
+        "torch": TORCH,
         "train": TRAIN,
     },
     entry_points={

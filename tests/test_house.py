@@ -211,6 +211,7 @@ DISTRIBUTIONS = {
     "tensorboardX": "tensorboardX",
     "threadpoolctl": "threadpoolctl",
     "tomli": "tomli",
+    "torch": "torch",
     "tqdm": "tqdm",
     "yaml": "pyyaml",
 }

@@ -26,6 +26,7 @@ DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=
 ONNX = ["onnx>=1.16"]
 SITE = ["mkdocs-material>=9.7", "mkdocstrings[python]>=1"]
 SERVE = ["fastapi>=0.110", "uvicorn>=0.29"]
+TORCH = ["torch>=2.0"]
 MPI = ["mpi4py>=4", "mpich>=4.2"]
 # What Caffe2's own tests import; the last NumPy and SciPy that serve tests of their age.
 CAFFE2_TESTS = [
@@ -96,6 +97,7 @@ setup(
         "serve": SERVE,
         "site": SITE + ONNX,
         "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE,
+        "torch": TORCH,
         "train": TRAIN,
     },
     entry_points={

@@ -212,6 +212,7 @@ DISTRIBUTIONS = {
     "tensorboardX": "tensorboardX",
     "threadpoolctl": "threadpoolctl",
     "tomli": "tomli",
+    "torch": "torch",
     "tqdm": "tqdm",
     "yaml": "pyyaml",
 }

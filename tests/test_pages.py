@@ -214,6 +214,8 @@ def test_commands_of_the_pages_of_training_and_of_predictors(tmp_path, monkeypat
     """All are understood; those over several lines, too."""
     monkeypatch.chdir(tmp_path)
     np.save("ilsvrc_2012_mean.npy", np.ones((3, 8, 8)))
+    for name in ("resnet50.pth", "resnet50.safetensors"):
+        (tmp_path / name).touch()
     parsers = {"netbuilder-train": options.parse, "netbuilder-predict": parser_of(predict).parse,
                "netbuilder-make-db": parser_of(make_db).parse}  # fmt: skip
     found = []

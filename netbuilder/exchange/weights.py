@@ -17,6 +17,7 @@ from netbuilder.exchange.matching import LoadReport
 from netbuilder.exchange.safetensors import read_safetensors, write_safetensors
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError
+from netbuilder.proto.extras import how_to_install
 from netbuilder.runtime import Workspace, default
 
 __all__ = ["in_zoo_order", "load_weights", "read_weights", "save_weights"]
@@ -76,8 +77,8 @@ def read_weights(path: PathLike) -> dict[str, np.ndarray]:
         import torch
     except ImportError:
         raise NetError(
-            f"{os.fspath(path)!r}: is read by PyTorch, which is not installed: pip install torch; or give a file "
-            "FILE.safetensors, which needs no package"
+            f"{os.fspath(path)!r}: is read by PyTorch, which is not installed: {how_to_install('torch')}; or "
+            "give FILE.safetensors, which needs no package"
         ) from None
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)

@@ -77,7 +77,7 @@ def norm_of(gradients):
     return np.sqrt(sum((g**2).sum() for g in gradients.values()))
 
 
-DENSE_ONLY = {"gftrl", "rms-prop", "yellowfin", "fp16-sgd"}  # refuse sparse gradients
+DENSE_ONLY = {"adamw", "lamb", "lion", "gftrl", "rms-prop", "yellowfin", "fp16-sgd"}  # refuse sparse gradients
 
 
 @pytest.mark.one_in(6)

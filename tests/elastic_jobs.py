@@ -29,7 +29,6 @@ from unittest import mock
 import numpy as np
 
 from netbuilder.distributed import Rendezvous
-from netbuilder.distributed.elastic import WANTED
 from netbuilder.distributed.transport import launchers
 from netbuilder.exchange import read_checkpoint
 from netbuilder.tools import imagenet_trainer
@@ -242,7 +241,7 @@ def _let_join(course: Path) -> None:
     store = launchers.job_store(os.environ)
     assert store is not None
     (course / f"join-{time.monotonic_ns()}").touch()
-    store.with_prefix(os.environ[launchers.ATTEMPT]).get(WANTED, 50)
+    store.with_prefix(os.environ[launchers.ATTEMPT]).get(launchers.WANTED, 50)
 
 
 def prove(points: int, seed: int) -> int:

@@ -12,19 +12,13 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from netbuilder.distributed.transport.launchers import ATTEMPT, MEMORY, REGROUP, WANTED, job_store
 from netbuilder.proto.errors import NetError
 
 if TYPE_CHECKING:
     from netbuilder.distributed.process_group import ProcessGroup
 
-__all__ = ["MEMORY", "REGROUP", "WANTED", "HostMemory", "is_elastic", "others_wait_to_join"]
-
-REGROUP = 75
-"""Exit status of processes that want to be started again, in as many as there are then."""
-MEMORY = "NETBUILDER_MEMORY"
-"""Variable with the descriptors of the memory that an elastic job keeps on this host."""
-WANTED = "wanted"
-"""Key in the store that is there once processes wait to join."""
+__all__ = ["REGROUP", "HostMemory", "is_elastic", "others_wait_to_join"]
 
 _HEADER = struct.Struct("=2q")  # how new it is, and its bytes; 0 bytes: nothing, or it was not written to its end
 
@@ -39,8 +33,6 @@ def others_wait_to_join(group: ProcessGroup) -> bool:
 
     All processes call it, and get the same answer, between two epochs say.
     """
-    from netbuilder.distributed.transport.launchers import ATTEMPT, job_store
-
     waiting = False
     if group.is_first and is_elastic() and (store := job_store(os.environ)) is not None:
         waiting = store.with_prefix(os.environ.get(ATTEMPT, "0")).peek(WANTED) is not None
@@ -64,11 +56,6 @@ class HostMemory:
         if not given:
             raise NetError(f"HostMemory: {MEMORY} is not set; start the job with netbuilder-launch --min or --max")
         self._files = [int(text) for text in given.split(",")]
-
-    @staticmethod
-    def make() -> tuple[int, int]:
-        """Return descriptors of new memory, for the variable ``MEMORY``."""
-        return os.memfd_create("netbuilder-state-0"), os.memfd_create("netbuilder-state-1")
 
     @property
     def newest(self) -> int:

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
-from netbuilder.distributed.elastic import REGROUP
-from netbuilder.distributed.transport.launchers import STORE
+from netbuilder.distributed.transport.launchers import REGROUP, STORE
 from netbuilder.distributed.transport.mpi_abort import abort_mpi, managed
 from netbuilder.engines.unread import wait_until_read
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,12 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from netbuilder.distributed.elastic import MEMORY, REGROUP, WANTED, HostMemory
 from netbuilder.distributed.launch import node as timing
 from netbuilder.distributed.launch.node import NODES, Node, Part, kill, say
 from netbuilder.distributed.stores import Store
 from netbuilder.distributed.stores.heartbeat import Heartbeat
 from netbuilder.distributed.transport import launchers
+from netbuilder.distributed.transport.launchers import MEMORY, REGROUP, WANTED
 from netbuilder.proto.errors import DistributedError, StoreTimeoutError, counted
 
 __all__ = ["ElasticNode"]
@@ -42,7 +43,7 @@ class ElasticNode(Node):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.kept_open = HostMemory.make()
+        self.kept_open = [os.memfd_create(f"netbuilder-state-{number}") for number in range(2)]  # see ``HostMemory``
         self.environment[MEMORY] = ",".join(map(str, self.kept_open))
         self.number = 0 if self.first else self.store.add("hosts")
         self._offers = dict[int, dict[str, Any]]()  # what is known of the hosts
@@ -56,7 +57,11 @@ class ElasticNode(Node):
             self.meet()
             offer = {"host": socket.gethostname(), "processes": self.job.processes}
             self.store.set(f"offer/{self.number}", json.dumps(offer).encode())
-            return self._lead() if self.first else self._follow(begin)
+            try:
+                return self._lead() if self.first else self._follow(begin)
+            finally:
+                for file in self.kept_open:
+                    os.close(file)
 
     def meet(self) -> None:
         self.parts = {}

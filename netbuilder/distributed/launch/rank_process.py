@@ -23,7 +23,6 @@ if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
-from netbuilder.distributed.elastic import REGROUP
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import launchers
 from netbuilder.distributed.transport.pmi_server import PLACE, Beginning, PmiServer, announce
@@ -168,10 +167,10 @@ class Rank:
         """
         stopping = self.stopping
         try:
-            if status not in (0, REGROUP):
+            if status not in (0, launchers.REGROUP):
                 wait_until_read(1, 2, seconds=_READING)
                 time.sleep(_PRINTING)
-            if status not in (0, REGROUP) and not stopping and self.store.add("failures") == 1:
+            if status not in (0, launchers.REGROUP) and not stopping and self.store.add("failures") == 1:
                 found = {"rank": self.place.rank, "status": status, "host": socket.gethostname()}
                 self.store.set("failed", json.dumps(found).encode())
             self.store.set(f"ended/{self.place.rank}", str(status).encode())

@@ -22,11 +22,14 @@ __all__ = [
     "GPUS",
     "LOCAL_RANK",
     "LOCAL_SIZE",
+    "MEMORY",
     "RANK",
+    "REGROUP",
     "RUN_ID",
     "SECRET",
     "STOPPING",
     "STORE",
+    "WANTED",
     "WORLD_SIZE",
     "Place",
     "ended_ranks",
@@ -64,6 +67,13 @@ BY_RANK = "a launcher with torchrun's variables"
 
 STOPPING = "job/stopping"
 """Key in the store of netbuilder-launch that is there once all processes are to end, with the signal and the time."""
+
+REGROUP = 75
+"""Exit status of the processes of an elastic job that want to be started again, in as many as there are then."""
+MEMORY = "NETBUILDER_MEMORY"
+"""Variable with the descriptors of the memory that an elastic job keeps on this host."""
+WANTED = "wanted"
+"""Key in the store that is there once processes wait to join an elastic job."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from netbuilder.distributed.elastic import HostMemory
 from netbuilder.distributed.launch.elastic import ElasticNode
 from netbuilder.distributed.launch.job import Job
 from netbuilder.distributed.launch.node import Part
+from netbuilder.distributed.transport.launchers import MEMORY
 from netbuilder.proto import NetError
 from netbuilder.tools import imagenet_trainer
 from parallel_models import distance
@@ -47,8 +48,8 @@ def test_twenty_random_losses_and_joins(seed):
 
 @pytest.fixture
 def memory():
-    files = HostMemory.make()
-    yield HostMemory({elastic.MEMORY: ",".join(map(str, files))}), files
+    files = [os.memfd_create("state") for _ in range(2)]
+    yield HostMemory({MEMORY: ",".join(map(str, files))}), files
     for file in files:
         os.close(file)
 
@@ -81,7 +82,7 @@ def test_a_state_that_is_not_written_to_its_end_leaves_the_other_one(memory, mon
 
 
 def test_outside_of_elastic_jobs(monkeypatch):
-    monkeypatch.delenv(elastic.MEMORY, raising=False)
+    monkeypatch.delenv(MEMORY, raising=False)
     assert not elastic.is_elastic() and not elastic.others_wait_to_join(ProcessGroup())
     with pytest.raises(NetError, match="NETBUILDER_MEMORY is not set; start the job with netbuilder-launch --min"):
         HostMemory({})

@@ -33,6 +33,7 @@ VALID = {
     "launch": ["program.py"],
     "make_db": ["images", "made.minidb", "--replace"],
     "onednn_interface": ["interface.py"],
+    "operator_methods": ["stub.pyi"],
     "operators_page": ["page.md"],
     "predict": ["predictor", "photo.jpg"],
     "doctor": [],

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from netbuilder.proto import files
 from netbuilder.tools.operators_page import page as operators_page
 
 __all__ = ["on_config", "on_files", "on_page_markdown"]
@@ -35,16 +36,16 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_files(files: Any, config: Any) -> Any:
+def on_files(pages: Any, config: Any) -> Any:
     """Add the pages that are made."""
     from mkdocs.structure.files import File
 
-    made = {target: (_ROOT / source).read_text(encoding="utf-8") for source, target in _FROM_ROOT.items()}
+    made = {target: files.read_text(_ROOT / source) for source, target in _FROM_ROOT.items()}
     made["operators.md"] = operators_page()
     made |= {f"reference/{name}.md": _reference(name) for name in _PACKAGES}
     for path, text in made.items():
-        files.append(File.generated(config, path, content=text))
-    return files
+        pages.append(File.generated(config, path, content=text))
+    return pages
 
 
 def on_page_markdown(markdown: str, page: Any, **given: Any) -> str:

@@ -150,7 +150,7 @@ class Predictor:
         normalizes = any(op.type == "SpatialBN" for op in self._net.op)
         if fold and normalizes and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device, filled)
-        if fold and not isinstance(observable, str):
+        if fold and self.inputs and not isinstance(observable, str):
             if any(op.type in ("Softmax", "ReduceMean") for op in self._net.op):
                 constants = self._join(constants, observable, device, filled)
             constants = self._run_once(constants, observable, before)

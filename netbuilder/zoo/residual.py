@@ -39,6 +39,7 @@ class ResNetBuilder:
         is_test: bool | int,
         bn_epsilon: float = 1e-5,
         bn_momentum: float = 0.9,
+        *,
         projection_epsilon: float = _PROJECTION_EPSILON,
     ) -> None:
         self.model = model

@@ -72,8 +72,9 @@ class ImageNetFrame:
         relu = brew.relu(model, normalized, normalized)
         pool1 = brew.max_pool(model, relu, "pool1", kernel=3, stride=2, pad=1)
         return ResNetBuilder(
-            model, pool1, self.no_bias, conv.is_test, conv.bn_epsilon, conv.bn_momentum, conv.bn_epsilon
-        )
+            model, pool1, self.no_bias, conv.is_test, conv.bn_epsilon, conv.bn_momentum,
+            projection_epsilon=conv.bn_epsilon,
+        )  # fmt: skip
 
     def end(self, builder: ResNetBuilder, channels: int) -> Any:
         """Add the layers after the blocks, which have so many output channels; return the result of the net."""

@@ -24,6 +24,7 @@ WITHOUT_GPUS = {"workspace.GetDeviceProperties", "workspace.GetGPUMemoryInfo"}
 # Default values that differ from Caffe2's, and why.
 OTHER_DEFAULTS = {
     "data_parallel_model.Parallelize": ("barrier_net_timeout_sec", "300, unless another limit was asked for"),
+    "data_parallel_model.Parallelize_BMUF": ("barrier_net_timeout_sec", "likewise"),
     "modeling.parameter_info.ParameterInfo.__init__": ("length", "one key names one entry"),
 }
 

@@ -367,7 +367,6 @@ def unknown_arguments(cls: type[Operator], op: OperatorDef) -> list[str]:
         argument.name
         for argument in op.arg
         if argument.name not in known
-        and argument.name not in cls.renamed_arguments
         and argument.name not in LEGACY_ARGUMENTS
         and not (cls.draws and argument.name in RANDOM_ARGUMENTS)
         and not (cls.open_arguments and argument.name.startswith(cls.open_arguments))

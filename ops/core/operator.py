@@ -160,7 +160,6 @@ class Operator:
     colocate_outputs_with: for an operator on a GPU that works on several devices: the outputs are on the device of the
         input with this index, or, with ``"one-to-one"``, output i on that of input i, of as many inputs, the last ones.
     exchanges: whether the operator exchanges values between devices.
-    renamed_arguments: old argument name -> field, for arguments that cannot be Python identifiers.
     open_arguments: prefixes of the names of further arguments, which the kernel reads from the
         OperatorDef; ``""`` allows any.
     blob_arguments: the arguments that contain names of blobs; passes that rename blobs rename them there too. Such an
@@ -192,7 +191,6 @@ class Operator:
     outputs_on_host: ClassVar[bool] = False
     colocate_outputs_with: ClassVar[int | Literal["one-to-one"] | None] = None
     exchanges: ClassVar[Exchange] = Exchange.NEVER
-    renamed_arguments: ClassVar[dict[str, str]] = {}
     open_arguments: ClassVar[tuple[str, ...]] = ()
     blob_arguments: ClassVar[tuple[str, ...]] = ()
     net_names: ClassVar[NetNames] = "own"
@@ -482,11 +480,11 @@ def decode(cls: type[Operator], op: OperatorDef, *, strict: bool = False) -> Ope
     readers = argument_fields(cls)
     values: dict[str, Any] = {}
     for argument in op.arg:
-        name = cls.renamed_arguments.get(argument.name, argument.name)
+        name = argument.name
         reader = readers.get(name)
         if reader is None:
-            if strict and not argument.name.startswith(cls.open_arguments):
-                raise ArgumentError(f"{op.type}: unknown argument {argument.name!r}; it takes {sorted(readers)}")
+            if strict and not name.startswith(cls.open_arguments):
+                raise ArgumentError(f"{op.type}: unknown argument {name!r}; it takes {sorted(readers)}")
             continue
         if name in values:
             continue

@@ -41,10 +41,10 @@ def bind_step(
 
     Args:
         step: the step. Where an output shares the buffer of an input that the kernel may not overwrite, the kernel
-            writes to a temporary, which is then copies.
+            writes to a temporary, which is then copied.
         scratch: scratch memory for the kernel.
         instead: buffers to read in place of others, by the ids of those.
-        temporaries: the temporaries, by the ids of the values; missing ones are added.
+        temporaries: the temporaries, by value; missing ones are added.
     """
     ins = [None if value is None else buffer_of(value) for value in step.inputs]
     ins = [instead.get(id(buffer), buffer) for buffer in ins]

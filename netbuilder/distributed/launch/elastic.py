@@ -185,6 +185,13 @@ class ElasticNode(Node):
                 self.store.with_prefix(self.environment[launchers.ATTEMPT]).set(WANTED, b"")
         return self.lost
 
+    def _end_of(self, rank: int, store: Store, status: int) -> int:
+        found = super()._end_of(rank, store, status)
+        if rank not in self.lost and self.store.peek(f"left/{rank}") is not None:  # it was not looked at since
+            self.lost = [*self.lost, rank]
+            self._say_lost(rank)
+        return found
+
     def _say_lost(self, number: int) -> None:
         if self.store.peek(f"left/{number}") is None:
             super()._say_lost(number)

@@ -21,7 +21,6 @@ from netbuilder.tools import imagenet_trainer
 from parallel_models import distance
 
 
-@pytest.mark.slow  # the order of its events depends on how busy the machine is
 def test_a_job_that_loses_a_process_and_is_joined_ends_as_one_that_nothing_happens_to(tmp_path):
     """A process is lost in the first epoch; a host comes meanwhile; all of them make the second one."""
     pytest.importorskip("mpi4py")
@@ -135,7 +134,6 @@ def test_too_few_processes(tmp_path):
     assert "there are 1 process, and the job needs 2 (--min)" in job.text
 
 
-@pytest.mark.slow  # the order of its events depends on how busy the machine is
 def test_a_host_that_leaves_and_one_that_comes(tmp_path):
     """SIGTERM to the launcher of a host that has joined ends its processes alone."""
     start = joining(tmp_path, "until", "--min", "2", "--max", "2", "--engine", "NCCL")

@@ -184,7 +184,8 @@ def _refusal(op: Operator, pairs: Sequence[tuple[Blob, Any]], blob: Blob, dtype:
     error = ""
     for together in (False, True):
         changed = {b.name.rstrip("?*+") for b, _ in pairs if b is blob or (together and dtype in b.types)}
-        arrays = [np.asarray(x).astype(dtype) if {b.name.rstrip("?*+"), b.like} & changed else x for b, x in pairs]
+        with np.errstate(all="ignore"):  # an example may have numbers that another type has not
+            arrays = [np.asarray(x).astype(dtype) if {b.name.rstrip("?*+"), b.like} & changed else x for b, x in pairs]
         try:
             if any("object" in b.types for b, _ in pairs) and not op.dynamic:
                 op.infer(*[spec_of(np.asarray(x)) for x in arrays])  # the object itself may be for one type

@@ -28,15 +28,21 @@ class TestMod(OperatorSuite):
     )
 
     def draw(self, data):
+        if data.draw(st.booleans()):  # the divisors are an input
+            dtype = data.draw(st.sampled_from([np.float32, np.float64, np.int32]))
+            pairs = data.draw(st.lists(st.tuples(st.integers(-50, 50), st.integers(-9, 9).filter(bool)), max_size=5))
+            x, divisors = np.array(pairs, dtype).reshape(-1, 2).T.copy()
+            return Mod(sign_follow_divisor=data.draw(st.booleans())), [x, divisors]
         dtype = data.draw(st.sampled_from([np.int32, np.int64]))
         numbers = data.draw(st.sampled_from([NUMBERS, LARGE])) if dtype is np.int64 else NUMBERS
         divisor = data.draw(numbers.filter(bool))
         x = np.array(data.draw(st.lists(numbers, max_size=5)), dtype)
         return Mod(divisor=divisor, sign_follow_divisor=data.draw(st.booleans())), [x]
 
-    def reference(self, op, x):
-        rest = [v % op.divisor if op.sign_follow_divisor else truncated(v, op.divisor) for v in x.tolist()]
-        return [np.array(rest, int)]
+    def reference(self, op, x, divisors=None):
+        pairs = zip(x.tolist(), [op.divisor] * len(x) if divisors is None else divisors.tolist())
+        rest = [v % by if op.sign_follow_divisor else truncated(v, by) for v, by in pairs]
+        return [np.array(rest, x.dtype)]
 
 
 def truncated(value, divisor):

@@ -2,8 +2,8 @@
 
 ``elastic_jobs.py COURSE OPTIONS...`` is what one process runs: a job of netbuilder-train that notes its worlds in the
 folder COURSE, and in which the file ``COURSE/WORLD`` says what happens: a rank, a step, and SIGKILL (of the process),
-SIGSTOP, HOST (the launcher and its processes, unless it is the first), or JOIN (another launcher starts; if there is
-no room, SIGKILL).
+SIGSTOP, HOST (the launcher and its processes, unless it is the first), or JOIN (another launcher starts; SIGKILL if
+the job has --max processes).
 ``python tests/elastic_jobs.py POINTS SEED`` tries so many random losses and joins, and compares.
 """
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.proto import ParseError, files
+from netbuilder.proto.structured_text import parse_json
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["read_safetensors", "write_safetensors"]
@@ -36,7 +37,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         length = int.from_bytes(data[:8], "little")
         if not 2 <= length <= min(_LONGEST, len(data) - 8):
             raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
-        header = json.loads(data[8 : 8 + length])
+        header = parse_json(data[8 : 8 + length])
         header.pop("__metadata__", None)
         body = memoryview(data)[8 + length :]
         return {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -57,9 +57,9 @@ def in_zoo_order(names: Iterable[str]) -> list[str]:
 def _place(name: str) -> list[tuple[int, str, int]]:
     found = []
     for part in name.split("."):
-        text, digits = re.fullmatch(r"(.*?)(\d*)", part).groups()  # type: ignore[union-attr]
+        text = part.rstrip(string.digits)
         known = part if part in _RANK else text
-        found.append((_RANK.get(known, len(_RANK)), text, int(digits or 0)))
+        found.append((_RANK.get(known, len(_RANK)), text, int(part[len(text) :] or 0)))
     return found
 
 
@@ -155,17 +155,18 @@ def save_weights(
     workspace = workspace or default.workspace()
     if Path(path).suffix != ".safetensors":
         raise NetError(f"save_weights: must write FILE.safetensors, got {os.fspath(path)!r}")
-    of_file = isinstance(like, (str, os.PathLike))
-    names: Any = read_weights(like) if of_file else dict.fromkeys(like)  # type: ignore[arg-type]
+    source, of_file = "like", dict[str, np.ndarray]()
+    if isinstance(like, (str, os.PathLike)):
+        source, of_file = os.fspath(like), read_weights(like)
+        names = [*of_file]
+    else:
+        names = [*like]
     blobs = _blobs_in_order(model)
     values = {name: workspace.fetch(blob) for name, blob in blobs.items()}
-    pairs = _pairs(os.fspath(like) if of_file else "like", names, values)  # type: ignore[arg-type]
-    arrays = {name: values[blob] for blob, name in pairs.items()}
-    if of_file:  # such as a token (1, 1, dim) for a vector
-        arrays = {
-            name: value.reshape(names[name].shape) if value.size == names[name].size else value
-            for name, value in arrays.items()
-        }
+    arrays = {name: values[blob] for blob, name in _pairs(source, names, values).items()}
+    for name, value in arrays.items():
+        if name in of_file and value.size == of_file[name].size:  # such as a token (1, 1, dim) for a vector
+            arrays[name] = value.reshape(of_file[name].shape)
     write_safetensors(path, {name: arrays[name] for name in names if name in arrays})
 
 

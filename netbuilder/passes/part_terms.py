@@ -6,7 +6,7 @@ import ast
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -34,7 +34,7 @@ _FORMS = {
 
 _EITHER_ORDER = frozenset({"Add", "Mul"})
 LOW = -1e30
-"""Scores from here on have the weight 0 beside any other."""
+"""Scores of this and less have the weight 0 beside any greater one."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class TermFinder:
             if self._constant(operand) == ast.literal_eval(term):
                 yield before
             return
-        name = term.func.id  # type: ignore[attr-defined]
+        name = _name_of(term)
         if name in _ALTERNATIVES:
             for body in _written_out(term):
                 yield from self._find(body, operand, before)
@@ -146,12 +146,14 @@ class TermFinder:
         if operation is None or operation[0] != "Where":
             return
         mask, scores, low = operation[1]
-        filled = term.func.id == "Filled"  # type: ignore[attr-defined]
+        filled = _name_of(term) == "Filled"
         if filled:
             scores, low = low, scores
         value, given = self._constant(low), self._constants.get(self._versions.names[mask])
-        known = isinstance(given, np.ndarray) and given.ndim > 0
-        some = known and bool((given != filled).any(axis=-1).all())  # each query sees a key
+        some = False  # whether each query is known to see a key
+        if isinstance(given, np.ndarray) and given.ndim > 0:
+            seen = np.asarray(given != filled)
+            some = bool(seen.any(axis=-1).all())
         if value is not None and (value == -math.inf or value <= LOW and some):
             yield from self._find_all(term.args, [mask, scores], before)
 
@@ -239,10 +241,14 @@ def _written_out(term: ast.Call) -> list[ast.expr]:
     """Return the ways to write a term whose name is among ``_FORMS``; the same objects each time."""
     found = _known.get(id(term))
     if found is None:
-        parameters, bodies = _ALTERNATIVES[term.func.id]  # type: ignore[attr-defined]
+        parameters, bodies = _ALTERNATIVES[_name_of(term)]
         filled = _Filled(dict(zip(parameters, term.args)))
         found = _known[id(term)] = term, [filled.visit(body) for body in bodies]
     return found[1]
+
+
+def _name_of(term: ast.Call) -> str:
+    return cast(ast.Name, term.func).id
 
 
 def parsed(text: str) -> Any:

@@ -117,7 +117,11 @@ def test_another_net_is_refused(change, error, match, tmp_path):
         load_weights(model, path, workspace=workspace, new_head=True)
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 20, b"\x02" + b"\0" * 7 + b"[]", b"\xff" * 30, None], ids=range(5))
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\0" * 20, b"\x02" + b"\0" * 7 + b"[]", b"\xff" * 30, (9000).to_bytes(8, "little") + b"[" * 9000, None],
+    ids=range(6),
+)
 def test_damaged_files(data, file):
     file.write_bytes(file.read_bytes()[:-100] if data is None else data)
     with pytest.raises(ParseError, match="is no file of safetensors"):

@@ -1,4 +1,4 @@
-"""The benchmark of tables: steps whose rows are divided over processes, beside whole tables and one process.
+"""The benchmark of tables: steps with rows divided over processes, with whole tables in each, and in one process.
 
 ``mpiexec -n P python -m netbuilder.tools.bench.tables STEPS`` trains in all processes; rank 0 prints a line of JSON.
 """

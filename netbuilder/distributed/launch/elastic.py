@@ -166,7 +166,7 @@ class ElasticNode(Node):
         }
 
     def _chosen(self, offered: Mapping[int, int], resting: Mapping[int, int]) -> dict[int, Part]:
-        """Return the processes of the next world: one of each host at least, as long as there is room."""
+        """Return the processes of the next world: at least one of each host, up to --max."""
         parts, first = dict[int, Part](), 0
         for each, count in sorted(offered.items()):
             chosen = min(max(count - resting.get(each, 0), 1), self.job.at_most - first)

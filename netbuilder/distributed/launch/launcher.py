@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from netbuilder.distributed.launch.elastic import ElasticNode
+from netbuilder.distributed.launch.elastic_node import ElasticNode
 from netbuilder.distributed.launch.installed_mpi import InstalledMpi, installed_mpi
 from netbuilder.distributed.launch.job import Job
 from netbuilder.distributed.launch.node import Node, say

@@ -12,7 +12,7 @@ from elastic_jobs import STEPS, ElasticJob, at_end, worlds_of
 from launched import Launched, joining
 from netbuilder.distributed import ProcessGroup, elastic
 from netbuilder.distributed.elastic import HostMemory
-from netbuilder.distributed.launch.elastic import ElasticNode
+from netbuilder.distributed.launch.elastic_node import ElasticNode
 from netbuilder.distributed.launch.job import Job
 from netbuilder.distributed.launch.node import Part
 from netbuilder.distributed.transport.launchers import MEMORY

@@ -89,7 +89,7 @@ def test_what_a_worker_has_started_ends_with_it(tmp_path):
     with pytest.raises(RuntimeError) as raised:
         worker(tmp_path, body, TimeLimits(2.0, 60.0))
     number = int(str(raised.value).partition("begins\n")[2].split()[0])
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, FileNotFoundError):
         for _ in range(100):  # a moment later, or only its entry is left
             os.kill(number, 0)
             if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

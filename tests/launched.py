@@ -22,6 +22,8 @@ SOON = 25.0  # seconds: the 5 of the launcher, on a machine that does other thin
 class Launched:
     """A launcher that runs, and what it has printed."""
 
+    started: list["Launched"] = []  # by the test that runs; the fixture beside the tests abandons what it has left
+
     def __init__(self, folder, mode, *options, program=("-m", "netbuilder.tools.launch")):
         command = [sys.executable, *program, "-n", "2", *options, PROGRAM, mode, str(folder)]
         self.text = ""
@@ -32,6 +34,7 @@ class Launched:
         )
         self.limit = threading.Timer(LIMIT, self.process.kill)  # its processes end with it, and close the pipe
         self.limit.start()
+        self.started.append(self)
 
     def read_until(self, pattern):
         while not re.search(pattern, self.text, re.S):
@@ -45,6 +48,13 @@ class Launched:
             self.text += self.process.stdout.read()  # communicate() would leave out what readline() has in its buffer
         self.limit.cancel()
         return self.process.returncode
+
+    def abandon(self):
+        """End it, if a test that failed has not; else its pipe would be a warning in another test."""
+        self.limit.cancel()
+        self.process.kill()
+        with self.process:
+            pass
 
     def ready(self):
         self.read_until("ready.*ready")

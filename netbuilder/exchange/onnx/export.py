@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 import netbuilder.exchange.onnx.rules_choices
+import netbuilder.exchange.onnx.rules_control
 import netbuilder.exchange.onnx.rules_dense
 import netbuilder.exchange.onnx.rules_elementwise
 import netbuilder.exchange.onnx.rules_images
@@ -19,7 +21,7 @@ import netbuilder.exchange.onnx.rules_shape  # noqa: F401  (they register themse
 from netbuilder.exchange.divided import refuse_divided
 from netbuilder.exchange.image_preparation import preparation_texts
 from netbuilder.exchange.mobile_exporter import fetch_parameters
-from netbuilder.exchange.onnx.graph import FROM_CONSTANTS, Graph, rules
+from netbuilder.exchange.onnx.graph import FROM_CONSTANTS, RUN_NETS, Graph, rules
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.onnx.reasons import reason
 from netbuilder.graph.blob import blob_name
@@ -172,15 +174,19 @@ class _Export:
         inputs: Mapping[str, TensorSpec],
         outputs: Sequence[str],
         opset: int,
+        visible: Mapping[str, str] = MappingProxyType({}),
+        prefix: str = "",
     ) -> None:
         self._net, self._inputs = net, inputs
         self._versions: Versions = number_versions(net.op)
-        self._names = _value_names(self._versions)
+        self._names = _value_names(self._versions, visible, prefix)
         self._outputs = [self._names[self._versions.last[name]] for name in outputs]
+        self._kept = _values_kept(net, self._versions)
         self._node_names: set[str] = set()
         self._values = values
         self._open: dict[str, list[Any]] = {}  # shapes of inputs and outputs; extents that depend on the batch are text
-        self.graph = Graph(opset, values, self._inside)
+        around = visible or {name: name for name in (*values, *inputs)}
+        self.graph = Graph(opset, values, self._inside, around)
         self.graph.specs.update({name: spec_of(value) for name, value in values.items()} | dict(inputs))
 
     def write(self) -> None:
@@ -188,6 +194,8 @@ class _Export:
         for index, op_def in enumerate(self._net.op):
             try:
                 self._add(index, op_def)
+                made = (self._names[value] for value in self._versions.outputs[index])
+                self.graph.visible.update(zip(op_def.output, made))
             except Exception as error:
                 where = f"net {self._net.name!r}, operator {index}: {op_def.type} {list(op_def.input)}{made_at(op_def)}"
                 raise OperatorError(f"ONNX export, {where}: {error}") from error
@@ -199,9 +207,11 @@ class _Export:
         inputs: Mapping[str, TensorSpec],
         outputs: Sequence[str],
         constants: Mapping[str, np.ndarray[Any, Any]],
+        visible: Mapping[str, str],
+        prefix: str,
     ) -> Graph:
         """Return the graph of a net inside this one."""
-        made = _Export(net, constants, inputs, outputs, self.graph.opset)
+        made = _Export(net, constants, inputs, outputs, self.graph.opset, visible, prefix)
         made.write()
         return made.graph
 
@@ -260,20 +270,24 @@ class _Export:
             write = _write_constants
         elif write is None:
             raise OperatorError(f"{op_def.type} cannot be exported to ONNX: {reason(op_def.type)}")
+        self.graph.message = op_def
         try:
-            made = self._specs_of(op_def, op, ins, constant)
+            made = self._specs_of(op_def, op, ins, constant) if op_def.type not in RUN_NETS else ()
         except ShapeError as error:
             raise ShapeError(f"{error}{self._other_type(op, ins)}") from error
         for value, spec in zip(values, made):
             self.graph.specs[self._names[value]] = spec
             self.graph.makers[self._names[value]] = (op, ins)
-        read = [bool(self._versions.readers[value]) or self._names[value] in self._outputs for value in values]
+        read = [self._is_read(value) for value in values]
         if not any(read):
             return  # none of its outputs is used
         before = len(self.graph.nodes)
         write(self.graph, op, ins, [self._names[value] if used else "" for value, used in zip(values, read)])
         for number, node in enumerate(self.graph.nodes[before:]):
             node.name = self._node_name((op_def.name or f"{op_def.type}_{index}") + (f"_{number}" if number else ""))
+
+    def _is_read(self, value: int) -> bool:
+        return bool(self._versions.readers[value]) or value in self._kept or self._names[value] in self._outputs
 
     def _other_type(self, op: Any, ins: Sequence[str]) -> str:
         """Return what to do if an operator takes an input of the model in another type than was inferred."""
@@ -358,10 +372,26 @@ def _extent(extent: int, batch: int) -> str:
     return "N" if extent == batch else f"{times}*N" if not rest else f"{extent}*N/{batch}"
 
 
-def _value_names(versions: Versions) -> list[str]:
+def _value_names(versions: Versions, visible: Mapping[str, str], prefix: str) -> list[str]:
     """Return a name for each value; the last version of a blob gets the blob's name, unless the blob is an input."""
     outside = {name for name, writer in zip(versions.names, versions.writers) if writer == EXTERNAL}
-    return [
-        name if writer == EXTERNAL or (versions.last[name] == value and name not in outside) else f"{name}/{version}"
-        for value, (name, version, writer) in enumerate(zip(versions.names, versions.versions, versions.writers))
-    ]
+    names = []
+    for value, (name, version, writer) in enumerate(zip(versions.names, versions.versions, versions.writers)):
+        if writer == EXTERNAL:
+            names.append(visible.get(name, name))
+        else:
+            names.append(
+                prefix + (name if versions.last[name] == value and name not in outside else f"{name}/{version}")
+            )
+    return names
+
+
+def _values_kept(net: NetDef, versions: Versions) -> set[int]:
+    """Return the values that the net of an operator may leave as they are, instead of writing a later version."""
+    last: dict[str, int] = {}
+    kept: set[int] = set()
+    for op, values in zip(net.op, versions.outputs):
+        if op.type in RUN_NETS:
+            kept.update(last[name] for name in op.output if name in last)
+        last.update(zip(op.output, values))
+    return kept

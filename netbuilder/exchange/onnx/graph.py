@@ -10,25 +10,31 @@ import numpy as np
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.onnx.reference import names_read
 from netbuilder.ops.core.operator import Operator, TensorSpec
-from netbuilder.proto import NetDef, OperatorError
+from netbuilder.proto import NetDef, OperatorDef, OperatorError
 
-__all__ = ["FROM_CONSTANTS", "Graph", "Rule", "rule", "rules"]
+__all__ = ["FROM_CONSTANTS", "RUN_NETS", "Graph", "Rule", "rule", "rules"]
 
 Rule = Callable[["Graph", Any, Sequence[str], Sequence[str]], None]
 """``rule(graph, op, inputs, outputs)`` adds the nodes for one operator; an unused output is ""."""
 
-Writer = Callable[[NetDef, Mapping[str, TensorSpec], Sequence[str], Mapping[str, np.ndarray[Any, Any]]], "Graph"]
-"""``write(net, inputs, outputs, constants)`` exports a net inside another one."""
+Writer = Callable[
+    [NetDef, Mapping[str, TensorSpec], Sequence[str], Mapping[str, np.ndarray[Any, Any]], Mapping[str, str], str],
+    "Graph",
+]
+"""``write(net, inputs, outputs, constants, visible, prefix)`` exports a net inside another one; see ``Graph``."""
 
 _rules: dict[str, Rule] = {}
 FROM_CONSTANTS: set[str] = set()
 """Operators whose outputs' shapes follow from the values of constants."""
+RUN_NETS: set[str] = set()
+"""Operators whose outputs' shapes are known once the nets that they run are written; their rules say them."""
 
 
-def rule(*types: str, from_constants: bool = False) -> Callable[[Rule], Rule]:
+def rule(*types: str, from_constants: bool = False, runs_nets: bool = False) -> Callable[[Rule], Rule]:
     """Decorator: register the function that exports operators of these types.
 
     ``from_constants``: shapes of the outputs follow from the values of inputs that must be constants.
+    ``runs_nets``: the function itself sets the shapes of the outputs, which follow from nets that the operator runs.
     """
 
     def add(function: Rule) -> Rule:
@@ -36,6 +42,8 @@ def rule(*types: str, from_constants: bool = False) -> Callable[[Rule], Rule]:
             _rules[name] = function
         if from_constants:
             FROM_CONSTANTS.update(types)
+        if runs_nets:
+            RUN_NETS.update(types)
         return function
 
     return add
@@ -59,10 +67,16 @@ class Graph:
         specs: shape and type of each value.
         free: values whose first extent is any number, whatever the batch, such as indices for all samples.
         makers: the operator that makes a value, and what it reads.
+        message: the operator that is being written.
+        visible: the value that each blob has after the operators so far, and in a net inside, blobs around it, too.
     """
 
-    def __init__(self, opset: int, constants: Mapping[str, np.ndarray[Any, Any]], write: Writer) -> None:
+    def __init__(
+        self, opset: int, constants: Mapping[str, np.ndarray[Any, Any]], write: Writer, visible: Mapping[str, str]
+    ) -> None:
         self.opset = opset
+        self.message = OperatorDef()
+        self.visible = dict(visible)
         self._write = write
         self.nodes: list[Any] = []
         self.specs: dict[str, TensorSpec] = {}
@@ -140,10 +154,32 @@ class Graph:
         """Add a node with a new intermediate value as its output; return the value's name."""
         return self.add(kind, inputs, [self.fresh(hint)], **attributes)
 
-    def inner(self, net: NetDef, inputs: Mapping[str, TensorSpec], outputs: Sequence[str]) -> Graph:
-        """Return the graph of a net inside the net; it reads the constants of this one by their names."""
+    def inner(
+        self,
+        net: NetDef,
+        inputs: Mapping[str, TensorSpec],
+        outputs: Sequence[str],
+        visible: Mapping[str, str] | None = None,
+        prefix: str = "",
+    ) -> Graph:
+        """Return the graph of a net inside the net; it reads the constants of this one by their names.
+
+        Args:
+            net: the net.
+            inputs: shape and type of each value that it may read.
+            outputs: blobs that it writes for others.
+            visible: the value of each blob that it may read; None: all have the names of their blobs.
+            prefix: of the names of all values that it makes.
+        """
         constants = {name: value for name, value in self._constants.items() if name in inputs}
-        return self._write(net, inputs, outputs, constants)
+        return self._write(net, inputs, outputs, constants, visible or {}, prefix)
+
+    def absorb(self, graph: Graph) -> None:
+        """Append the nodes and constants of a graph inside this one, whose names are none of this one's."""
+        self.nodes += graph.nodes
+        self._used |= graph._used
+        self.specs |= graph.specs
+        self.visible |= graph.visible
 
     def as_body(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         """Return a graph inside this one as an attribute; constants that both read are stored in this one."""

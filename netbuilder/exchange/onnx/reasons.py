@@ -61,7 +61,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ),
     (
         "it runs nets, and the shapes of what they make are known only then",
-        "If While Do ParallelDo ONNXWhile CreateScope HasScope RecurrentNetworkBlobFetcher rnn_internal_apply_link "
+        "Do ParallelDo CreateScope HasScope RecurrentNetworkBlobFetcher rnn_internal_apply_link "
         "rnn_internal_accumulate_gradient_input AsyncNetBarrier",
     ),
     (

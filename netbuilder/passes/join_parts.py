@@ -1,5 +1,7 @@
 """Normalization and attention that are written in parts become the operators LayerNorm, RMSNorm and Attention.
 
+Products of channels between transpositions become products without these (``channel_products``).
+
 Exporters write them as means, roots, products and Softmax. The rules are the tables below: terms over operators, in
 which ``Square`` and kin are what can be written in several ways. What a rule replaces is read by nobody else.
 """
@@ -15,8 +17,9 @@ import numpy as np
 from netbuilder.graph.versions import EXTERNAL, number_versions
 from netbuilder.ops.core.operator import TensorSpec, decode
 from netbuilder.ops.core.registry import find
+from netbuilder.passes.channel_products import ChannelProducts
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
-from netbuilder.passes.part_terms import LOW, Array, Extents, Match, TermFinder, parsed
+from netbuilder.passes.part_terms import LOW, Array, Extents, Match, parsed
 from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.proto.call_checks import checked
@@ -147,7 +150,7 @@ class _Extents:
         return tuple(a if a == b else (a, b) for a, b in zip(one, other))
 
 
-class _Joining(TermFinder):
+class _Joining(ChannelProducts):
     """The replacement of parts in one net."""
 
     @property
@@ -163,6 +166,8 @@ class _Joining(TermFinder):
                 self._attention(index)
             elif op.type in ("Div", "Mul") and not _ROOTS.isdisjoint(self._made_by(index)):
                 self._normalization(index)
+            elif op.type == "Transpose":
+                self._channel_product(index)
         found: list[OperatorDef] = []
         for index, op in enumerate(self._ops):
             found += self._replaced.get(index, [] if index in self._gone else [op])

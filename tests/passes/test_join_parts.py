@@ -305,3 +305,43 @@ def test_training_is_by_the_gradients_of_the_operators():
         found.append([run(each, values, name) for name in ("x_grad", "g_grad")])
     for one, other in zip(*found):
         np.testing.assert_allclose(one, other, 1e-4, 1e-5)
+
+
+PLANES = {"images": (2, 4, 5, 3), "volumes": (2, 4, 2, 5, 3), "rows": (2, 4, 7)}
+
+
+def channel_product(x, bias, trans_b=0, gap=False):
+    """Return a product of the channels of x between transpositions, written in parts."""
+    p, rank = Parts(), x.ndim
+    rows = p.Transpose("x", axes=[0, *range(2, rank), 1])
+    made = p.BatchMatMul(rows, "w", broadcast=1, trans_b=trans_b)
+    made = p.Add(*bias(made)) if bias else made
+    made = p.Tanh(made) if gap else made
+    p.Transpose(made, axes=[0, rank - 1, *range(1, rank - 1)], to="y")
+    return p
+
+
+@pytest.mark.parametrize("trans_b", [0, 1])
+@pytest.mark.parametrize("bias", [None, lambda x: (x, "v"), lambda x: ("v", x)], ids=["none", "after", "before"])
+@pytest.mark.parametrize("shape", PLANES.values(), ids=PLANES)
+def test_a_product_of_channels_between_transpositions(shape, bias, trans_b):
+    x, w, v = normal(*shape), normal(4, 6, seed=1), normal(6, seed=2)
+    parts = channel_product(x, bias, trans_b)
+    values = {"w": w.T.copy() if trans_b else w, "v": v}
+    net, types, given = joined(parts, {"x": x, **values}, open_batch=False)
+    assert "Transpose" not in types and types.count("Reshape") == (2 if len(shape) > 3 else 0)
+    want = np.moveaxis(np.moveaxis(x.astype(np.float64), 1, -1) @ w + (v if bias else 0), -1, 1)
+    np.testing.assert_allclose(run(net, given), want, rtol=1e-5, atol=1e-5)
+
+
+def test_products_of_channels_that_stay():
+    x, values = normal(2, 4, 5, 3), {"w": normal(4, 6), "v": normal(6)}
+    for parts, inputs in (
+        (channel_product(x, None, gap=True), {"x": x, **values}),  # the transpositions do not follow the product alone
+        (channel_product(x, None), {"x": x, **values, "w": normal(2, 4, 6)[:1].repeat(5, 0)}),  # a matrix for each row
+        (channel_product(normal(1, 80, 5), None), {"x": normal(1, 80, 5), "w": normal(80, 80)}),  # many channels
+    ):
+        assert joined(parts, inputs)[1].count("Transpose") == 2
+    parts = channel_product(x, None)
+    parts.Relu("t1", to="read")
+    assert joined(parts, {"x": x, **values})[1].count("Transpose") == 2

@@ -20,7 +20,6 @@ from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant, In, Out, Scratch
 from netbuilder.engines.onednn.bfloat16 import sums_depend_on_extents, types_for_products
 from netbuilder.engines.onednn.blocked_layout import Desc, View, plain_in, rounded, row_major
-from netbuilder.engines.onednn.deferred_gradients import without_unread_dx
 from netbuilder.engines.onednn.primitive import (
     PostOp,
     Primitive,
@@ -184,6 +183,8 @@ def fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Ten
     rows, _, _ = op.sizes(x, w)
     if op.n_out < 3 or (rows < _FEW_ROWS and ctx.demand(2) == "fetch"):
         return _fc_gradient(op, ctx, x, w, dy)
+    from netbuilder.engines.onednn.deferred_gradients import without_unread_dx  # a predictor does without it
+
     return without_unread_dx(
         op, ctx, w, lambda each: _fc_gradient(each, ctx, x, w, dy), lambda: _fc_dx(op, ctx, x, w, dy)
     )

@@ -34,9 +34,23 @@ def register_kernels() -> bool:
     return True
 
 
+# The modules of gradients are imported when one is asked for: a predictor starts sooner without them.
+
+
+def _conv_gradient(*arguments: Any) -> Any:
+    from netbuilder.engines.onednn.deferred_gradients import conv_gradient
+
+    return conv_gradient(*arguments)
+
+
+def _conv_transpose_gradient(*arguments: Any) -> Any:
+    from netbuilder.engines.onednn.deferred_gradients import conv_transpose_gradient
+
+    return conv_transpose_gradient(*arguments)
+
+
 def kernel_table() -> dict[str, Any]:
     """Return the function that makes each operator's prepared kernel, by operator type."""
-    from netbuilder.engines.onednn import deferred_gradients
     from netbuilder.engines.onednn import kernels_conv as conv
     from netbuilder.engines.onednn import kernels_dense as dense
     from netbuilder.engines.onednn import kernels_join as join
@@ -55,10 +69,10 @@ def kernel_table() -> dict[str, Any]:
         "ChannelStats": parts.channel_stats,
         "Concat": join.concat,
         "Conv": widened_where_faster(conv.conv, lambda op: (0,)),
-        "ConvGradient": deferred_gradients.conv_gradient,
+        "ConvGradient": _conv_gradient,
         "ConvRelu": conv.conv_relu,
         "ConvTranspose": widened_where_faster(conv.conv_transpose, lambda op: (0,)),
-        "ConvTransposeGradient": deferred_gradients.conv_transpose_gradient,
+        "ConvTransposeGradient": _conv_transpose_gradient,
         "Copy": join.copy,
         "CopyFromCPUInput": join.copy,
         "CopyOnDeviceLike": join.copy,

@@ -126,7 +126,7 @@ def drop_cheap(steps: list[Step], values: list[Value], apart: Collection[Value])
     Args:
         steps, values, apart: see ``fit_into``.
     """
-    if not any(_is_cheap(value) for value in values):
+    if not _waits(steps, {value for value in values if _is_cheap(value)}):
         return None
     search = Search(steps, values, apart)
     bound = search.sequence.peak
@@ -138,6 +138,18 @@ def drop_cheap(steps: list[Step], values: list[Value], apart: Collection[Value])
     if nbytes >= bound and nbytes >= arena_bytes(values, steps, apart):
         return None
     return Recomputed(found.steps, found.values, found.count, found.work, search.total_cost)
+
+
+def _waits(steps: Sequence[Step], values: Collection[Value]) -> bool:
+    """Whether one of some values is used by two steps between which there are others that do not use it."""
+    last: dict[Value, int] = {}
+    for index, step in enumerate(steps):
+        for value in (*step.inputs, *step.outputs):
+            if value in values and index > last.setdefault(value, index) + 1:
+                return True
+            if value in values:
+                last[value] = index
+    return False
 
 
 @dataclass

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.exchange.onnx.reading import Reader, ValueForm, reads
 from netbuilder.proto import OperatorError
 
 __all__: list[str] = []
@@ -85,11 +85,19 @@ def _product(
     rows = [label for label in left_labels if label not in right_labels]
     columns = [label for label in right_labels if label not in left_labels]
 
+    labels = [*batch, *rows, *columns]
+    if len(rows) == len(columns) == len(inner) == 1:  # as MatMul, which rules for attention know
+        trans_b = right_labels.index(columns[0]) < right_labels.index(inner[0])
+        second = (batch, columns, inner) if trans_b else (batch, inner, columns)
+        factors = [
+            _in_order(r, hint, left, left_labels, (batch, rows, inner)),
+            _in_order(r, hint, right, right_labels, second),
+        ]
+        made = r.add("BatchMatMul", factors, [r.between(hint)], broadcast=1, trans_b=int(trans_b))
+        return made, labels
+
     def matrix(value: str, labels: list[str], groups: Sequence[list[str]]) -> str:
-        order = [labels.index(label) for group in groups for label in group]
-        moved = value
-        if order != sorted(order):
-            moved = r.add("Transpose", [value], [r.between(hint)], axes=order)
+        moved = _in_order(r, hint, value, labels, groups)
         shape = [math.prod(extents[label] for label in group) for group in groups]
         return r.add("Reshape", [moved], [r.between(hint), r.between(hint)], shape=shape)
 
@@ -98,6 +106,15 @@ def _product(
         [matrix(left, left_labels, (batch, rows, inner)), matrix(right, right_labels, (batch, inner, columns))],
         [r.between(hint)],
     )
-    labels = [*batch, *rows, *columns]
     wide = r.add("Reshape", [made], [r.between(hint), r.between(hint)], shape=[extents[label] for label in labels])
     return wide, labels
+
+
+def _in_order(r: Reader, hint: str, value: str, labels: list[str], groups: Sequence[list[str]]) -> str:
+    """Return a value with its axes in the order of the labels of some groups."""
+    order = [labels.index(label) for group in groups for label in group]
+    if order == sorted(order):
+        return value
+    moved, extents = r.add("Transpose", [value], [r.between(hint)], axes=order), r.extents(value)
+    r.declare(moved, ValueForm(r.form_of(value).dtype, tuple(extents[axis] for axis in order)))
+    return moved

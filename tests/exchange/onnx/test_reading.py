@@ -83,6 +83,7 @@ def test_sequences_are_followed():
         ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
         ("bij,bjk", [(2, 3, 4), (2, 4, 5)]),
         ("i,j->ij", [(3,), (4,)]),
+        ("bki,jbk->bij", [(2, 3, 4), (5, 2, 3)]),
     ],
 )
 def test_einsum(equation, shapes):
@@ -91,6 +92,30 @@ def test_einsum(equation, shapes):
     model = model_of([node("Einsum", " ".join(feeds), equation=equation)], **{n: x.shape for n, x in feeds.items()})
     _, y = run(model, **feeds)
     np.testing.assert_allclose(y, np.einsum(equation, *feeds.values()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scores", "sums", "shape"),
+    [
+        ("bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd", (2, 3, 5, 4)),
+        ("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", (2, 5, 3, 4)),
+        ("...qd,...kd->...qk", "...qk,...kd->...qd", (2, 5, 4)),
+    ],
+)
+def test_attention_written_with_einsum(scores, sums, shape):
+    rng = np.random.default_rng(2)
+    q, k, v = (rng.standard_normal(shape) for _ in range(3))
+    nodes = [
+        node("Einsum", "q k", "s", equation=scores), node("Mul", "s half", "t"), node("Softmax", "t", "w", axis=-1),
+        node("Einsum", "w v", equation=sums),
+    ]  # fmt: skip
+    feeds = {name: value.astype(np.float32) for name, value in zip("qkv", (q, k, v))}
+    read, y = run(model_of(nodes, {"half": np.float32(0.5)}, **dict.fromkeys("qkv", shape)), **feeds)
+    types = [op.type for op in read.net.op]
+    assert "Attention" in types and "BatchMatMul" not in types
+    weights = np.exp(np.einsum(scores, q, k) / 2)
+    want = np.einsum(sums, weights / weights.sum(-1, keepdims=True), v)
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
 
 
 def test_a_node_is_what_onnx_defines_it_by():

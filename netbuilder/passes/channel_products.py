@@ -6,6 +6,7 @@ Talking heads are such products: the channels are the heads, the rest of a value
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from netbuilder.passes.part_terms import TermFinder
 from netbuilder.proto import OperatorDef
@@ -84,7 +85,9 @@ class ChannelProducts(TermFinder):
             shape = [0, channels[0], math.prod(plane)]
             made.append(make_op("Reshape", [x], [matrices, self._fresh(f"{y}_shape")], shape=shape))
             x = matrices
-        steps = [("BatchMatMul", weights, {"broadcast": 1, "trans_a": int(not transposed)})]
+        steps: list[tuple[str, str, dict[str, Any]]] = [
+            ("BatchMatMul", weights, {"broadcast": 1, "trans_a": int(not transposed)})
+        ]
         steps += [("Add", each, {"broadcast": 1, "axis": 1}) for each in bias]
         for number, (kind, other, options) in enumerate(steps):
             last = number == len(steps) - 1 and len(plane) == 1

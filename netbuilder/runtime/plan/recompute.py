@@ -145,10 +145,11 @@ def _waits(steps: Sequence[Step], values: Collection[Value]) -> bool:
     last: dict[Value, int] = {}
     for index, step in enumerate(steps):
         for value in (*step.inputs, *step.outputs):
-            if value in values and index > last.setdefault(value, index) + 1:
+            if value is None or value not in values:
+                continue
+            if index > last.get(value, index) + 1:
                 return True
-            if value in values:
-                last[value] = index
+            last[value] = index
     return False
 
 

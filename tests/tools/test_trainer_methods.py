@@ -124,12 +124,13 @@ def test_averages_are_evaluated_and_exported(tmp_path, capfd):
 
 
 @pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
-def test_changed_images_are_the_same_on_any_devices_and_resumed():
+@pytest.mark.parametrize("augment", ["rand", "auto", "trivial"])
+def test_changed_images_are_the_same_on_any_devices_and_resumed(augment):
     pytest.importorskip("PIL")
 
     def run_with(*more):
-        options = parse(["--cpu", "--model=mlp", "--batch=128", "--epochs=2", "--rand-augment", "2", "9", "--crop=8",
-                         "--pad=1", "--learning-rate=0.02", "--mixup=0.2", *more])  # fmt: skip
+        options = parse(["--cpu", "--model=mlp", "--batch=128", "--epochs=2", f"--augment={augment}", "--crop=8",
+                         "--random-erasing=0.5", "--pad=1", "--learning-rate=0.02", "--mixup=0.2", *more])  # fmt: skip
         return Run(options, *load_images("digits", options.input))
 
     one, two, resumed = run_with(), run_with("--devices=0,1", "--decode-threads=1"), run_with()
@@ -183,7 +184,7 @@ def test_patience_is_counted_over_a_resumed_run(tmp_path):
 
 
 def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
-    given = [*BASE, *METHODS["all"], "--rand-augment", "1", "5", "--crop=8"]
+    given = [*BASE, *METHODS["all"], "--augment=rand:1:5", "--random-erasing=0.25", "--crop=8"]
     options = parse(given)
     (tmp_path / "options.json").write_text(json.dumps(options.effective))
     assert parse([f"--config={tmp_path / 'options.json'}"]) == options
@@ -214,8 +215,8 @@ def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
         (["--patience=1", "--least-improvement=-1"], "error: --least-improvement: must be 0 or greater, got -1"),
         (["--least-improvement=1"], "--least-improvement: needs --patience"),
         (["--patience-measure=los"], "did you mean 'loss'?"),
-        (["--rand-augment", "2", "31"], "a strength from 0 to 30, got (2, 31.0)"),
-        (["--rand-augment", "1.5", "3"], "--rand-augment: COUNT must be a whole number, got 1.5"),
+        (["--augment=rand:2:31"], "--augment must be 'auto', 'trivial' or 'rand:COUNT:STRENGTH'"),
+        (["--random-erasing=1.5"], "--random-erasing must be a probability from 0 to 1, got 1.5"),
         (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean '--model"),
         (["--lerning-rate", "0.1"], "did you mean '--learning-rate"),
         (["--model=resnet20-cfar"], "; did you mean 'resnet20-cifar'"),

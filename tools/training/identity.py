@@ -43,7 +43,7 @@ def course_of(options: Options, steps: int) -> dict[str, Any]:
             "decay of normalizations": options.norm_decay, "--momentum": options.momentum or 0.0,
             "--nesterov": options.nesterov is not False, "--optimizer-arg": dict(options.optimizer_args),
             "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
-            "--rand-augment": list(options.input.rand_augment or ()),
+            "--augment": options.input.augment, "--random-erasing": options.input.random_erasing,
             "--clip-norm": options.clip_norm,
             "--weight-decay": options.weight_decay, "--dtype": options.dtype, "--allow-tf32": options.allow_tf32,
             "--deterministic": options.deterministic,

@@ -22,7 +22,7 @@ _CAFFE2 = {
 """Options of Caffe2's imagenet_trainer.py -> options with the same meaning."""
 
 _COUNT = "--num-gpus"
-_PAIRS = ("--policy-arg", "--optimizer-arg")
+_PAIRS = ("--policy-arg", "--optimizer-arg", "--rates")
 _SWITCHES = ("--nesterov",)  # switched off by --no-NAME
 
 

@@ -44,7 +44,7 @@ def course_of(options: Options, steps: int) -> dict[str, Any]:
             "--nesterov": options.nesterov is not False, "--optimizer-arg": dict(options.optimizer_args),
             "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
             "--augment": options.input.augment, "--random-erasing": options.input.random_erasing,
-            "--clip-norm": options.clip_norm,
+            "--clip-norm": options.clip_norm, "--rates": dict(options.rates), "--layer-decay": options.layer_decay,
             "--weight-decay": options.weight_decay, "--dtype": options.dtype, "--allow-tf32": options.allow_tf32,
             "--deterministic": options.deterministic,
             "--combine-bn": options.combine_bn, **_of_blocks(options),

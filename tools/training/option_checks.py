@@ -156,6 +156,8 @@ def _update_problem(options: Options) -> str | None:
         return f"--optimizer: {options.optimizer} is for nets with float16 parameters, but these have float32; give sgd"
     if options.warmup_epochs and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):
         return f"--warmup-epochs: the learning rate of {options.optimizer} is fixed"
+    if options.find_rate and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):
+        return f"--find-rate: the learning rate of {options.optimizer} is fixed; use another optimizer"
     try:
         optimizer_by_name(options.optimizer, options.learning_rate, **options.optimizer_settings)
     except (ArgumentError, TypeError) as error:

@@ -151,6 +151,9 @@ class Options:
     learning_rate: float = option(
         f"learning rate, before its policy changes it (default: {_usual_rates()})", metavar="RATE", must=POSITIVE
     )
+    find_rate: bool = switch(
+        "train up to 100 steps with a growing rate, print their losses and the rate at which they fall most, and end"
+    )
     rates: dict[str, Any] = option(
         "multiply the rate of parameters whose names fit a pattern, such as 'conv1*=0.1'; may be repeated",
         factory=dict, metavar="PATTERN=FACTOR",

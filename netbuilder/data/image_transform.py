@@ -83,7 +83,8 @@ class ImageTransform:
         minsize: the shorter side is enlarged to this length if it is shorter; not together with ``scale``.
         warp: resize both sides to ``scale``.
         random_scale: shortest and longest length, from which ``scale`` is drawn.
-        area_crop: resize to ``crop`` a random part with 8 % to 100 % of the area and an aspect ratio of 3:4 to 4:3.
+        area_crop: resize to ``crop`` a random part with this share of the area or more and an aspect ratio of 3:4 to
+            4:3; usually 0.08, more for few images; 0: the whole image is resized.
         pad: width of a black margin around the image, from which a crop is taken at random.
         crop: side of the square crop, at a random position, in test mode in the middle; 0: no crop.
         crop_first: in training, crop before resizing, at whole pixels of the original image; that is less work, and the
@@ -111,7 +112,7 @@ class ImageTransform:
     minsize: int = 0
     warp: bool = False
     random_scale: tuple[int, int] | None = None
-    area_crop: bool = False
+    area_crop: float = 0.0
     pad: int = 0
     crop: int = 0
     crop_first: bool = False
@@ -142,6 +143,8 @@ class ImageTransform:
             return f"scale and minsize exclude each other, got {self.scale} and {self.minsize}"
         if self.random_scale is not None and not 0 < self.random_scale[0] <= self.random_scale[1]:
             return f"random_scale must be two lengths, the shorter one first, got {self.random_scale}"
+        if isinstance(self.area_crop, bool) or not 0 <= self.area_crop <= 1:
+            return f"area_crop must be a share of the area from 0 to 1, usually 0.08, got {self.area_crop}"
         if self.area_crop and not self.crop:
             return "area_crop needs crop, the size to which the part is resized"
         if self.crop_first and (self.warp or self.pad):
@@ -226,7 +229,7 @@ class ImageTransform:
             top = left = 0
         size, training = None, not self.is_test
         if self.area_crop and training:
-            down, right, height, width = _part(height, width, rng)
+            down, right, height, width = _part(height, width, self.area_crop, rng)
             top, left, size = top + down, left + right, (self.crop, self.crop)
         elif scale := self._length(min(height, width), rng):
             shorter = min(height, width)
@@ -369,13 +372,13 @@ def _drawn(rng: np.random.Generator, most: int) -> int:
     return int(rng.random() * (most + 1))
 
 
-def _part(height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+def _part(height: int, width: int, least: float, rng: np.random.Generator) -> tuple[int, int, int, int]:
     """Return top, left, height and width of a part drawn by area and ratio; the middle square if none fits.
 
     Source: Szegedy et al., "Going deeper with convolutions", 2015, section 6.
     """
     for _ in range(_TRIES):
-        area, ratio = height * width * rng.uniform(0.08, 1.0), rng.uniform(3 / 4, 4 / 3)
+        area, ratio = height * width * rng.uniform(least, 1.0), rng.uniform(3 / 4, 4 / 3)
         h, w = round((area / ratio) ** 0.5), round((area * ratio) ** 0.5)
         if rng.random() < 0.5:
             h, w = w, h

@@ -35,7 +35,10 @@ class InputOptions:
     crop: int = option("crop a square of N pixels: at random in training, in the middle in evaluation", default=0)
     mirror: bool = switch("in training, mirror each image with a probability of 1/2")
     pad: int = option("in training, add a margin of N pixels before the crop", default=0)
-    area_crop: bool = switch("in training, take a random part with 8 to 100 %% of the area, and resize it to --crop")
+    area_crop: float = option(
+        "in training, resize to --crop a random part with SHARE of the area or more (without a number: 0.08)",
+        default=0.0, metavar="SHARE", nargs="?", const=0.08,
+    )  # fmt: skip
     random_scale: tuple[int, int] | None = option(
         "in training, draw --scale at random between these two", metavar=("LEAST", "MOST")
     )

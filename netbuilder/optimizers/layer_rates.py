@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from netbuilder.graph.passages import values_left
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.graph.versions import EXTERNAL, Versions, number_versions
 from netbuilder.model.model_helper import ModelHelper
@@ -104,18 +105,10 @@ def _connected(versions: Versions, parts: Iterable[_Part]) -> list[list[_Part]]:
 
 
 def _layers(versions: Versions, net: Iterable[_Part], vectors: Collection[str]) -> list[list[str]]:
-    """Return the parameters of the layers of a net: one ends where a single value is still to be read.
-
-    What lies on all ways through the net is such a value, in whatever order the operators are.
-    """
-    left = {value: len(versions.readers[value]) for part in net for value in versions.outputs[part.index]}
-    layers, live = [list[str]()], set[int]()
-    for part in net:
-        layers[-1] += part.first
-        for value in versions.inputs[part.index]:
-            if value in left:
-                left[value] -= 1
-        live = {value for value in live.union(versions.outputs[part.index]) if left[value]}
+    """Return the parameters of the layers of a net: one ends where a single value is still to be read."""
+    layers, first = [list[str]()], {part.index: part.first for part in net}
+    for index, live in values_left(versions, sorted(first)):
+        layers[-1] += first[index]
         if len(live) < 2 and layers[-1]:
             layers.append([])
             if len(layers) > 2 and vectors.issuperset(layers[-2]):

@@ -23,7 +23,7 @@ _CAFFE2 = {
 
 _COUNT = "--num-gpus"
 _PAIRS = ("--policy-arg", "--optimizer-arg", "--rates")
-_SWITCHES = ("--nesterov",)  # switched off by --no-NAME
+_SWITCHES = ("--nesterov", "--mirror")  # switched off by --no-NAME
 
 
 def plain_arguments(given: Iterable[str]) -> list[str]:

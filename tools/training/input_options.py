@@ -33,7 +33,7 @@ class InputOptions:
     )
     scale: int = option("resize each image so that its shorter side has N pixels", default=0)
     crop: int = option("crop a square of N pixels: at random in training, in the middle in evaluation", default=0)
-    mirror: bool = switch("in training, mirror each image with a probability of 1/2")
+    mirror: bool | None = option("in training, mirror each image with a probability of 1/2")
     pad: int = option("in training, add a margin of N pixels before the crop", default=0)
     area_crop: float = option(
         "in training, resize to --crop a random part with SHARE of the area or more (without a number: 0.08)",
@@ -98,7 +98,7 @@ class InputOptions:
         if not scale and self.crop and is_test and (self.area_crop or self.random_scale):
             scale = round(self.crop * 8 / 7)  # 256 for 224
         return ImageTransform(
-            scale=scale, crop=self.crop, pad=self.pad, mirror=self.mirror, area_crop=self.area_crop,
+            scale=scale, crop=self.crop, pad=self.pad, mirror=bool(self.mirror), area_crop=self.area_crop,
             crop_first=not self.pad, random_scale=self.random_scale,
             augment=self.augment, random_erasing=self.random_erasing,
             color_jitter=(self.color_jitter,) * 3 if self.color_jitter else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -62,12 +62,12 @@ class _Part(NamedTuple):
     """An operator that computes values from data and parameters.
 
     Args:
-        index: of the operator.
+        place: index of the operator.
         first: the parameters that it is the first to use.
         inputs: the values that it reads and that other parts have computed.
     """
 
-    index: int
+    place: int
     first: list[str]
     inputs: list[int]
 
@@ -100,13 +100,13 @@ def _connected(versions: Versions, parts: Iterable[_Part]) -> list[list[_Part]]:
         whole: list[_Part] = nets.pop() if nets else []
         for each in [part, *itertools.chain(*nets)]:
             whole.append(each)
-            net_of.update(dict.fromkeys(versions.outputs[each.index], whole))
+            net_of.update(dict.fromkeys(versions.outputs[each.place], whole))
     return [sorted(net) for net in {id(net): net for net in net_of.values()}.values()]
 
 
-def _layers(versions: Versions, net: Iterable[_Part], vectors: Collection[str]) -> list[list[str]]:
+def _layers(versions: Versions, net: Iterable[_Part], vectors: set[str]) -> list[list[str]]:
     """Return the parameters of the layers of a net: one ends where a single value is still to be read."""
-    layers, first = [list[str]()], {part.index: part.first for part in net}
+    layers, first = [list[str]()], {part.place: part.first for part in net}
     for index, live in values_left(versions, sorted(first)):
         layers[-1] += first[index]
         if len(live) < 2 and layers[-1]:

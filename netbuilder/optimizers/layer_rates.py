@@ -40,7 +40,10 @@ def layer_rates(model: ModelHelper, decay: float) -> dict[str, float]:
     {'fc1_w': 0.5, 'fc1_b': 0.5, 'fc2_w': 1.0, 'fc2_b': 1.0}
     """
     check_numbers("layer rates", "in (0, 1]", decay=decay)
-    return {name: decay**behind for net in layers_of(model) for behind, layer in enumerate(net[::-1]) for name in layer}
+    return {
+        name: decay ** (len(net) - number) for net in layers_of(model) for number, layer in enumerate(net, 1)
+        for name in layer
+    }  # fmt: skip
 
 
 def layers_of(model: ModelHelper) -> list[list[list[str]]]:

@@ -60,11 +60,13 @@ def feature_maps(
     net = message_of(nets[-1])
     versions = number_versions(itertools.takewhile(lambda op: not op.is_gradient_op, net.op))
     found = []
-    for _, live in values_left(versions, _operators_on(versions, shapes)):
-        value = next(iter(live), None)
-        if len(live) != 1 or value is None or versions.last[name := versions.names[value]] != value:
+    for index, live in values_left(versions, _operators_on(versions, shapes)):
+        passed = live or versions.outputs[index]  # nothing is read later: the end
+        if len(passed) != 1:
             continue
-        if len(shape := known.get(name, ())) == 4:
+        (value,) = passed
+        shape = known.get(name := versions.names[value], ())
+        if versions.last[name] == value and len(shape) == 4:
             channels, height, width = shape[1:] if order == "NCHW" else (shape[3], *shape[1:3])
             if any(_in_proportion((height, width), tuple(image)) for image in shapes.values()):
                 found.append(FeatureMap(name, channels, height, width))

@@ -30,6 +30,7 @@ from netbuilder.tools.training.callbacks import callbacks_of
 from netbuilder.tools.training.class_report import class_table, hardest
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.elastic import Elastic, elastic_of
+from netbuilder.tools.training.find_rate import RateTest, find_rate
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.options import parse
@@ -85,6 +86,8 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
         raise NetError(
             f"--batch: a batch of {options.batch} is larger than the data, {len(train)} samples; give a smaller one"
         )
+    if options.find_rate:
+        return _print_rates(find_rate(options, train, test), group)
     if group.is_first:
         _check_folders(options)  # before training, which may take hours
         if options.out:
@@ -129,6 +132,19 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
         _write_class_report(options.class_report, found.confusion, run.class_names)
     status = _export(options, run)
     return _print_incomplete(saving, metrics) or status
+
+
+def _print_rates(found: RateTest, group: ProcessGroup) -> int:
+    """Print every fifth step of a test of rates, and what it has found; return the exit status."""
+    if not group.is_first:
+        return 0
+    for rate, loss in [*zip(found.rates, found.losses)][4::5]:
+        print(f"  learning rate {rate:<10.3g} loss {loss:.4g}")
+    if found.rate is None:
+        print("the loss does not fall at any rate; look at the data and the net first", flush=True)
+        return 1
+    print(f"the loss falls most at --learning-rate {found.rate:g}", flush=True)
+    return 0
 
 
 def _locked(options: Options, group: ProcessGroup) -> AbstractContextManager[None]:

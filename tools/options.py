@@ -289,7 +289,7 @@ class _Pairs(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         key, equals, text = values.partition("=")
         if not equals:
-            parser.error(f"{option_string}: must be KEY=VALUE, such as gamma=0.1; got {values!r}")
+            parser.error(f"{option_string}: must be {self.metavar}, such as gamma=0.1; got {values!r}")
         setattr(namespace, self.dest, {**getattr(namespace, self.dest, {}), key: _value(text)})
 
 

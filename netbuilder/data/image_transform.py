@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from netbuilder.data.augment import Augmentation, Change, apply_changes, augmentation, require_pillow
 from netbuilder.data.image_codec import GRAY_WEIGHTS, mirror_image, resize_image, split_channels
 from netbuilder.data.image_size import check_resized
-from netbuilder.data.rand_augment import MOST, Change, apply_changes, draw_changes, require_pillow
+from netbuilder.data.random_erasing import Erased, draw_erased, erase
 from netbuilder.data.scratch import Scratch
 from netbuilder.proto import ArgumentError, NetError, ShapeError
 from netbuilder.proto.late_dataclass import dataclass
@@ -56,7 +57,8 @@ class Geometry(NamedTuple):
         size: height and width that the part is resized to; None: unchanged.
         corner: top and left of the crop in the resized part with its margins; None: no crop.
         mirrored: whether to mirror; None: drawn later, after the changes of color.
-        changes: operations of RandAugment to apply after the crop.
+        changes: operations to apply after the crop.
+        erased: box to replace by noise at the end; None: none.
     """
 
     of: tuple[int, int]
@@ -65,6 +67,7 @@ class Geometry(NamedTuple):
     corner: tuple[int, int] | None
     mirrored: bool | None
     changes: tuple[Change, ...] = ()
+    erased: Erased | None = None
 
 
 @dataclass(frozen=True)
@@ -80,16 +83,18 @@ class ImageTransform:
         minsize: the shorter side is enlarged to this length if it is shorter; not together with ``scale``.
         warp: resize both sides to ``scale``.
         random_scale: shortest and longest length, from which ``scale`` is drawn.
-        area_crop: resize to ``crop`` a random part with 8 % to 100 % of the area and an aspect ratio of 3:4 to 4:3.
+        area_crop: resize to ``crop`` a random part with this share of the area or more and an aspect ratio of 3:4 to
+            4:3; usually 0.08, more for few images; 0: the whole image is resized.
         pad: width of a black margin around the image, from which a crop is taken at random.
         crop: side of the square crop, at a random position, in test mode in the middle; 0: no crop.
         crop_first: in training, crop before resizing, at whole pixels of the original image; that is less work, and the
             random positions differ; not together with ``warp`` or ``pad``.
-        rand_augment: number of operations of RandAugment and their strength from 0 to 30, usually 2 and 9; None: none.
-            Needs Pillow.
+        augment: AutoAugment, RandAugment or TrivialAugment, such as "rand:2:9", see ``augmentation``; None: none. Needs
+            Pillow.
         color_jitter: largest relative changes of saturation, brightness and contrast.
         color_lighting: standard deviation of the light that is added; 0: none.
         mirror: mirror each image with a probability of 1/2.
+        random_erasing: probability of replacing a box of 2 % to a third of the image by noise, usually 0.25.
         mean, std: for each channel (blue, green, red), or one for all; a value v becomes (v - mean) / std.
         color: three channels; otherwise one, the brightness.
         is_test: test mode.
@@ -99,7 +104,7 @@ class ImageTransform:
 
     Raises:
         ArgumentError: a number is out of range.
-        DeviceError: ``rand_augment`` needs Pillow, which is not installed.
+        DeviceError: ``augment`` needs Pillow, which is not installed.
     """
 
     box: tuple[int, int, int, int] | None = None
@@ -107,14 +112,15 @@ class ImageTransform:
     minsize: int = 0
     warp: bool = False
     random_scale: tuple[int, int] | None = None
-    area_crop: bool = False
+    area_crop: float = 0.0
     pad: int = 0
     crop: int = 0
     crop_first: bool = False
-    rand_augment: tuple[int, float] | None = None
+    augment: str | None = None
     color_jitter: tuple[float, float, float] | None = None
     color_lighting: float = 0.0
     mirror: bool = False
+    random_erasing: float = 0.0
     mean: Sequence[float] = (0.0,)
     std: Sequence[float] = (1.0,)
     color: bool = True
@@ -126,7 +132,7 @@ class ImageTransform:
     def __post_init__(self) -> None:
         if problem := self._problem():
             raise ArgumentError(f"images: {problem}")
-        if self.rand_augment is not None and not self.is_test:
+        if self._augmentation is not None and not self.is_test:
             require_pillow()
 
     def _problem(self) -> str | None:
@@ -137,6 +143,8 @@ class ImageTransform:
             return f"scale and minsize exclude each other, got {self.scale} and {self.minsize}"
         if self.random_scale is not None and not 0 < self.random_scale[0] <= self.random_scale[1]:
             return f"random_scale must be two lengths, the shorter one first, got {self.random_scale}"
+        if isinstance(self.area_crop, bool) or not 0 <= self.area_crop <= 1:
+            return f"area_crop must be a share of the area from 0 to 1, usually 0.08, got {self.area_crop}"
         if self.area_crop and not self.crop:
             return "area_crop needs crop, the size to which the part is resized"
         if self.crop_first and (self.warp or self.pad):
@@ -151,13 +159,19 @@ class ImageTransform:
             return f"std must be positive, got {list(self.std)}"
         if not self.color and (self.color_jitter or self.color_lighting):
             return "color_jitter and color_lighting need three channels"
-        if self.rand_augment is not None and not (self.rand_augment[0] >= 0 and 0 <= self.rand_augment[1] <= MOST):
-            return (
-                f"rand_augment must be a number of operations and a strength from 0 to {MOST}, got {self.rand_augment}"
-            )
+        try:
+            _ = self._augmentation
+        except ArgumentError as error:
+            return str(error)
+        if not 0 <= self.random_erasing <= 1:
+            return f"random_erasing must be a probability from 0 to 1, got {self.random_erasing}"
         if self.color_jitter and not all(0 <= x <= 1 for x in self.color_jitter):
             return f"color_jitter must be three shares from 0 to 1, got {list(self.color_jitter)}"
         return None
+
+    @functools.cached_property
+    def _augmentation(self) -> Augmentation | None:
+        return None if self.augment is None else augmentation(self.augment)
 
     @functools.cached_property
     def factors(self) -> Array:
@@ -215,7 +229,7 @@ class ImageTransform:
             top = left = 0
         size, training = None, not self.is_test
         if self.area_crop and training:
-            down, right, height, width = _part(height, width, rng)
+            down, right, height, width = _part(height, width, self.area_crop, rng)
             top, left, size = top + down, left + right, (self.crop, self.crop)
         elif scale := self._length(min(height, width), rng):
             shorter = min(height, width)
@@ -231,10 +245,13 @@ class ImageTransform:
                     top, left = top + down, left + right
                 size = _resized(height, width, scale, where)
         corner = self._corner(*(size or (height, width)), rng, where)
-        changes = draw_changes(*self.rand_augment, rng) if self.rand_augment and training else ()
+        changes = self._augmentation(rng) if self._augmentation and training else ()
         mirrored = None if self.changes_colors else self._mirrored(rng)
+        erased = None
+        if self.random_erasing and training:
+            erased = draw_erased(*self._final_size(*(size or (height, width))), self.random_erasing, rng)
         box = None if (height, width) == of else (top, left, height, width)
-        return Geometry(of, box, size, corner, mirrored, changes)
+        return Geometry(of, box, size, corner, mirrored, changes, erased)
 
     def apply_geometry(
         self, image: Array, found: Geometry, rng: np.random.Generator, scratch: Scratch | None = None
@@ -259,10 +276,10 @@ class ImageTransform:
         if found.corner is not None:
             top, left = found.corner
             image = image[top : top + self.crop, left : left + self.crop]
-        image = apply_changes(image, found.changes)
-        if found.mirrored is not None:
-            return image, found.mirrored
-        return self._colored(image, rng), self._mirrored(rng)
+        image, mirrored = apply_changes(image, found.changes), found.mirrored
+        if mirrored is None:
+            image, mirrored = self._colored(image, rng), self._mirrored(rng)
+        return erase(image, found.erased), mirrored
 
     def normalize(self, pixels: Array, out: Array, scratch: Scratch | None = None, *, mirrored: bool = False) -> None:
         """Write normalized pixels (H, W, C), mirrored or not, into ``out`` of shape (C, H, W), float32."""
@@ -305,6 +322,10 @@ class ImageTransform:
         if self.random_scale is not None and not self.is_test:
             return self.random_scale[0] + _drawn(rng, self.random_scale[1] - self.random_scale[0])
         return self.scale or (self.minsize if shorter < self.minsize else 0)
+
+    def _final_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size of the result, given that of the resized part."""
+        return (self.crop, self.crop) if self.crop else (height + 2 * self.pad, width + 2 * self.pad)
 
     def _corner(self, height: int, width: int, rng: np.random.Generator, where: str) -> tuple[int, int] | None:
         """Return the corner of the crop; None: no crop."""
@@ -351,13 +372,13 @@ def _drawn(rng: np.random.Generator, most: int) -> int:
     return int(rng.random() * (most + 1))
 
 
-def _part(height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+def _part(height: int, width: int, least: float, rng: np.random.Generator) -> tuple[int, int, int, int]:
     """Return top, left, height and width of a part drawn by area and ratio; the middle square if none fits.
 
     Source: Szegedy et al., "Going deeper with convolutions", 2015, section 6.
     """
     for _ in range(_TRIES):
-        area, ratio = height * width * rng.uniform(0.08, 1.0), rng.uniform(3 / 4, 4 / 3)
+        area, ratio = height * width * rng.uniform(least, 1.0), rng.uniform(3 / 4, 4 / 3)
         h, w = round((area / ratio) ** 0.5), round((area * ratio) ** 0.5)
         if rng.random() < 0.5:
             h, w = w, h

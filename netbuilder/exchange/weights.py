@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import string
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,52 +14,17 @@ from netbuilder.exchange.checkpoint_file import Checkpoint
 from netbuilder.exchange.checkpoints import load_checkpoint
 from netbuilder.exchange.matching import LoadReport
 from netbuilder.exchange.safetensors import read_safetensors, write_safetensors
+from netbuilder.exchange.weight_names import NOT_READ, RUNNING, in_zoo_order
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError
 from netbuilder.proto.extras import how_to_install
 from netbuilder.runtime import Workspace, default
 
-__all__ = ["in_zoo_order", "load_weights", "read_weights", "save_weights"]
+__all__ = ["load_weights", "read_weights", "save_weights"]
 
 PathLike = str | os.PathLike[str]
 
-# fmt: off
-_SIBLINGS = [
-    "stem", "trunk_output", "patch_embed", "cls_token", "dist_token", "pos_embed", "layer_scale", "features",
-    "conv0", "norm0", "norm1", "conv1", "bn1", "attn", "qkv", "relative_position_bias_table", "norm2", "conv2", "bn2",
-    "conv3", "bn3", "downsample", "blocks", "block",
-    *(f"{kind}{number}" for number in range(1, 9) for kind in ("layer", "denseblock", "transition")),
-    "norm5", "norm", "squeeze", "conv", "expand1x1", "expand3x3", "reduction", "mlp", "proj", "f", "a", "b", "se", "c",
-    "classifier", "fc", "head", "head_dist", "fc1", "fc2", "weight", "bias", "running_mean", "running_var",
-]
-# fmt: on
-_RANK = {name: rank for rank, name in enumerate(_SIBLINGS)}
-"""Parts of names -> their place among those of one module, in the order in which the zoo adds the layers."""
-
-_NOT_READ = ("num_batches_tracked", "relative_position_index")
-_RUNNING = ("running_mean", "running_var")
 _HEAD = re.compile(r"(classifier(\.\d+)?|fc|head|head_dist)\.(weight|bias)")
-
-
-def in_zoo_order(names: Iterable[str]) -> list[str]:
-    """Return the names of a module's parameters and running statistics in the order of those of the zoo's net.
-
-    It says the mapping of all shared nets: names of torchvision, which timm has for ResNet and ResNeXt too, and those
-    of timm's ViT and DeiT. Buffers that a net of the zoo has no blob for are left out.
-
-    >>> in_zoo_order(["fc.weight", "layer1.0.bn1.weight", "layer1.0.conv1.weight", "bn1.num_batches_tracked"])
-    ['layer1.0.conv1.weight', 'layer1.0.bn1.weight', 'fc.weight']
-    """
-    return sorted((name for name in names if not name.endswith(_NOT_READ)), key=_place)
-
-
-def _place(name: str) -> list[tuple[int, str, int]]:
-    found = []
-    for part in name.split("."):
-        text = part.rstrip(string.digits)
-        known = part if part in _RANK else text
-        found.append((_RANK.get(known, len(_RANK)), text, int(part[len(text) :] or 0)))
-    return found
 
 
 def read_weights(path: PathLike) -> dict[str, np.ndarray]:
@@ -133,7 +97,7 @@ def load_weights(
     load_checkpoint(
         Checkpoint(values), model, workspace=workspace, parameters_only=True, partial=True, show=lambda text: None
     )
-    unused = {name: "the net has no blob for it" for name in stored if name.endswith(_NOT_READ)}
+    unused = {name: "the net has no blob for it" for name in stored if name.endswith(NOT_READ)}
     return LoadReport(repr(os.fspath(path)), tuple(values), {**left, **unused}, kept)
 
 
@@ -188,8 +152,8 @@ def _pairs(source: str, stored: Iterable[str], blobs: Iterable[str]) -> dict[str
     """
     names, pairs = in_zoo_order(stored), dict[str, str]()
     for what, theirs, ours in (
-        ("parameters", [n for n in names if not n.endswith(_RUNNING)], [b for b in blobs if not _is_running(b)]),
-        ("running statistics", [n for n in names if n.endswith(_RUNNING)], [b for b in blobs if _is_running(b)]),
+        ("parameters", [n for n in names if not n.endswith(RUNNING)], [b for b in blobs if not _is_running(b)]),
+        ("running statistics", [n for n in names if n.endswith(RUNNING)], [b for b in blobs if _is_running(b)]),
     ):
         if len(theirs) != len(ours):
             raise NetError(

@@ -177,6 +177,11 @@ class ModelHelper(ModelParameters):
             raise NetError(f"model {self.name!r}: is on one device; call Parallelize to build it on several")
         return self._devices
 
+    @property
+    def replica_scopes(self) -> tuple[str, ...]:
+        """The name scopes of the replicas, such as ``gpu_0/``; (): the model is on one device."""
+        return tuple(f"{vars(self)['_device_prefix']}_{number}/" for number in self._devices)
+
     # Backward pass
 
     @suggests_arguments

@@ -27,6 +27,7 @@ from netbuilder.optimizers.early_stopping import EarlyStopping
 from netbuilder.optimizers.ftrl import FtrlOptimizer, GFtrlOptimizer
 from netbuilder.optimizers.half import FP16SgdOptimizer, MultiPrecisionSgdOptimizer
 from netbuilder.optimizers.lamb import LambOptimizer
+from netbuilder.optimizers.layer_rates import layer_rates, layers_of
 from netbuilder.optimizers.learning_rate import LR_INJECTION, check_policy
 from netbuilder.optimizers.lion import LionOptimizer
 from netbuilder.optimizers.moving_average import add_moving_averages, moving_averages
@@ -85,6 +86,8 @@ __all__ = [
     "build_yellowfin",
     "check_policy",
     "get_param_device",
+    "layer_rates",
+    "layers_of",
     "moving_averages",
     "optimizer_by_name",
     "reset_optimizer_instance_count",

@@ -15,6 +15,7 @@ from netbuilder.graph.source import warn_user
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.rollback import remove_added_on_error
+from netbuilder.optimizers.layer_rates import factors_by_pattern
 from netbuilder.optimizers.learning_rate import LR_INJECTION
 from netbuilder.optimizers.optimizer import Optimizer, constant, one
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
@@ -62,6 +63,7 @@ def build_optimizer(
     allow_lr_injection: bool = False,
     decoupled_decay: float | None = None,
     no_decay: Collection[str] = (),
+    rates: Mapping[str, float] | None = None,
 ) -> Optimizer:
     """Add the update of each parameter that has a gradient, on the parameter's device; return the optimizer.
 
@@ -82,14 +84,17 @@ def build_optimizer(
             computed parameters do not decay. None: what the optimizer says, which is 0 for all but AdamW, LAMB and
             Lion. LAMB adds it to the step that it normalizes.
         no_decay: full names of weights that do not decay, such as the scales of normalizations.
+        rates: pattern of names, such as ``"conv1_*"``, without the scope of a replica or with it -> factor of the rate,
+            and so of decoupled decay, too; where several fit, their product. ``layer_rates`` makes one for all layers.
 
     Raises:
         GradientError: there is no backward pass yet, or an optimizer does not support a gradient.
         NetError: parameters are listed twice, or have an update already; weight decay is added after the update of a
-            parameter; or ``Parallelize`` has called its ``param_update_builder_fun``, and this is for all parameters.
+            parameter; or ``Parallelize`` has called its ``param_update_builder_fun``, and this is for all parameters;
+            or a pattern of ``rates`` fits no parameter.
         DeviceError: the device of a parameter cannot be determined.
-        ArgumentError: ``max_gradient_norm``, ``allow_lr_injection`` or ``decoupled_decay`` is out of range, or the
-            optimizer supports no decoupled decay.
+        ArgumentError: ``max_gradient_norm``, ``allow_lr_injection``, ``decoupled_decay`` or a factor is out of
+            range, or the optimizer supports no decoupled decay, or no factors, as it tunes its rate.
         TypeError: ``model`` is no ModelHelper, ``optimizer`` no Optimizer, or ``params`` no list of blobs.
 
     In the compatibility layer, as in Caffe2, a parameter that has an update already gets another one, with a warning.
@@ -124,6 +129,7 @@ def build_optimizer(
             allow_lr_injection=allow_lr_injection,
             decay=optimizer.decoupled_decay if decoupled_decay is None else decoupled_decay,
             no_decay=frozenset(map(str, no_decay)),
+            factors=factors_by_pattern(model, rates or {}),
         )
     return optimizer
 
@@ -139,7 +145,7 @@ def chosen_parameters(model: ModelHelper, params: Params) -> list[BlobReference]
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise TypeError(f"model {model.name!r}: params must be a list of parameters, or a name scope, got {params!r}")
     names = list(given)
-    scopes = [f"{vars(model)['_device_prefix']}_{number}/" for number in model._devices]
+    scopes = model.replica_scopes
     found: set[BlobReference] = set()
     for name in names:
         whole = str(name).rstrip("/") if isinstance(name, (str, BlobReference)) else ""
@@ -168,6 +174,7 @@ def _add_updates(
     allow_lr_injection: bool,
     decay: float,
     no_decay: frozenset[str],
+    factors: Mapping[str, float],
 ) -> None:
     if weights_only:
         weights = set(model.weights)
@@ -193,30 +200,34 @@ def _add_updates(
     decaying = {str(weight) for weight in model.weights} - no_decay if decay else set()
     for device, of_device in groupby(infos, lambda info: get_param_device(info.name, info.grad, devices)):
         with DeviceScope(device):
-            updates: dict[bool, RepeatedUpdates] = {}  # whether a parameter decays -> the updates of such ones
+            updates: dict[tuple[bool, float], RepeatedUpdates] = {}  # does it decay, factor -> updates of such ones
             for info in of_device:
-                own, decays = info.optimizer if use_param_info_optim else None, info.name in decaying
-                with _decaying(own or optimizer, decay if decays else 0.0):
+                own = info.optimizer if use_param_info_optim else None
+                decays, factor = group = info.name in decaying, factors.get(info.name, 1.0)
+                with _with_settings(own or optimizer, decay if decays else 0.0, factor):
                     if own:
                         own(model.net, model.param_init_net, info)
                         updates = {}  # another optimizer may have changed what the updates share
                         continue
-                    updates[decays] = updates.get(decays) or RepeatedUpdates(optimizer, model)
-                    updates[decays].add(info)
+                    updates[group] = updates.get(group) or RepeatedUpdates(optimizer, model)
+                    updates[group].add(info)
     if optimizer.updates:
         model._updated += [info.blob for info in infos]
 
 
 @contextmanager
-def _decaying(optimizer: Optimizer, decay: float) -> Iterator[None]:
-    """Let an optimizer add updates with this decoupled decay."""
+def _with_settings(optimizer: Optimizer, decay: float, factor: float) -> Iterator[None]:
+    """Let an optimizer add updates with this decoupled decay and factor of the rate."""
     if decay:
         optimizer.require_decoupled()
-    before, optimizer.decoupled_decay = optimizer.decoupled_decay, decay
+    if factor != 1:
+        optimizer.require_rate_factor()
+    before = optimizer.decoupled_decay, optimizer.rate_factor
+    optimizer.decoupled_decay, optimizer.rate_factor = decay, factor
     try:
         yield
     finally:
-        optimizer.decoupled_decay = before
+        optimizer.decoupled_decay, optimizer.rate_factor = before
 
 
 def _check_not_updated(model: ModelHelper, optimizer: Optimizer, infos: list[ParameterInfo]) -> None:

@@ -67,7 +67,7 @@ class FtrlOptimizer(Optimizer):
         state: Any = param_init_net.ConstantFill([param], param + self._suffix, extra_shape=[2], value=0.0)
         self._aux_params.local.append(state)
         options: dict[str, Any] = {
-            "alpha": self.alpha,
+            "alpha": self.rate_factor * self.alpha,
             "beta": self.beta,
             "lambda1": self.lambda1,
             "lambda2": self.lambda2,

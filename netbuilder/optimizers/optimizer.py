@@ -116,6 +116,12 @@ class Optimizer:
     Source: Loshchilov and Hutter, "Decoupled weight decay regularization", 2019, arXiv:1711.05101.
     """
 
+    tunes_rate = False
+    """Whether it computes its rate itself, so that ``rate_factor`` must be 1."""
+
+    rate_factor = 1.0
+    """Factor of the rate in the updates that are added, see ``build_optimizer``."""
+
     def __init__(self) -> None:
         kind = type(self).__name__
         self._instance_num = _instances[kind]
@@ -233,7 +239,7 @@ class Optimizer:
                     first, *others = kwargs["sub_policy_num_iters"]
                     kwargs["sub_policy_num_iters"] = [first - 1, *others]
             rate = net.LearningRate([iteration], name, base_lr=float(base_learning_rate), policy=policy, **kwargs)
-        return self._scaled(net, rate), iteration
+        return self._with_factor(net, param_init_net, self._scaled(net, rate)), iteration
 
     def _rate(
         self, net: Net, param_init_net: Net, sign: int, base: float, policy: str, arguments: dict[str, Any]
@@ -262,7 +268,7 @@ class Optimizer:
                 f"{type(self).__name__}: decoupled weight decay supports only dense gradients, but the gradient of "
                 f"{param_info} is sparse; do not tag this parameter as a weight, or name it in no_decay"
             )
-        kept = BlobReference(ScopedName(self.make_unique_blob_name("kept_share")), net)
+        kept = BlobReference(f"{rate}_kept_share", net)
         if not net.BlobIsDefined(kept):
             unit = one(param_init_net)
             decay = constant(param_init_net, "decoupled_decay", -sign * float(self.decoupled_decay))
@@ -307,6 +313,23 @@ class Optimizer:
         here = net.CopyFromCPUInput(self._lr_multiplier, self.make_unique_blob_name("lr_multiplier"))
         product: BlobReference = net.Mul([rate, here], name, broadcast=1)
         return product
+
+    def _with_factor(self, net: Net, param_init_net: Net, rate: BlobReference) -> BlobReference:
+        """Return the rate times ``rate_factor``."""
+        if self.rate_factor == 1:
+            return rate
+        scaled = BlobReference(f"{rate}_times_{float(self.rate_factor)!r}", net)
+        if not net.BlobIsDefined(scaled):
+            net.Mul([rate, constant(param_init_net, "rate_factor", self.rate_factor)], scaled, broadcast=1)
+        return scaled
+
+    def require_rate_factor(self) -> None:
+        """Raise ArgumentError if ``rate_factor`` is not supported."""
+        if self.tunes_rate:
+            raise ArgumentError(
+                f"{type(self).__name__}: tunes the rate of each parameter itself, so that rates would have no effect; "
+                "leave them out, or use another optimizer"
+            )
 
     def add_lr_multiplier(self, lr_multiplier: BlobReference) -> None:
         """Multiply the rate by a blob on the CPU, of shape () or (1,), that is computed before the updates."""

@@ -40,6 +40,7 @@ class YellowFinOptimizer(Optimizer):
     rate_name = "alpha"
 
     decouples = False
+    tunes_rate = True
 
     def __init__(
         self,

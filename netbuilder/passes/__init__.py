@@ -9,6 +9,7 @@ from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
 from netbuilder.passes.device_check import DeviceFault, check_devices, device_faults
 from netbuilder.passes.extract_predictor import ExtractPredictorNet, extract_predictor, parameter_sources
+from netbuilder.passes.feature_maps import FeatureMap, feature_maps
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.passes.join_parts import join_parts
 from netbuilder.passes.net_pass import NetPass, PassContext, PassResult, net_pass
@@ -17,6 +18,7 @@ from netbuilder.passes.reductions import allreduce, broadcast, gather_sparse, nc
 __all__ = [
     "DeviceFault",
     "Devices",
+    "FeatureMap",
     "ExtractPredictorNet",
     "NetPass",
     "PassContext",
@@ -27,6 +29,7 @@ __all__ = [
     "check_devices",
     "device_faults",
     "extract_predictor",
+    "feature_maps",
     "fold_batch_norm",
     "gather_sparse",
     "join_parts",

@@ -150,7 +150,7 @@ class ImageInput(Operator):
             random_scale=(self.random_scale[0], self.random_scale[1])
             if self.random_scale and min(self.random_scale) > 0
             else None,
-            area_crop=jittered,
+            area_crop=0.08 if jittered else 0.0,
             crop=self.crop,
             color_jitter=jitter if self.color_jitter else None,
             color_lighting=self.color_lighting_std if self.color_lighting else 0.0,

@@ -38,7 +38,7 @@ def test_normalization_is_that_of_each_channel():
         ({"minsize": 30}, (40, 52)),
         ({"scale": 24, "crop": 16}, (16, 16)),
         ({"box": (5, 7, 30, 20)}, (30, 20)),
-        ({"area_crop": True, "crop": 24}, (24, 24)),
+        ({"area_crop": 0.08, "crop": 24}, (24, 24)),
         ({"pad": 4, "crop": 40}, (40, 40)),
         ({"random_scale": (20, 20), "crop": 20}, (20, 20)),
     ],
@@ -72,7 +72,7 @@ def test_padding_moves_the_image_by_as_much_at_most():
     np.testing.assert_array_equal(ImageTransform(crop=8, pad=2, is_test=True).pixels(image, rng()), image)
 
 
-@pytest.mark.parametrize("options", [{"crop_first": True}, {"pad": 2}, {"area_crop": True}, {"box": (3, 4, 30, 40)}])
+@pytest.mark.parametrize("options", [{"crop_first": True}, {"pad": 2}, {"area_crop": 0.08}, {"box": (3, 4, 30, 40)}])
 def test_the_geometry_needs_no_pixels(options):
     transform = ImageTransform(scale=24, crop=20, mirror=True, **options)
     image = photo(3)
@@ -98,10 +98,10 @@ def test_parts_by_area_lie_within_the_limits():
     from netbuilder.data.image_transform import _part
 
     for seed in range(200):
-        top, left, height, width = _part(60, 100, rng(seed))
+        top, left, height, width = _part(60, 100, 0.08, rng(seed))
         assert 0 <= top <= 60 - height and 0 <= left <= 100 - width
         assert 0.07 < height * width / 6000 <= 1 and 0.7 < height / width < 1.4
-    assert _part(2, 400, rng())[2:] == (2, 2)
+    assert _part(2, 400, 0.08, rng())[2:] == (2, 2)
 
 
 def test_jitter_and_lighting():
@@ -125,6 +125,14 @@ def test_colors_stay_in_test_mode():
     np.testing.assert_array_equal(options.pixels(photo(1), rng()), photo(1))
 
 
+@pytest.mark.parametrize("least", [0.08, 0.5, 1.0])
+def test_a_part_has_its_share_of_the_area(least):
+    transform, draw = ImageTransform(area_crop=least, crop=8), rng()
+    boxes = [transform.geometry(120, 120, draw).box or (0, 0, 120, 120) for _ in range(300)]
+    shares = np.array([height * width / 120**2 for _, _, height, width in boxes])
+    assert shares.min() >= least - 0.02 and (least == 1 or shares.min() < least + 0.1) and shares.max() > 0.9
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -134,7 +142,9 @@ def test_colors_stay_in_test_mode():
         ({"random_scale": (30, 20)}, "the shorter one first"),
         ({"mean": (1, 2)}, "mean must have 1 or 3 values"),
         ({"std": (0,)}, "std must be positive"),
-        ({"area_crop": True}, "area_crop needs crop"),
+        ({"area_crop": 0.08}, "area_crop needs crop"),
+        ({"area_crop": True, "crop": 8}, "area_crop must be a share of the area from 0 to 1, usually 0.08, got True"),
+        ({"area_crop": 1.1, "crop": 8}, "usually 0.08, got 1.1"),
         ({"color": False, "color_lighting": 0.1}, "need three channels"),
         ({"color_jitter": (2, 0, 0)}, "shares from 0 to 1"),
     ],

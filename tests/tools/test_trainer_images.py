@@ -129,7 +129,7 @@ def test_labels_beyond_the_classes_are_refused(tmp_path):
         list(train.batches(12, np.random.default_rng(0)))
 
 
-@pytest.mark.parametrize("cropped", [{"area_crop": True}, {"random_scale": (256, 480)}])
+@pytest.mark.parametrize("cropped", [{"area_crop": 0.08}, {"random_scale": (256, 480)}])
 def test_images_are_tested_at_the_scale_that_goes_with_random_crops(cropped):
     options = InputOptions(crop=224, **cropped)
     assert options.transform(is_test=True).scale == 256 and options.transform(is_test=False).scale == 0
@@ -139,7 +139,7 @@ def test_images_are_tested_at_the_scale_that_goes_with_random_crops(cropped):
 
 def test_options_survive_the_way_to_another_process():
     options = InputOptions(
-        scale=9, crop=8, pad=2, mirror=True, area_crop=True, random_scale=(9, 12), color_jitter=0.4, color_lighting=0.1,
+        scale=9, crop=8, pad=2, mirror=True, area_crop=0.08, random_scale=(9, 12), color_jitter=0.4, color_lighting=0.1,
         mean=(1.0, 2.0, 3.0), std=(4.0,), gray=False, threads=3, skip_damaged=True, test_data="x", classes=5,
     )  # fmt: skip
     assert parse(["--cpu", *options.arguments()]).input == options

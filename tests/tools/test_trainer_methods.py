@@ -22,6 +22,7 @@ METHODS = {
     "adam": ["--optimizer=adam", "--optimizer-arg=beta2=0.99", "--learning-rate=0.001"],
     "ftrl": ["--optimizer=ftrl"],
     "averages": ["--ema=0.8"],
+    "rates": ["--optimizer=adamw", "--layer-decay=0.5", "--rates=*_b=2", "--learning-rate=0.002"],
     "mixup": ["--mixup=0.4"],
     "cutmix": ["--cutmix=1"],
     "all": ["--mixup=0.4", "--cutmix=1", "--label-smoothing=0.1", "--ema=0.8", "--optimizer=rms-prop",
@@ -124,12 +125,13 @@ def test_averages_are_evaluated_and_exported(tmp_path, capfd):
 
 
 @pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
-def test_changed_images_are_the_same_on_any_devices_and_resumed():
+@pytest.mark.parametrize("augment", ["rand", "auto", "trivial"])
+def test_changed_images_are_the_same_on_any_devices_and_resumed(augment):
     pytest.importorskip("PIL")
 
     def run_with(*more):
-        options = parse(["--cpu", "--model=mlp", "--batch=128", "--epochs=2", "--rand-augment", "2", "9", "--crop=8",
-                         "--pad=1", "--learning-rate=0.02", "--mixup=0.2", *more])  # fmt: skip
+        options = parse(["--cpu", "--model=mlp", "--batch=128", "--epochs=2", f"--augment={augment}", "--crop=8",
+                         "--random-erasing=0.5", "--pad=1", "--learning-rate=0.02", "--mixup=0.2", *more])  # fmt: skip
         return Run(options, *load_images("digits", options.input))
 
     one, two, resumed = run_with(), run_with("--devices=0,1", "--decode-threads=1"), run_with()
@@ -183,7 +185,15 @@ def test_patience_is_counted_over_a_resumed_run(tmp_path):
 
 
 def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
-    given = [*BASE, *METHODS["all"], "--rand-augment", "1", "5", "--crop=8"]
+    given = [
+        *BASE,
+        *METHODS["all"],
+        "--rates=fc1*=0.1",
+        "--layer-decay=0.9",
+        "--augment=rand:1:5",
+        "--random-erasing=0.25",
+        "--crop=8",
+    ]
     options = parse(given)
     (tmp_path / "options.json").write_text(json.dumps(options.effective))
     assert parse([f"--config={tmp_path / 'options.json'}"]) == options
@@ -193,6 +203,17 @@ def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
     (tmp_path / "own.json").write_text('{"optimizer": "adam", "optimizer-arg": {"beta2": 0.9, "rowWise": false}}')
     own = parse(["--cpu", f"--config={tmp_path / 'own.json'}"])
     assert own.optimizer_args == {"beta2": 0.9, "rowWise": False} and own.learning_rate == 0.001
+
+
+def test_rates_fall_towards_the_input():
+    def moved(*more):
+        """Return how far each layer's weights move in a step, over a step of the whole rate."""
+        run = run_of("--optimizer=lion", "--weight-decay=0", "--batch=720", "--learning-rate=0.001", *more)
+        begin = {name: value.copy() for name, value in blobs(run).items()}
+        train_until(run, 1, 1)
+        return [np.abs(blobs(run)[f"fc{n}_w"] - begin[f"fc{n}_w"]).max() / 0.001 for n in (0, 1, 2)]
+
+    np.testing.assert_allclose(moved("--layer-decay=0.5", "--rates=fc2_*=3"), [0.25, 0.5, 3], 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -214,8 +235,12 @@ def test_options_are_read_again_from_the_file_of_a_run(tmp_path):
         (["--patience=1", "--least-improvement=-1"], "error: --least-improvement: must be 0 or greater, got -1"),
         (["--least-improvement=1"], "--least-improvement: needs --patience"),
         (["--patience-measure=los"], "did you mean 'loss'?"),
-        (["--rand-augment", "2", "31"], "a strength from 0 to 30, got (2, 31.0)"),
-        (["--rand-augment", "1.5", "3"], "--rand-augment: COUNT must be a whole number, got 1.5"),
+        (["--rates=fc1*"], "--rates: must be PATTERN=FACTOR, such as gamma=0.1; got 'fc1*'"),
+        (["--rates=fc1*=0"], "--rates: the factor of 'fc1*' must be a positive number, got 0"),
+        (["--layer-decay=1.5"], "--layer-decay: must be in (0, 1], usually 0.7 to 0.95, got 1.5"),
+        (["--layer-decay=0.5", "--optimizer=yellowfin"], "--layer-decay: yellowfin tunes the rate of each parameter"),
+        (["--augment=rand:2:31"], "--augment must be 'auto', 'trivial' or 'rand:COUNT:STRENGTH'"),
+        (["--random-erasing=1.5"], "--random-erasing must be a probability from 0 to 1, got 1.5"),
         (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean '--model"),
         (["--lerning-rate", "0.1"], "did you mean '--learning-rate"),
         (["--model=resnet20-cfar"], "; did you mean 'resnet20-cifar'"),

@@ -15,8 +15,8 @@ def test_every_net_has_a_recipe(weights):
     for net in NETS:
         options = parse(["--cpu", f"--model={net}", *recipe_for(net, photos=True, weights=weights)])
         assert options.policy == "cosine" and options.input.area_crop and options.input.crop == 224
-        transformer = net.startswith(("vit", "deit", "swin", "convnext"))
-        assert (options.optimizer == "adamw") == transformer == options.decouples_decay
+        plain = net.startswith(("mlp", "lenet", "alexnet", "overfeat", "squeezenet", "vgg")) or net == "inception-v1"
+        assert (options.optimizer == "adamw") == options.decouples_decay == (not plain or net.endswith("-bn"))
 
 
 def test_the_command_line_overrides(tmp_path):
@@ -25,6 +25,9 @@ def test_the_command_line_overrides(tmp_path):
     options = parse(["--cpu", "--epochs=3", "--recipe", f"--config={config}"])
     assert (options.epochs, options.batch, options.optimizer, options.weight_decay) == (3, 7, "adamw", 0.05)
     assert not options.input.crop  # the data are arrays
+    given = ["--cpu", "--recipe", f"--data={tmp_path}"]
+    assert parse(given).input.mirror and not parse([*given, "--no-mirror"]).input.mirror
+    assert parse([*given, "--area-crop=0.1"]).input.area_crop == 0.1
 
 
 def test_weights_make_steps_smaller(tmp_path):

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from peers import PEERS
 
-from netbuilder.tools.bench.peer_models import Peer
+from netbuilder.exchange.weight_names import RUNNING, in_zoo_order
+from netbuilder.tools.bench.peer_models import Peer, shared_order
 from zoo_cases import SMALL, USUAL, Case, Result, digest, run
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -38,7 +39,9 @@ def run_peer(case: Case, peer: Peer, ours: Result, *, is_test: bool) -> Result:
     for blob, entry in zip(trained, entries):
         value = torch.from_numpy(ours.parameters[blob])
         entry.copy(value.reshape(entry.join(entry.tensors).shape))
-    running = [b for name, b in module.named_buffers() if name.endswith(("running_mean", "running_var"))]
+    buffers = dict(module.named_buffers())
+    order = in_zoo_order(buffers) if peer.entries is shared_order else [*buffers]
+    running = [buffers[name] for name in order if name.endswith(RUNNING)]
     computed = [blob for blob in ours.parameters if blob.endswith(("_rm", "_riv"))]
     assert len(running) == len(computed)
     for blob, tensor in zip(computed, running):

@@ -28,8 +28,7 @@ from netbuilder.tools.bench.peer_models import (
     language_loss,
     language_order,
     recommended,
-    shifted_order,
-    vision_order,
+    shared_order,
 )
 from netbuilder.zoo import convnext, densenet, dlrm, mobilenet, swin, vit
 from zoo_cases import CLASSES
@@ -159,18 +158,18 @@ def contested(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch
     return scores, real + loss(scores, inputs["zeros"])
 
 
-_classifier = partial(Peer, loss=classified)
+_classifier = partial(Peer, loss=classified, entries=shared_order)
 PEERS: dict[str, Peer] = {
-    "mobilenet-v2": _classifier(mobilenet_v2, entries=in_order),
-    "mobilenet-v3": _classifier(mobilenet_v3, entries=in_order),
-    "efficientnet": _classifier(efficient, entries=in_order),
-    "regnet": _classifier(regular, entries=in_order),
-    "densenet": _classifier(dense, entries=in_order),
-    "convnext": _classifier(conv_next, entries=in_order),
-    "vit": _classifier(vision, entries=by_name(vision_order)),
-    "deit": _classifier(vision, entries=by_name(vision_order)),
-    "swin": _classifier(shifted, entries=by_name(shifted_order)),
-    "unet": _classifier(unet_peer, entries=in_order),
+    "mobilenet-v2": _classifier(mobilenet_v2),
+    "mobilenet-v3": _classifier(mobilenet_v3),
+    "efficientnet": _classifier(efficient),
+    "regnet": _classifier(regular),
+    "densenet": _classifier(dense),
+    "convnext": _classifier(conv_next),
+    "vit": _classifier(vision),
+    "deit": _classifier(vision),
+    "swin": _classifier(shifted),
+    "unet": Peer(unet_peer, classified, in_order),
     "gpt2": Peer(language, language_loss, by_name(language_order)),
     "bert": Peer(encoded, encoded_loss, by_name(encoded_order)),
     "dlrm": Peer(recommender, recommended, in_order),

@@ -5,9 +5,11 @@ It runs by path in the peer's environment, which has no netbuilder.
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -18,11 +20,16 @@ from torch import nn
 from torch.nn import functional
 
 if __package__:
+    from netbuilder.exchange.weight_names import in_zoo_order
     from netbuilder.tools.bench.draw import TABLES, WORDS
     from netbuilder.tools.bench.work import Work
 else:  # run by path, see ``worker``
     from draw import TABLES, WORDS  # type: ignore[no-redef]
     from work import Work  # type: ignore[no-redef]
+
+    _above = Path(__file__).parents[2]  # of the package, or in a checkout of the repository
+    _folder = next(each for each in (_above / "netbuilder" / "exchange", _above / "exchange") if each.is_dir())
+    in_zoo_order = runpy.run_path(str(_folder / "weight_names.py"))["in_zoo_order"]
 
 Inputs = dict[str, torch.Tensor]
 Losses = Callable[[nn.Module, Inputs], tuple[torch.Tensor, torch.Tensor]]
@@ -79,6 +86,12 @@ def in_order(module: nn.Module) -> list[Entry]:
     return [Entry([p]) for p in module.parameters()]
 
 
+def shared_order(module: nn.Module) -> list[Entry]:
+    """Return the parameters of a net of torchvision or timm that the zoo has, too."""
+    named = dict(module.named_parameters())
+    return [Entry([named[name]]) for name in in_zoo_order(named)]
+
+
 def by_name(order: Callable[[dict[str, torch.Tensor]], Iterator[Any]]) -> Entries:
     """Return the parameters as a generator yields their names, or entries."""
 
@@ -93,30 +106,6 @@ def classified(module: nn.Module, inputs: Inputs) -> tuple[torch.Tensor, torch.T
     """Return scores and loss of a classifier, of images or pixels."""
     scores = module(inputs["data"])
     return scores, functional.cross_entropy(scores, inputs["label"].long())
-
-
-def vision_order(named: dict[str, torch.Tensor]) -> Iterator[str]:
-    """Yield the parameters of timm's ViT: those before the blocks, the blocks, the classifier."""
-    first = ["patch_embed.proj.weight", "patch_embed.proj.bias", "cls_token", "dist_token", "pos_embed"]
-    yield from (name for name in first if name in named)
-    yield from (name for name in named if name.startswith(("blocks.", "norm.")))
-    yield from (name for name in named if name.startswith(("head.", "head_dist.")))
-
-
-def shifted_order(named: dict[str, torch.Tensor]) -> Iterator[str]:
-    """Yield the parameters of Swin.
-
-    The bias of relative positions comes after the projection to queries, keys and values; norms before reductions.
-    """
-    names = list(named)
-    for name in names:
-        if name.endswith(("relative_position_bias_table", ".reduction.weight")):
-            continue
-        yield name
-        if name.endswith("attn.qkv.bias"):
-            yield name.replace("qkv.bias", "relative_position_bias_table")
-        if (reduction := name.replace("norm.bias", "reduction.weight")) in named and reduction != name:
-            yield reduction
 
 
 class UNet(nn.Module):
@@ -241,8 +230,8 @@ def _tagger_order(named: dict[str, torch.Tensor]) -> Iterator[Any]:
     yield from ("scores.weight", "scores.bias")
 
 
-def _classifier(make: Callable[..., nn.Module], entries: Entries = in_order, **options: Any) -> Peer:
-    return Peer(lambda work: make(num_classes=work.classes, **options), classified, entries)
+def _classifier(make: Callable[..., nn.Module], **options: Any) -> Peer:
+    return Peer(lambda work: make(num_classes=work.classes, **options), classified, shared_order)
 
 
 def _gpt2(work: Work) -> nn.Module:
@@ -274,8 +263,8 @@ _NETS: dict[str, Peer] = {
     "regnet-y": _classifier(tv.regnet_y_400mf),
     "densenet-121": _classifier(tv.densenet121),
     "convnext-tiny": _classifier(tv.convnext_tiny, **_no_depth),
-    "vit-small": _classifier(partial(timm.create_model, "vit_small_patch16_224"), by_name(vision_order)),
-    "swin-tiny": Peer(_swin, classified, by_name(shifted_order)),
+    "vit-small": _classifier(partial(timm.create_model, "vit_small_patch16_224")),
+    "swin-tiny": Peer(_swin, classified, shared_order),
     "unet": Peer(lambda work: UNet((64, 128, 256, 512, 1024), work.classes), classified, in_order),
     "gpt2": Peer(_gpt2, language_loss, by_name(language_order)),
     "bert": Peer(_bert, encoded_loss, by_name(encoded_order)),

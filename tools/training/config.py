@@ -22,8 +22,8 @@ _CAFFE2 = {
 """Options of Caffe2's imagenet_trainer.py -> options with the same meaning."""
 
 _COUNT = "--num-gpus"
-_PAIRS = ("--policy-arg", "--optimizer-arg")
-_SWITCHES = ("--nesterov",)  # switched off by --no-NAME
+_PAIRS = ("--policy-arg", "--optimizer-arg", "--rates")
+_SWITCHES = ("--nesterov", "--mirror")  # switched off by --no-NAME
 
 
 def plain_arguments(given: Iterable[str]) -> list[str]:

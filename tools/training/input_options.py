@@ -33,16 +33,19 @@ class InputOptions:
     )
     scale: int = option("resize each image so that its shorter side has N pixels", default=0)
     crop: int = option("crop a square of N pixels: at random in training, in the middle in evaluation", default=0)
-    mirror: bool = switch("in training, mirror each image with a probability of 1/2")
+    mirror: bool | None = option("in training, mirror each image with a probability of 1/2")
     pad: int = option("in training, add a margin of N pixels before the crop", default=0)
-    area_crop: bool = switch("in training, take a random part with 8 to 100 %% of the area, and resize it to --crop")
+    area_crop: float = option(
+        "in training, resize to --crop a random part with SHARE of the area or more (without a number: 0.08)",
+        default=0.0, metavar="SHARE", nargs="?", const=0.08,
+    )  # fmt: skip
     random_scale: tuple[int, int] | None = option(
         "in training, draw --scale at random between these two", metavar=("LEAST", "MOST")
     )
-    rand_augment: tuple[float, float] | None = option(
-        "in training, change each image by COUNT of RandAugment's fourteen operations, with a strength from 0 to 30; "
-        "usually 2 9 (needs Pillow)",
-        metavar=("COUNT", "STRENGTH"),
+    augment: str | None = option(
+        "in training, change each image by AutoAugment (auto), TrivialAugment (trivial), or RandAugment with COUNT "
+        "operations of a STRENGTH from 0 to 30 (rand: rand:2:9); needs Pillow",
+        metavar="auto|trivial|rand:COUNT:STRENGTH",
     )
     color_jitter: float = option(
         "in training, change saturation, brightness and contrast by up to SHARE, usually 0.4",
@@ -51,6 +54,10 @@ class InputOptions:
     color_lighting: float = option(
         "in training, shift the colors along their principal components, with standard deviation STD, usually 0.1",
         default=0.0, metavar="STD",
+    )  # fmt: skip
+    random_erasing: float = option(
+        "in training, replace a box of an image by noise with this probability, usually 0.25",
+        default=0.0, metavar="SHARE",
     )  # fmt: skip
     mean: tuple[float, ...] = option(
         "subtract this from pixels: one number, or blue, green and red", default=(128.0,), metavar="B,G,R"
@@ -91,9 +98,9 @@ class InputOptions:
         if not scale and self.crop and is_test and (self.area_crop or self.random_scale):
             scale = round(self.crop * 8 / 7)  # 256 for 224
         return ImageTransform(
-            scale=scale, crop=self.crop, pad=self.pad, mirror=self.mirror, area_crop=self.area_crop,
+            scale=scale, crop=self.crop, pad=self.pad, mirror=bool(self.mirror), area_crop=self.area_crop,
             crop_first=not self.pad, random_scale=self.random_scale,
-            rand_augment=(int(self.rand_augment[0]), self.rand_augment[1]) if self.rand_augment else None,
+            augment=self.augment, random_erasing=self.random_erasing,
             color_jitter=(self.color_jitter,) * 3 if self.color_jitter else None,
             color_lighting=self.color_lighting, mean=self.mean, std=self.std, color=not self.gray, is_test=is_test,
             upright=self.upright,
@@ -101,8 +108,6 @@ class InputOptions:
 
     def problem(self) -> str | None:
         """Return the first problem of the options, or None."""
-        if self.rand_augment and not self.rand_augment[0].is_integer():
-            return f"--rand-augment: COUNT must be a whole number, got {self.rand_augment[0]:g}"
         try:
             _ = self.names  # the file is read
             decoding_threads(self.threads)
@@ -136,8 +141,9 @@ class InputOptions:
             "mirror",
             "area_crop",
             "random_scale",
-            "rand_augment",
+            "augment",
             "color_jitter",
             "color_lighting",
+            "random_erasing",
         )
         return any(getattr(self, name) for name in names)

@@ -14,6 +14,7 @@ from netbuilder.optimizers import (
     add_moving_averages,
     add_weight_decay,
     build_optimizer,
+    layer_rates,
     optimizer_by_name,
 )
 from netbuilder.parallel import DataParallelOptions, Parallelize, Parallelize_BMUF
@@ -59,6 +60,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
         boundaries.exchange = boundaries.exchange or model.net.op_len
         boundaries.backward = boundaries.backward or model.net.op_len
         spared = set() if options.norm_decay else _norm_parameters(model)
+        layers = {} if options.layer_decay is None else layer_rates(model, options.layer_decay)
         trained = _trained(model, options)
         if options.weight_decay and not options.decouples_decay:
             add_weight_decay(model, options.weight_decay, skip=spared)
@@ -74,6 +76,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             max_gradient_norm=options.clip_norm,
             decoupled_decay=options.weight_decay if options.decouples_decay else None,
             no_decay=spared,
+            rates={**layers, **options.rates},
         )
         if options.average_decay is not None:
             add_moving_averages(model, options.average_decay)

@@ -13,6 +13,7 @@ from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.extras import how_to_install
+from netbuilder.proto.numbers import check_numbers
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.training.models import WHOLE_RUN
@@ -155,6 +156,8 @@ def _update_problem(options: Options) -> str | None:
         return f"--optimizer: {options.optimizer} is for nets with float16 parameters, but these have float32; give sgd"
     if options.warmup_epochs and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):
         return f"--warmup-epochs: the learning rate of {options.optimizer} is fixed"
+    if options.find_rate and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):
+        return f"--find-rate: the learning rate of {options.optimizer} is fixed; use another optimizer"
     try:
         optimizer_by_name(options.optimizer, options.learning_rate, **options.optimizer_settings)
     except (ArgumentError, TypeError) as error:
@@ -164,6 +167,19 @@ def _update_problem(options: Options) -> str | None:
         optimizer_by_name(options.optimizer, policy=options.policy, policy_arguments=trial)
     except ArgumentError as error:
         return f"--policy: {error}"
+    return _rates_problem(options)
+
+
+def _rates_problem(options: Options) -> str | None:
+    """Return the first problem of the factors of rates, or None."""
+    for pattern, factor in options.rates.items():
+        try:
+            check_numbers("--rates", "positive", **{f"the factor of {pattern!r}": factor})
+        except ArgumentError as error:
+            return str(error)
+    if (options.rates or options.layer_decay) and OPTIMIZERS[options.optimizer].make.tunes_rate:
+        given = "--rates" if options.rates else "--layer-decay"
+        return f"{given}: {options.optimizer} tunes the rate of each parameter itself; use another optimizer"
     return None
 
 

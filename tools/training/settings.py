@@ -151,6 +151,19 @@ class Options:
     learning_rate: float = option(
         f"learning rate, before its policy changes it (default: {_usual_rates()})", metavar="RATE", must=POSITIVE
     )
+    find_rate: bool = switch(
+        "train up to 100 steps with a growing rate, print their losses and the rate at which they fall most, and end"
+    )
+    rates: dict[str, Any] = option(
+        "multiply the rate of parameters whose names fit a pattern, such as 'conv1*=0.1'; may be repeated",
+        factory=dict, metavar="PATTERN=FACTOR",
+    )  # fmt: skip
+    layer_decay: float | None = option(
+        "multiply the rate of each layer before the last one by FACTOR once more than that of the layer after it, "
+        "usually 0.7 to 0.95; a layer is a residual block, or what else lies between two values through which all data "
+        "pass",
+        metavar="FACTOR", must=("be in (0, 1], usually 0.7 to 0.95", lambda value: 0 < value <= 1),
+    )  # fmt: skip
     base_batch: int | None = option(
         "--learning-rate is given for batches of N: multiply it by --batch / N", must=POSITIVE
     )

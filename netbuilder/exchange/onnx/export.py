@@ -24,6 +24,7 @@ from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.onnx.graph import FROM_CONSTANTS, RUN_NETS, Graph, rules
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.onnx.reasons import reason
+from netbuilder.exchange.predictor import Predictor
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.shapes import infer_shapes
@@ -53,7 +54,7 @@ def export_onnx(
     predict_net: Any,
     parameters: Iterable[Any] | Mapping[Any, Any] | None = None,
     *,
-    shapes: Mapping[Any, Any],
+    shapes: Mapping[Any, Any] | None = None,
     outputs: Sequence[Any] | None = None,
     workspace: Workspace | None = None,
     fold: bool = True,
@@ -64,12 +65,13 @@ def export_onnx(
 
     Args:
         file: the model; an existing one is replaced, whole or not at all.
-        predict_net: a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet`` return it.
+        predict_net: a Predictor; or a Net or NetDef in test mode, as ``extract_predictor`` and ``ExtractPredictorNet``
+            return it.
         parameters: blobs, or a mapping of blobs to arrays; None: all external inputs that are not in ``shapes``.
-        shapes: shape of each input, the batch first. The type is what the operators that read it need, else float32; a
-            TensorSpec says another.
-        outputs: blobs that become outputs of the model; None: the net's external outputs.
-        workspace: has the parameters' values; None: the current default one.
+        shapes: shape of each input, the batch first; None: those that the Predictor was saved with. The type is what
+            the operators that read it need, else float32; a TensorSpec says another.
+        outputs: blobs that become outputs of the model; None: those of the Predictor, or the net's external outputs.
+        workspace: has the parameters' values; None: that of the Predictor, or the current default one.
         fold: fold batch normalizations into the weights before them.
         dynamic_batch: make the batch a dynamic axis "N": the first extent of the first input, of inputs with the same
             first extent, and extents of the outputs that depend on it.
@@ -80,7 +82,7 @@ def export_onnx(
             message names it.
         NetError: the net is invalid, or a normalization to fold is in training mode.
         BlobError: an output is not in the net, or a parameter not in the workspace.
-        ArgumentError: ``opset`` is out of range.
+        ArgumentError: ``opset`` is out of range; the shapes are not known; or parameters are given with a Predictor.
         DeviceError: the package onnx is not installed.
 
     Netron shows the names of blobs and operators as they are in the net.
@@ -97,7 +99,7 @@ def onnx_model(
     predict_net: Any,
     parameters: Iterable[Any] | Mapping[Any, Any] | None = None,
     *,
-    shapes: Mapping[Any, Any],
+    shapes: Mapping[Any, Any] | None = None,
     outputs: Sequence[Any] | None = None,
     workspace: Workspace | None = None,
     fold: bool = True,
@@ -108,8 +110,18 @@ def onnx_model(
     onnx = onnx_library()
     if opset not in OPSETS:
         raise ArgumentError(f"ONNX export writes opset {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
+    if isinstance(predict_net, Predictor):
+        if parameters is not None or workspace is not None:
+            raise ArgumentError(f"{predict_net!r}: has parameters and workspace; export it without giving these")
+        specs, workspace = predict_net.specs, predict_net.workspace
+        shapes = shapes or {name: specs[name] for name in predict_net.inputs if name in specs}
+        outputs, predict_net = predict_net.outputs if outputs is None else outputs, predict_net.net
     net = NetDef()
     net.CopyFrom(message_of(predict_net))
+    if not shapes:
+        raise ArgumentError(
+            f"net {net.name!r}: an ONNX model has shapes of its inputs; give shapes={{input: shape}}, the batch first"
+        )
     names = {blob_name(blob) for blob in shapes}
     values = _values(net, parameters, names, workspace)
     specs = _specs(net, {blob_name(blob): shape for blob, shape in shapes.items()}, values)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -35,13 +36,23 @@ class Sums:
     def __str__(self) -> str:
         return f"sums {self.kinds}, {self.place}, {self.deterministic}"
 
+    @contextmanager
+    def unasked(self) -> Iterator[None]:
+        """In the block, the ranks have not found out whether all are there."""
+        self.communicator.unasked = True
+        try:
+            yield
+        finally:
+            self.communicator.unasked = False
+
     def refuse(self) -> None:
         """Take part with zeros, and with one NaN, by which all ranks see that this one does something else."""
-        for number, (kind, size) in enumerate(self.kinds):
-            array = np.zeros(size, kind)
-            if number == self.place:
-                array[0] = np.nan
-            self.communicator.allreduce(array, deterministic=self.deterministic)
+        with self.unasked():
+            for number, (kind, size) in enumerate(self.kinds):
+                array = np.zeros(size, kind)
+                if number == self.place:
+                    array[0] = np.nan
+                self.communicator.allreduce(array, deterministic=self.deterministic)
 
 
 class Votes(Protocol):

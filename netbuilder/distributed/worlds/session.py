@@ -242,7 +242,8 @@ class Session:
         promise = self._history.next()
         kept = is_kept(promise, call.numbers, call.votes)
         if kept:
-            result = body(True)
+            with promise.sums.unasked():
+                result = body(True)
         else:
             promise.sums.refuse()
         if not kept or (call.votes is not None and call.votes.doubtful):

@@ -7,7 +7,10 @@ import pytest
 
 from netbuilder.distributed.worlds.promises import Sums
 from netbuilder.distributed.worlds.session import Collective
-from netbuilder.proto import DistributedError
+from netbuilder.proto import DistributedError, NetDef
+from netbuilder.proto.arguments import make_op
+from netbuilder.runtime import Workspace
+from switches import single
 from thread_ranks import on_ranks, thread_worlds
 
 
@@ -243,3 +246,46 @@ def test_random_orders_end_with_the_right_sums_or_the_same_error():
         for world in worlds:
             with contextlib.suppress(DistributedError):
                 world.session.lane.interrupt(DistributedError("over"))
+
+
+SHAPES = [(3,), (60, 700), (), (40, 5)]
+
+
+def sums_of_a_plan(workspace, world, name, without=()):
+    """Make a net whose values a bucket adds, next to each other in memory unless an optimization is off."""
+    names, net = [f"g{n}" for n in range(len(SHAPES))], NetDef(name=name)
+    workspace.feed("cw", world)
+    for each, shape in zip(names, SHAPES):
+        workspace.feed(f"{each}_x", np.random.default_rng(world.rank).normal(size=shape).astype(np.float32))
+        net.op.append(make_op("Scale", [f"{each}_x"], [each], scale=0.3))
+    net.op.append(make_op("AllreduceBucket", ["cw", *names], names))
+    workspace.create_net(net, without=list(without))
+
+    def run():
+        barrier(world)
+        workspace.run_net(name)
+        return [workspace.fetch(each) for each in names]
+
+    return run
+
+
+@pytest.mark.parametrize("changed", [[0], [1, 2], [0, 1, 2]], ids=str)
+def test_buckets_of_plans_that_store_gradients_in_another_way(changed):
+    def rank_of(world, rank):
+        first, other = Workspace(threads=1), Workspace(threads=1)
+        run = sums_of_a_plan(first, world, "first")
+        for _ in range(3):
+            run()
+        before = world.session.control.calls.count("allreduce")
+        run()
+        counts = [world.session.control.calls.count("allreduce") - before]
+        switched = sums_of_a_plan(other, world, "other", single("buckets_in_place")) if rank in changed else run
+        got = switched()
+        counts.append(world.session.control.calls.count("allreduce") - before)
+        given = [np.random.default_rng(each) for each in range(3)]
+        want = [sum(0.3 * rng.normal(size=shape) for rng in given) for shape in SHAPES]
+        assert all(np.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in zip(got, want))
+        return counts
+
+    _, results = run(3, rank_of)
+    assert results == [[1, 3]] * 3, "a header for the barrier, and one more where a rank refuses"

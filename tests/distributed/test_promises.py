@@ -282,8 +282,7 @@ def test_buckets_of_plans_that_store_gradients_in_another_way(changed):
         switched = sums_of_a_plan(other, world, "other", single("buckets_in_place")) if rank in changed else run
         got = switched()
         counts.append(world.session.control.calls.count("allreduce") - before)
-        given = [np.random.default_rng(each) for each in range(3)]
-        want = [sum(0.3 * rng.normal(size=shape) for rng in given) for shape in SHAPES]
+        want = [sum(0.3 * np.random.default_rng(each).normal(size=shape) for each in range(3)) for shape in SHAPES]
         assert all(np.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in zip(got, want))
         return counts
 

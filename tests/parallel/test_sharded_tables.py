@@ -11,6 +11,7 @@ from netbuilder.exchange import (
     load_checkpoint,
     load_predictor,
     mobile_exporter,
+    predictor_files,
     read_checkpoint,
     save_checkpoint,
     save_predictor,
@@ -389,6 +390,39 @@ def test_a_predictor_has_whole_tables(monkeypatch, tmp_path):
         found[name] = load().run(given)["softmax"]
     np.testing.assert_array_equal(found["folder"], found["file"])
     np.testing.assert_allclose(found["folder"], found["one"], rtol=1e-5)
+
+
+def test_a_table_that_is_written_in_parts_is_the_same_file(monkeypatch, tmp_path):
+    """And the process that writes never has more than some pieces of it."""
+    results, most = together(monkeypatch, UPDATES["adagrad"], 3), []
+    inputs = ["user", "word", "lengths", "ones", "weights"]
+    for module in ("netbuilder.exchange.divided", "netbuilder.data.blob_records"):
+        monkeypatch.setattr(sys.modules[module], "CHUNK_SIZE", 10)
+    in_parts = predictor_files.fill_in_parts
+
+    def noted(name, shape, pieces):
+        pieces = list(pieces)
+        most.extend(piece.size for piece in pieces)
+        return in_parts(name, shape, pieces)
+
+    monkeypatch.setattr(predictor_files, "fill_in_parts", noted)
+
+    def export(rank):
+        model, workspace = results[rank]
+        net, parameters = parallel.ExtractPredictorNet(model, inputs, ["softmax"])
+        save_predictor(tmp_path / "parts", net, parameters, inputs=inputs, workspace=workspace, fold=True)
+        return net, parameters, workspace
+
+    (net, parameters, workspace), *_ = on_ranks(3, export)
+    tables = Replicas.load(results[0][0].net.Proto()).rows_of_sharded
+    assert max(most) <= 10 and sum(most) == sum(
+        whole(results, str(each)).size for each in parameters if str(each) in tables
+    )
+    values = {str(each): workspace.fetch(f"cpu_0/{each}") if workspace.has(f"cpu_0/{each}") else whole(results, each)
+              for each in parameters}  # fmt: skip
+    save_predictor(tmp_path / "whole", net, values, inputs=inputs, workspace=workspace, fold=True)
+    for file in ("init_net.pb", "predict_net.pb"):
+        assert (tmp_path / "parts" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
 def test_a_model_for_evaluation_looks_up_in_the_shards(monkeypatch):

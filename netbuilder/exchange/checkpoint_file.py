@@ -105,11 +105,8 @@ def write_whole(path: PathLike, checkpoint: Checkpoint, pieces: Mapping[str, Ite
     records = {name: [_UNKNOWN] * count for name in pieces if (count := blobs[name].records) > 1}
 
     def manifest() -> tuple[str, bytes]:
-        return next(
-            iter(
-                blob_records(MANIFEST, seal({**fields, "blobs": digests, **({"records": records} if records else {})}))
-            )
-        )
+        found = {**fields, "blobs": digests} | ({"records": records} if records else {})
+        return next(iter(blob_records(MANIFEST, seal(found))))
 
     fields = {
         "step": checkpoint.step,
@@ -278,7 +275,7 @@ def _parts(path: PathLike, rows: Mapping[str, OwnRows]) -> tuple[BlobParts, dict
                     raise ParseError(f"{where}: holds the blob {blob.name!r}, but its key names another")
                 if blob.name == MANIFEST:
                     manifest = parse_manifest(blob.content, where)
-                    for name, digests in manifest["records"].items():
+                    for name, digests in manifest.get("records", {}).items():
                         if name in rows:
                             rows[name].digests = digests
                 elif blob.name in rows and blob.type == "Tensor":

@@ -113,12 +113,7 @@ def save_all(messages: Mapping[PathLike, Message | Iterable[bytes]]) -> None:
     """
     with contextlib.ExitStack() as stack:
         for path, message in messages.items():
-            data = [to_bytes(message)] if isinstance(message, Message) else message
-            if data == [b""]:
-                raise NetError(
-                    f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}, which could not be told from "
-                    "a file that was cut short; give it a name"
-                )
+            data = [_some_bytes(path, message)] if isinstance(message, Message) else message
             file, size = stack.enter_context(whole_file(path)), 0
             for part in data:
                 size += len(part)
@@ -127,6 +122,16 @@ def save_all(messages: Mapping[PathLike, Message | Iterable[bytes]]) -> None:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _some_bytes(path: PathLike, message: Message) -> bytes:
+    data = to_bytes(message)
+    if not data:
+        raise NetError(
+            f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}, which could not be told from a file "
+            "that was cut short; give it a name"
+        )
+    return data
 
 
 def parse(data: bytes, message_class: type[M], *, source: str = "the given bytes", allow_unknown: bool = False) -> M:

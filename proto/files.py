@@ -7,7 +7,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
 
@@ -42,6 +42,7 @@ __all__ = [
 M = TypeVar("M", bound=Message)
 PathLike = str | os.PathLike[str]
 
+_LARGEST = (1 << 31) - 1  # bytes of a message
 _TOO_DEEP = "its nets are nested too deep for text; binary files hold 1,000 within one another"
 _LOOKS_LIKE_TEXT = re.compile(rb"\s*(#|[A-Za-z_]+\s*[:{])")
 
@@ -100,25 +101,37 @@ def save(path: PathLike, message: Message) -> None:
     save_all({path: message})
 
 
-def save_all(messages: Mapping[PathLike, Message]) -> None:
+def save_all(messages: Mapping[PathLike, Message | Iterable[bytes]]) -> None:
     """Write messages to binary files that belong together: what may fail is done before the first takes its place.
 
+    Args:
+        messages: in their order; of one that is too large for memory its bytes, part by part.
+
     Raises:
-        NetError: a message is empty, or lacks required fields.
+        NetError: a message is empty, lacks required fields, or has 2 GiB or more.
         OSError: a file cannot be written; those that were there are as before.
     """
     with contextlib.ExitStack() as stack:
         for path, message in messages.items():
-            data = to_bytes(message)
-            if not data:
-                raise NetError(
-                    f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}, which could not be told from "
-                    "a file that was cut short; give it a name"
-                )
-            file = stack.enter_context(whole_file(path))
-            file.write(data)
+            data = [_some_bytes(path, message)] if isinstance(message, Message) else message
+            file, size = stack.enter_context(whole_file(path)), 0
+            for part in data:
+                size += len(part)
+                if size > _LARGEST:
+                    raise NetError(f"{os.fspath(path)!r}: has more than 2 GiB, which protobuf cannot read")
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _some_bytes(path: PathLike, message: Message) -> bytes:
+    data = to_bytes(message)
+    if not data:
+        raise NetError(
+            f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}, which could not be told from a file "
+            "that was cut short; give it a name"
+        )
+    return data
 
 
 def parse(data: bytes, message_class: type[M], *, source: str = "the given bytes", allow_unknown: bool = False) -> M:

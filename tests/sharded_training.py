@@ -14,7 +14,7 @@ import numpy as np
 
 from netbuilder import parallel
 from netbuilder.distributed import ProcessGroup, Rendezvous
-from netbuilder.exchange import save_checkpoint
+from netbuilder.exchange import save_checkpoint, save_predictor
 from netbuilder.exchange.predictor_exporter import PredictorExportMeta, save_to_db
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import Initializer, ModelHelper, brew
@@ -86,6 +86,7 @@ def main(folder: Path, mebibytes: int) -> None:
     net, parameters = parallel.ExtractPredictorNet(model, ["index", "lengths"], ["softmax"])
     meta = PredictorExportMeta(net, parameters, ["index", "lengths"], ["softmax"])
     save_to_db("minidb", folder / "predictor.minidb", meta, workspace=workspace)
+    save_predictor(folder / "predictor", net, parameters, inputs=["index", "lengths"], workspace=workspace)
     print(f"rank {place.shard_id} of {place.num_shards}: {workspace.spec('table').shape}", flush=True)
 
 

@@ -1,7 +1,7 @@
 """Databases of records, queues, tensors in messages, and data sets, bundled or read from files."""
 
 from netbuilder.data.batch_mixer import BatchMixer, class_probabilities
-from netbuilder.data.blob_records import BlobParts, blob_records, read_blobs, record_name, write_blobs
+from netbuilder.data.blob_records import BlobParts, blob_records, read_blobs, record_name, record_number, write_blobs
 from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError, QueueState
 from netbuilder.data.class_names import class_names_file, read_class_names, write_named_records
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
@@ -82,6 +82,7 @@ __all__ = [
     "read_npz_images",
     "read_records",
     "record_name",
+    "record_number",
     "resize_image",
     "tensor_to_proto",
     "write_blobs",

@@ -26,6 +26,7 @@ __all__ = [
     "chunk_record",
     "read_blobs",
     "record_name",
+    "record_number",
     "write_blobs",
 ]
 
@@ -130,6 +131,16 @@ def record_name(key: bytes) -> str:
     ('fc_w', '!!META_NET_DEF')
     """
     return key.decode(errors="replace").partition(_CHUNK_MARK)[0]
+
+
+def record_number(key: bytes) -> int:
+    """Return the number of a record among those of its blob.
+
+    >>> record_number(b"fc_w#%12"), record_number(b"!!META_NET_DEF")
+    (12, 0)
+    """
+    number = key.decode(errors="replace").partition(_CHUNK_MARK)[2]
+    return int(number) if number.isdecimal() else 0
 
 
 class BlobParts:

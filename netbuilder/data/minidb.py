@@ -26,8 +26,12 @@ _USUAL_KEY = 56  # bytes; most keys are not longer
 PathLike = str | os.PathLike[str]
 
 
-def read_minidb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
+def read_minidb(path: PathLike, passed_over: Callable[[bytes], bool] | None = None) -> Iterator[tuple[bytes, bytes]]:
     """Yield the records of a minidb file, key and value, in the order they were written.
+
+    Args:
+        path: the file.
+        passed_over: says by its key whether a record is not wanted; its value is not read. None: all are.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -41,7 +45,11 @@ def read_minidb(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
             offset = count = 0
             end = _committed(path)
             while (lengths := _lengths(file, path, count, offset, end)) is not None:
-                yield file.read(lengths[0]), file.read(lengths[1])
+                key = file.read(lengths[0])
+                if passed_over is not None and passed_over(key):
+                    file.seek(lengths[1], os.SEEK_CUR)
+                else:
+                    yield key, file.read(lengths[1])
                 offset += _LENGTHS.size + sum(lengths)
                 count += 1
     finally:

@@ -7,8 +7,7 @@ structure is checked.
 
 from __future__ import annotations
 
-import hashlib
-import math
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
@@ -16,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, write_minidb
+from netbuilder.data import BlobParts, blob_records, read_minidb, record_name, record_number, write_minidb
 from netbuilder.exchange.checkpoint_manifest import FORMAT, parse_manifest, seal
 from netbuilder.exchange.divided import Divided, give_divided, records_of, taken
+from netbuilder.exchange.own_rows import OwnRows, hash_of, record_digest
 from netbuilder.proto import PROTO_CPU, BlobProto, DeviceOption, NetError, ParseError, files
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.late_dataclass import dataclass
@@ -102,9 +102,11 @@ def write_whole(path: PathLike, checkpoint: Checkpoint, pieces: Mapping[str, Ite
     """
     blobs = {name: _as_array(value) for name, value in checkpoint.blobs.items()}
     digests = {name: _UNKNOWN if name in pieces else _digest(name, value) for name, value in blobs.items()}
+    records = {name: [_UNKNOWN] * count for name in pieces if (count := blobs[name].records) > 1}
 
     def manifest() -> tuple[str, bytes]:
-        return next(iter(blob_records(MANIFEST, seal({**fields, "blobs": digests}))))
+        found = {**fields, "blobs": digests} | ({"records": records} if records else {})
+        return next(iter(blob_records(MANIFEST, seal(found))))
 
     fields = {
         "step": checkpoint.step,
@@ -117,7 +119,7 @@ def write_whole(path: PathLike, checkpoint: Checkpoint, pieces: Mapping[str, Ite
         "readers": dict(checkpoint.readers),
         "state": dict(checkpoint.state),
     }  # fmt: skip
-    write_minidb(path, _records(manifest(), blobs, pieces, digests), manifest if pieces else None)
+    write_minidb(path, _records(manifest(), blobs, pieces, digests, records), manifest if pieces else None)
 
 
 @checked()
@@ -127,7 +129,8 @@ def read_checkpoint(path: PathLike, own: Mapping[str, Callable[[tuple[int, ...]]
     Args:
         path: written by ``write_checkpoint``, or by Caffe2's Save and Checkpoint operators.
         own: name of a blob -> function that is given its shape and returns which of its rows this process keeps; the
-            blob is ``Divided``, and all of it is checked. None: all blobs are read whole.
+            blob is ``Divided``. What other processes keep is not read where the file has a checksum of each record, as
+            those of divided blobs have; otherwise all of it is checked. None: all blobs are read whole.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -146,7 +149,11 @@ def read_checkpoint(path: PathLike, own: Mapping[str, Callable[[tuple[int, ...]]
             problems.append(str(error))
     if manifest is not None:
         found = {name: _digest(name, value) for name, value in blobs.items() if name not in rows}
-        found |= {name: divided.digest for name, divided in rows.items() if name in blobs}
+        found |= {
+            name: manifest["blobs"].get(name, "") if divided.digests else divided.digest
+            for name, divided in rows.items()
+            if name in blobs
+        }
         problems += _differences(found, manifest["blobs"])
     elif any(_MARK in device.extra_info for device in parts.devices.values()):
         problems.insert(0, f"the record {MANIFEST!r}, with the step and the checksums, is missing")
@@ -187,16 +194,23 @@ def read_manifest(path: PathLike) -> dict[str, Any] | None:
 
 
 def _records(
-    first: tuple[str, bytes], blobs: Mapping[str, Any], pieces: Mapping[str, Iterator[Array]], digests: dict[str, str]
+    first: tuple[str, bytes],
+    blobs: Mapping[str, Any],
+    pieces: Mapping[str, Iterator[Array]],
+    digests: dict[str, str],
+    records: dict[str, list[str]],
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the records of a file; ``digests`` gets those of divided values."""
+    """Yield the records of a file; ``digests`` gets those of divided values, ``records`` that of each of several."""
     yield first
     device = DeviceOption(device_type=PROTO_CPU, extra_info=[_MARK])
     for name, value in blobs.items():
-        found = _hash_of(value) if name in pieces else None
+        found, number = hash_of(value.dtype, value.shape) if name in pieces else None, itertools.count()
 
-        def note(chunk: Array, found: Any = found) -> None:
+        def note(chunk: Array, found: Any = found, name: str = name, number: Iterator[int] = number) -> None:
             found.update(chunk.view(np.uint8).data)
+            if name in records:
+                place = next(number)
+                records[name][place] = record_digest(blobs[name].shape, place, chunk)
 
         yield from records_of(name, value, pieces, device=device, note=note)
         if found is not None:
@@ -225,16 +239,11 @@ def _as_array(value: Any) -> Any:
     return value
 
 
-def _hash_of(value: Any) -> Any:
-    """Return a checksum to which the elements of an array are to be added."""
-    return hashlib.sha256(f"{'strings' if value.dtype == object else value.dtype.name} {value.shape} ".encode())
-
-
 def _digest(name: str, value: Any) -> str:
     """Return the checksum of an array's type, shape and elements in row-major order."""
     if not isinstance(value, np.ndarray):
         raise NetError(f"blob {name!r}: a checkpoint can hold tensors and strings, not {value!r}")
-    found = _hash_of(value)
+    found = hash_of(value.dtype, value.shape)
     if value.dtype == object:
         for item in value.reshape(-1):
             text = item.encode() if isinstance(item, str) else bytes(item)
@@ -252,8 +261,13 @@ def _parts(path: PathLike, rows: Mapping[str, OwnRows]) -> tuple[BlobParts, dict
         rows: get the records of their blobs.
     """
     parts, manifest, problems = BlobParts(), None, []
+
+    def passed_over(key: bytes) -> bool:
+        of = rows.get(record_name(key))
+        return of is not None and of.passes_over(record_number(key))
+
     try:
-        for key, value in read_minidb(path):
+        for key, value in read_minidb(path, passed_over):
             where = f"record {key.decode(errors='replace')}"
             try:
                 blob = files.parse(value, BlobProto, source=where)
@@ -261,8 +275,11 @@ def _parts(path: PathLike, rows: Mapping[str, OwnRows]) -> tuple[BlobParts, dict
                     raise ParseError(f"{where}: holds the blob {blob.name!r}, but its key names another")
                 if blob.name == MANIFEST:
                     manifest = parse_manifest(blob.content, where)
+                    for name, digests in manifest.get("records", {}).items():
+                        if name in rows:
+                            rows[name].digests = digests
                 elif blob.name in rows and blob.type == "Tensor":
-                    rows[blob.name].add(blob, where)
+                    rows[blob.name].add(blob, where, record_number(key))
                 else:
                     parts.add(blob.name, blob, where)
             except ParseError as error:
@@ -271,68 +288,6 @@ def _parts(path: PathLike, rows: Mapping[str, OwnRows]) -> tuple[BlobParts, dict
         problems.append(str(error).removeprefix(f"{os.fspath(path)!r}: "))
     problems += [text for name, divided in rows.items() if (text := divided.problem(name))]
     return parts, manifest, problems
-
-
-class OwnRows:
-    """Assembles some rows of a blob from its records, which come in their order.
-
-    Args:
-        choose: see ``read_checkpoint``.
-
-    Attributes:
-        shape: of the whole; None: no record has come.
-    """
-
-    def __init__(self, choose: Callable[[tuple[int, ...]], slice]) -> None:
-        self._choose, self._hash, self._end = choose, hashlib.sha256(), 0
-        self._kept: list[Array] = []
-        self._bounds = (0, 0)  # elements that are kept
-        self.shape: tuple[int, ...] | None = None
-        self._dtype: Any = None
-
-    def add(self, blob: BlobProto, where: str) -> None:
-        """Add a record.
-
-        Raises:
-            ParseError: it is damaged, or does not continue the one before.
-        """
-        part = BlobParts()
-        part.add(blob.name, blob, where)
-        shape, begin, values = part.only_chunk(blob.name)
-        if self.shape is None:
-            self.shape, self._dtype, self._hash = shape, values.dtype, _hash_of(_Kind(values.dtype, shape))
-            chosen, width = self._choose(shape), math.prod(shape[1:])
-            self._bounds = chosen.start * width, chosen.stop * width
-        if shape != self.shape or values.dtype != self._dtype or begin != self._end:
-            raise ParseError(f"{where}: does not continue the record of {blob.name!r} before it")
-        self._hash.update(np.ascontiguousarray(values).view(np.uint8).data)
-        first, last = (min(max(bound - begin, 0), values.size) for bound in self._bounds)
-        self._kept.append(values[first:last].copy())
-        self._end += values.size
-
-    def problem(self, name: str) -> str:
-        """Return what is missing; "" if nothing is."""
-        if self.shape is None or self._end == math.prod(self.shape):
-            return ""
-        return f"elements {self._end} to {math.prod(self.shape)} of blob {name!r} are missing"
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()
-
-    def value(self) -> Divided:
-        """Return the rows that are kept."""
-        assert self.shape is not None
-        own = np.concatenate([np.empty(0, self._dtype), *self._kept])
-        return Divided(self.shape, self._dtype, [(0, math.prod(self.shape))], own)
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """Type and shape of an array."""
-
-    dtype: Any
-    shape: tuple[int, ...]
 
 
 def _differences(found: Mapping[str, str], digests: Mapping[str, str]) -> list[str]:

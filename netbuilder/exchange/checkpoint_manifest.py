@@ -52,6 +52,13 @@ def _digest(value: Any) -> str | None:
     return None if right else f" must be a checksum of 64 hexadecimal digits, got {_short(value)}"
 
 
+def _digests(value: Any) -> str | None:
+    """Check the checksums of a blob's records."""
+    if not isinstance(value, list):
+        return f" must be a list of checksums, got {_short(value)}"
+    return next((problem for each in value if (problem := _digest(each))), None)
+
+
 def optional(check: Check) -> Check:
     """Return a check for None, or what ``check`` accepts."""
     return lambda value: None if value is None else check(value)
@@ -86,8 +93,12 @@ FIELDS: dict[str, Check] = {
     "readers": mapping(whole()),
     "state": mapping(),
     "blobs": mapping(_digest),
+    "records": mapping(_digests),
 }
 """All fields of a manifest, besides its format and version."""
+
+_RECORDS: dict[str, Any] = {"records": {}}
+"""The field that a manifest has only if the file has divided blobs of several records."""
 
 
 def check_fields(value: Any, fields: Mapping[str, Check], where: str) -> None:
@@ -117,7 +128,7 @@ def seal(manifest: Mapping[str, Any]) -> bytes:
         raise NetError(
             f"checkpoint: its state must be text, numbers, None, and lists and dicts of these: {error}"
         ) from error
-    if problem := mapping(fields=FIELDS)(json.loads(found)):
+    if problem := mapping(fields=FIELDS)(_RECORDS | json.loads(found)):
         raise NetError(f"checkpoint: {problem.removeprefix('.')}")
     return f"{hashlib.sha256(found.encode()).hexdigest()} {found}".encode()
 
@@ -144,7 +155,7 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
             f"{where}: has the format {_short(found.get('format'))}, version {_short(version)}; this netbuilder reads "
             f"{FORMAT!r} up to version {VERSION}"
         )
-    check_fields(found, FIELDS, where)
+    check_fields(_RECORDS | found, FIELDS, where)
     return found
 
 

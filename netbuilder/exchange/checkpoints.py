@@ -22,7 +22,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.parallel import FinalizeAfterCheckpoint, forget_gradients, has_record, pending_steps
 from netbuilder.parallel.gradient_scaling import SCALE_STATE
-from netbuilder.proto import BlobError, NetError
+from netbuilder.proto import BlobError, NetError, ParseError
 from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import RandomState, Workspace, random_state, set_random_state
 from netbuilder.runtime.execute import default
@@ -177,9 +177,9 @@ def load_checkpoint(
     """
     workspace = workspace or default.workspace()
     blobs = checkpoint_blobs(model)
-    checkpoint = source if isinstance(source, Checkpoint) else read_checkpoint(source, None if rename else _own(blobs))
     label = "checkpoint" if isinstance(source, Checkpoint) else repr(os.fspath(source))
     _require(model, blobs, workspace)
+    checkpoint = source if isinstance(source, Checkpoint) else _read(source, blobs, workspace, whole=bool(rename))
     wanted = _specs(blobs, workspace)
     skip = [skip] if isinstance(skip, str) else list(skip)
     if blobs.differs_between_processes:
@@ -201,6 +201,28 @@ def load_checkpoint(
     if partial or skip:
         show(str(report))
     return report
+
+
+def _read(path: PathLike, blobs: CheckpointBlobs, workspace: Workspace, *, whole: bool) -> Checkpoint:
+    """Return a checkpoint with the parts of divided values that this process keeps.
+
+    Raises:
+        ParseError: the file is damaged; also where another process has found that.
+    """
+    own = {} if whole else _own(blobs)
+    if not own:
+        return read_checkpoint(path)
+    found: Checkpoint | Exception
+    try:
+        found = read_checkpoint(path, own)
+    except (OSError, ParseError) as error:
+        found = error
+    problems = ProcessGroup.over(_world(blobs, workspace)).gather(str(found) if isinstance(found, Exception) else "")
+    if isinstance(found, Exception):
+        raise found
+    if others := [text for text in problems if text]:
+        raise ParseError(others[0])
+    return found
 
 
 def _require(model: ModelHelper, blobs: CheckpointBlobs, workspace: Workspace) -> None:

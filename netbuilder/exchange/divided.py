@@ -61,6 +61,11 @@ class Divided:
         return len(self.shape)
 
     @property
+    def records(self) -> int:
+        """The number of records that it has in a file."""
+        return max(-(-self.size // CHUNK_SIZE), 1)
+
+    @property
     def is_taker(self) -> bool:
         """Whether this process is the one that gets all pieces."""
         return self._world is None or self._world.rank == 0

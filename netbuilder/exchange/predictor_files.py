@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from netbuilder.data.extents import count_elements
 from netbuilder.data.tensor_records import DATA_TYPES, NUMPY_TYPES
-from netbuilder.exchange.divided import give_divided, taken
-from netbuilder.exchange.fills import fill_operator
+from netbuilder.exchange.divided import Divided, give_divided, taken
+from netbuilder.exchange.fills import fill_in_parts, fill_operator, fill_type
 from netbuilder.exchange.image_preparation import ImagePreparation, describe_images
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor, check_names
@@ -38,6 +40,7 @@ from netbuilder.proto import (
 from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.os_errors import make_folder
+from netbuilder.proto.wire import varint
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
@@ -53,6 +56,7 @@ __all__ = [
 
 INIT_FILE, PREDICT_FILE = "init_net.pb", "predict_net.pb"
 
+_OPERATOR = b"\x12"  # tag of a NetDef's field 2 (op)
 _SHOWN = 5  # number of file names in a message
 
 _INPUTS, _OUTPUTS, _SHAPES, _WEIGHTS = (
@@ -80,8 +84,8 @@ def save_predictor(
     """Write a predictor to a folder, for ``load_predictor``.
 
     Other readers of init_net.pb and predict_net.pb, such as Caffe2, can read it too. If it has tables whose rows are
-    divided over processes, all of them call it; the first one writes, and needs memory for the whole: these files hold
-    less than 2 GiB. ``save_to_db`` needs no such memory.
+    divided over processes, all of them call it; the first one writes, and has some megabytes of the others' rows at a
+    time. These files hold less than 2 GiB; those of ``save_to_db`` may be larger.
 
     Args:
         directory: created if it does not exist; files of an earlier predictor in it are both replaced, or, after an
@@ -132,13 +136,30 @@ def save_predictor(
     if give_divided(values):
         return
     with taken(values) as pieces:
-        values |= {name: values[name].whole(of_value) for name, of_value in pieces.items()}
-    if fold:
-        proto, values, kept = _folded(proto, values, requested)
-    init_net = NetDef(name=f"{proto.name}_init")
-    init_net.op.extend(fill_operator(name, values[name]) for name in kept)
-    check_names(proto, kept, fed, requested)
-    stored = NetDef()
+        if fold:
+            proto, values, kept = _folded(proto, values, requested)
+        for name in kept:
+            fill_type(name, values[name])
+        check_names(proto, kept, fed, requested)
+        stored = _described(proto, values, (fed, kept, requested), shapes, images, classes, workspace)
+        _write(Path(directory), proto.name, {name: values[name] for name in kept}, pieces, stored)
+
+
+def _described(
+    proto: NetDef,
+    values: Mapping[str, Any],
+    blobs: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    shapes: Mapping[Any, Any] | None,
+    images: ImagePreparation | None,
+    classes: Sequence[str] | None,
+    workspace: Workspace,
+) -> NetDef:
+    """Return a predict net as it is stored, but for the digest of the weights.
+
+    Args:
+        blobs: its inputs, parameters and outputs.
+    """
+    (fed, kept, requested), stored = blobs, NetDef()
     stored.CopyFrom(proto)
     remove_record(stored)
     remove_sources(stored)
@@ -149,17 +170,52 @@ def save_predictor(
     describe_images(stored, images, classes)
     known = _shapes(stored, values, fed, requested, shapes, workspace)
     set_argument(stored, _SHAPES, known.SerializeToString())
-    set_argument(stored, _WEIGHTS, _digest(init_net))
-    folder = Path(directory)
+    return stored
+
+
+def _write(
+    folder: Path, name: str, values: Mapping[str, Any], pieces: Mapping[str, Iterator[Any]], stored: NetDef
+) -> None:
+    """Write both files: first the init net, operator by operator, and then the predict net with its digest."""
+    digest = hashlib.sha256()
+
+    def init_net() -> Iterator[bytes]:
+        for part in _init_net_bytes(f"{name}_init", values, pieces):
+            digest.update(part)
+            yield part
+
+    def predict_net() -> Iterator[bytes]:
+        set_argument(stored, _WEIGHTS, digest.hexdigest())
+        yield files.to_bytes(stored)
+
     new = not folder.exists()
     make_folder(folder)
     try:
-        files.save_all({folder / INIT_FILE: init_net, folder / PREDICT_FILE: stored})
+        files.save_all({folder / INIT_FILE: init_net(), folder / PREDICT_FILE: predict_net()})
     except BaseException:
         if new:
             with contextlib.suppress(OSError):  # the error that is raised says more
                 folder.rmdir()
         raise
+
+
+def _init_net_bytes(name: str, values: Mapping[str, Any], pieces: Mapping[str, Iterator[Any]]) -> Iterator[bytes]:
+    """Yield the bytes of an init net that fills blobs, without having all of it in memory.
+
+    Args:
+        name: of the net.
+        values: of the blobs.
+        pieces: of those that are divided, see ``taken``.
+    """
+    yield NetDef(name=name).SerializeToString()
+    for blob, value in values.items():
+        yield _OPERATOR
+        if blob in pieces and value.dtype == np.float32:
+            yield from fill_in_parts(blob, value.shape, pieces[blob])
+            continue
+        op = fill_operator(blob, value.whole(pieces[blob]) if blob in pieces else value)
+        data = files.to_bytes(op)
+        yield varint(len(data)) + data
 
 
 @checked("directory")
@@ -309,13 +365,17 @@ def _shapes(
         spec = workspace.spec(name) if name not in given and workspace.has(name) else None
         if spec is not None:
             given[name] = spec
-    known = infer_shapes([net], {**{name: spec_of(value) for name, value in values.items()}, **given})
+    known = infer_shapes([net], {**{name: _spec(value) for name, value in values.items()}, **given})
     result = TensorShapes()
     for name in (*inputs, *outputs):
         spec = known.spec(name)
         if spec is not None:
             result.shapes.append(TensorShape(name=name, dims=spec.shape, data_type=DATA_TYPES[spec.dtype]))
     return result
+
+
+def _spec(value: Any) -> TensorSpec:
+    return TensorSpec(value.shape, value.dtype) if isinstance(value, Divided) else spec_of(value)
 
 
 def require_predictor(folder: Path, names: Sequence[str] = (INIT_FILE, PREDICT_FILE)) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl_communicator import GpuRanks
 from netbuilder.distributed.transport.reductions import FLOAT_TYPES, narrow, sum_rows, widen
+from netbuilder.distributed.worlds.promises import Sums, Votes
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.buffer_rows import as_row, order_in_row
@@ -114,41 +115,11 @@ class AllreduceBucket(InPlace):
         firsts = [group[0] for group in groups]
         wire, rows = FLOAT_TYPES[self.precision], self.in_rows(blobs)
         parts = _parts(firsts, wire, names[:: self.devices], rows) if world.size > 1 else []
-        gaps = sum(part.gaps for part in parts)
+        return _Exchange(self, groups, parts, world.communicator)
 
-        def work(communicator: Communicator) -> None:
-            communicator.given_bytes -= gaps  # of which no values are given
-            for group in groups if self.devices > 1 else ():
-                sum_rows(group, group[0])
-            for part in parts:
-                if part.blobs:
-                    part.load(self.clip)
-                communicator.allreduce(part.buffer, bfloat16=part.bfloat16, deterministic=self.deterministic)
-                if part.blobs:
-                    if part.rounds:
-                        self._check_overflow(communicator, part)
-                    part.store()
-            for group in groups if self.devices > 1 else ():
-                for blob in group[1:]:
-                    np.copyto(blob, group[0])
-
-        return work
-
-    def _check_overflow(self, communicator: Communicator, part: _Part) -> None:
-        """Raise NetError on all ranks, which have the same sums, if one is infinite because of the rounding."""
-        exponent = _EXPONENT[self.precision]
-        found = [
-            (blob, name)
-            for (blob, staged), name in zip(part.blobs, part.names)
-            if np.bitwise_and(staged.view(np.uint16), exponent).max(initial=0) == exponent
-        ]
-        if not found:
-            return
-        own = np.array([np.abs(blob).max() for blob, _ in found], np.float64)
-        of_ranks = communicator.allgather(own).reshape(communicator.size, -1).T
-        for (_, name), largest in zip(found, of_ranks):
-            if np.isfinite(largest).all():
-                raise NetError(_overflow(name, self.precision, largest))
+    def votes(self, work: Work) -> Votes | None:
+        assert isinstance(work, _Exchange)
+        return work if work.may_vote else None
 
 
 def _overflow(name: str, precision: str, largest: Array) -> str:
@@ -160,6 +131,73 @@ def _overflow(name: str, precision: str, largest: Array) -> str:
         f"AllreduceBucket: {name!r} overflows {precision}, whose largest number is {_LARGEST[precision]:g}: {what}; "
         f"{wider}bound the values by clip"
     )
+
+
+class _Exchange:
+    """The exchange of a bucket, over memory that stays the same; see ``Votes``.
+
+    Args:
+        op: the operator.
+        groups: the blobs of each quantity, one for each device.
+        parts: what its calls exchange.
+        communicator: of the common world.
+    """
+
+    def __init__(
+        self, op: AllreduceBucket, groups: Sequence[Sequence[Array]], parts: Sequence[_Part], communicator: Communicator
+    ) -> None:
+        self._op, self._groups, self._parts = op, groups, parts
+        self._gaps = sum(part.gaps for part in parts)
+        floats = [number for number, part in enumerate(parts) if part.buffer.dtype in (np.float32, np.float64)]
+        self._place, self._own = floats[0] if floats else 0, 0.0
+        self.may_vote = bool(floats) and not any(part.rounds for part in parts)
+        kinds = tuple((part.buffer.dtype.str, part.buffer.size) for part in parts)
+        self.sums = Sums(communicator, kinds, self._place, op.deterministic)
+
+    def __call__(self, communicator: Communicator) -> None:
+        communicator.given_bytes -= self._gaps  # of which no values are given
+        for group in self._groups if self._op.devices > 1 else ():
+            sum_rows(group, group[0])
+        for number, part in enumerate(self._parts):
+            if part.blobs:
+                part.load(self._op.clip)
+            if number == self._place and self.may_vote:
+                self._own = float(part.buffer[0])
+            communicator.allreduce(part.buffer, bfloat16=part.bfloat16, deterministic=self._op.deterministic)
+            if part.blobs:
+                if part.rounds:
+                    self._check_overflow(communicator, part)
+                part.store()
+        for group in self._groups if self._op.devices > 1 else ():
+            for blob in group[1:]:
+                np.copyto(blob, group[0])
+
+    @property
+    def doubtful(self) -> bool:
+        return bool(np.isnan(self._parts[self._place].buffer[0]))
+
+    def restore(self, keep: bool) -> None:
+        for group in self._groups:
+            for blob in group[1 if keep else 0 :]:
+                blob.fill(0)
+        part = self._parts[self._place]
+        (part.blobs[0][0] if part.blobs else part.buffer)[0] = self._own
+
+    def _check_overflow(self, communicator: Communicator, part: _Part) -> None:
+        """Raise NetError on all ranks, which have the same sums, if one is infinite because of the rounding."""
+        exponent = _EXPONENT[self._op.precision]
+        found = [
+            (blob, name)
+            for (blob, staged), name in zip(part.blobs, part.names)
+            if np.bitwise_and(staged.view(np.uint16), exponent).max(initial=0) == exponent
+        ]
+        if not found:
+            return
+        own = np.array([np.abs(blob).max() for blob, _ in found], np.float64)
+        of_ranks = communicator.allgather(own).reshape(communicator.size, -1).T
+        for (_, name), largest in zip(found, of_ranks):
+            if np.isfinite(largest).all():
+                raise NetError(_overflow(name, self._op.precision, largest))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl_communicator import GpuRanks, NcclCommunicator
+from netbuilder.distributed.worlds.promises import Votes
 from netbuilder.distributed.worlds.session import Collective
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.arrays import as_flat
@@ -109,6 +110,10 @@ class InPlace(OverWorld):
         """
         raise NotImplementedError
 
+    def votes(self, work: Work) -> Votes | None:
+        """Return how the ranks make what ``over_ranks`` has returned without a header; None: they do not."""
+        return None
+
     def together(self, specs: Sequence[TensorSpec]) -> list[list[int]]:
         """Return the indices of blobs that one call would exchange if they were next to each other in memory."""
         return []
@@ -194,8 +199,9 @@ def _prepare(op: InPlace, ctx: PlanContext, world: TensorSpec, *xs: TensorSpec) 
         nbytes = sum(out.nbytes for out in outs)
         flat = [as_flat(out, spec.dtype) for out, spec in zip(outs, specs)]
         stored = f"{layouts}{op.in_rows(flat) or ''}"
-        call = common.call(op.type, names[0], terms, stored, nbytes=nbytes, located=ctx.run.located)
         direct = op.over_ranks(common, flat, names)
+        votes = op.votes(direct) if common.size > 1 else None
+        call = common.call(op.type, names[0], terms, stored, nbytes=nbytes, located=ctx.run.located, votes=votes)
         in_plain_order = cache(lambda: _PlainCopies(op, ctx, common, specs, outs))
         copies = [(out, given) for out, given in zip(outs, ins[1:]) if out is not given]
 

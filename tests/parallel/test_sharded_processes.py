@@ -5,7 +5,7 @@ import pytest
 
 import sharded_training
 from mpi_runs import needs_mpi, run_over_mpi
-from netbuilder.exchange import read_checkpoint
+from netbuilder.exchange import load_predictor, read_checkpoint
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
 
 MEBIBYTES = 160
@@ -26,5 +26,8 @@ def test_two_processes_hold_a_table_that_one_cannot(tmp_path):
     found = read_checkpoint(tmp_path / "table.minidb").blobs
     for name in ("table", "table_squared_sum"):
         np.testing.assert_array_equal(found[name], workspace.fetch(name))
-    predictor = load_predictor_from_db(tmp_path / "predictor.minidb", "minidb")
-    np.testing.assert_array_equal(predictor.workspace.fetch("table"), found["table"])
+    for predictor in (
+        load_predictor_from_db(tmp_path / "predictor.minidb", "minidb"),
+        load_predictor(tmp_path / "predictor"),
+    ):
+        np.testing.assert_array_equal(predictor.workspace.fetch("table"), found["table"])

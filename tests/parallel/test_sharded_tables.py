@@ -1,16 +1,20 @@
 """Tables whose rows are divided over processes: equal to one process that has them whole, with every optimizer."""
 
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 from netbuilder import optimizers, parallel
+from netbuilder.data import read_minidb as checkpoint_file_records
 from netbuilder.distributed import exchanged_bytes
 from netbuilder.exchange import (
+    checkpoint_file,
     load_checkpoint,
     load_predictor,
     mobile_exporter,
+    predictor_files,
     read_checkpoint,
     save_checkpoint,
     save_predictor,
@@ -23,7 +27,7 @@ from netbuilder.graph.replicas import Replicas
 from netbuilder.model import Initializer, ModelHelper, brew
 from netbuilder.ops.core.indexing import rows_of_shard
 from netbuilder.optimizers import add_moving_averages, reset_optimizer_instance_count
-from netbuilder.proto import PROTO_CPU, NetError
+from netbuilder.proto import PROTO_CPU, NetError, ParseError
 from netbuilder.runtime import Workspace
 from parallel_models import distance, no_input
 from thread_ranks import on_ranks, use_thread_worlds
@@ -342,6 +346,13 @@ def test_large_values_are_written_in_records_of_the_usual_size(monkeypatch, tmp_
     for module in ("netbuilder.exchange.divided", "netbuilder.data.blob_records"):
         monkeypatch.setattr(sys.modules[module], "CHUNK_SIZE", 10)
     results, path = together(monkeypatch, UPDATES["adagrad"], 3), tmp_path / "shards.minidb"
+    read = dict[str, set[str]]()
+
+    def noted(path, passed_over=None):
+        for key, value in checkpoint_file_records(path, passed_over):
+            read.setdefault(threading.current_thread().name, set()).add(key.decode())
+            yield key, value
+
     on_ranks(3, lambda rank: save_checkpoint(path, results[rank][0], workspace=results[rank][1]))
     found = read_checkpoint(path)
     np.testing.assert_array_equal(found.blobs["words"], whole(results, "words"))
@@ -352,11 +363,34 @@ def test_large_values_are_written_in_records_of_the_usual_size(monkeypatch, tmp_
         load_checkpoint(path, model, workspace=workspace)
         changed.append(workspace.fetch("words")[: ROWS - 8 * 2])
 
+    monkeypatch.setattr(checkpoint_file, "read_minidb", noted)
     together(monkeypatch, UPDATES["adagrad"], 3, steps=1, begin=load)
     assert len(changed) == 3
+    size, width = found.blobs["words"].size, found.blobs["words"].shape[1]
+    records = [{int(key[7:]) for key in keys if key.startswith("words#%")} for keys in read.values()]
+    want = [{0, *range(8 * r * width // 10, -(-min(8 * (r + 1) * width, size) // 10))} for r in range(3)]
+    assert sorted(map(sorted, records)) == sorted(map(sorted, want)), "each rank reads the first one and its own"
     assert {each.tobytes() for each in changed} == {
         found.blobs["words"][8 * r :][: ROWS - 16].tobytes() for r in range(3)
     }
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_record_that_one_rank_reads_is_damaged_for_all(place, monkeypatch, tmp_path):
+    for module in ("netbuilder.exchange.divided", "netbuilder.data.blob_records"):
+        monkeypatch.setattr(sys.modules[module], "CHUNK_SIZE", 10)
+    results, path = together(monkeypatch, UPDATES["adagrad"], 3), tmp_path / "shards.minidb"
+    on_ranks(3, lambda rank: save_checkpoint(path, results[rank][0], workspace=results[rank][1]))
+    rows = read_checkpoint(path).blobs["words"].reshape(-1)
+    elements = rows[10:20] if place == "first" else rows[-(rows.size % 10 or 10) :]
+    content = path.read_bytes()
+    assert content.count(elements.tobytes()) == 1
+    path.write_bytes(content.replace(elements.tobytes(), (elements + 1).astype(elements.dtype).tobytes()))
+    errors = on_ranks(3, lambda rank: load_checkpoint(path, results[rank][0], workspace=results[rank][1]))
+    assert {type(each) for each in errors} == {ParseError} and len({*map(str, errors)}) == 1
+    assert "blob 'words' is damaged: its checksum is wrong" in str(errors[0])
+    with pytest.raises(ParseError, match="blob 'words' is damaged"):
+        read_checkpoint(path)
 
 
 def test_a_predictor_has_whole_tables(monkeypatch, tmp_path):
@@ -389,6 +423,39 @@ def test_a_predictor_has_whole_tables(monkeypatch, tmp_path):
         found[name] = load().run(given)["softmax"]
     np.testing.assert_array_equal(found["folder"], found["file"])
     np.testing.assert_allclose(found["folder"], found["one"], rtol=1e-5)
+
+
+def test_a_table_that_is_written_in_parts_is_the_same_file(monkeypatch, tmp_path):
+    """And the process that writes never has more than some pieces of it."""
+    results, most = together(monkeypatch, UPDATES["adagrad"], 3), []
+    inputs = ["user", "word", "lengths", "ones", "weights"]
+    for module in ("netbuilder.exchange.divided", "netbuilder.data.blob_records"):
+        monkeypatch.setattr(sys.modules[module], "CHUNK_SIZE", 10)
+    in_parts = predictor_files.fill_in_parts
+
+    def noted(name, shape, pieces):
+        pieces = list(pieces)
+        most.extend(piece.size for piece in pieces)
+        return in_parts(name, shape, pieces)
+
+    monkeypatch.setattr(predictor_files, "fill_in_parts", noted)
+
+    def export(rank):
+        model, workspace = results[rank]
+        net, parameters = parallel.ExtractPredictorNet(model, inputs, ["softmax"])
+        save_predictor(tmp_path / "parts", net, parameters, inputs=inputs, workspace=workspace, fold=True)
+        return net, parameters, workspace
+
+    (net, parameters, workspace), *_ = on_ranks(3, export)
+    tables = Replicas.load(results[0][0].net.Proto()).rows_of_sharded
+    assert max(most) <= 10 and sum(most) == sum(
+        whole(results, str(each)).size for each in parameters if str(each) in tables
+    )
+    values = {str(each): workspace.fetch(f"cpu_0/{each}") if workspace.has(f"cpu_0/{each}") else whole(results, each)
+              for each in parameters}  # fmt: skip
+    save_predictor(tmp_path / "whole", net, values, inputs=inputs, workspace=workspace, fold=True)
+    for file in ("init_net.pb", "predict_net.pb"):
+        assert (tmp_path / "parts" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
 def test_a_model_for_evaluation_looks_up_in_the_shards(monkeypatch):

@@ -67,11 +67,27 @@ class Recent:
         last.there = time.monotonic()
         self._waiting += last.there - last.begun
 
-    def end(self) -> None:
-        """Note that it has ended."""
+    def end(self) -> float:
+        """Note that it has ended; return the seconds in which its values have moved."""
         last = self._kept[-1]
         last.ended = time.monotonic()
-        self._moving += last.ended - (last.there or last.begun)
+        moved = last.ended - (last.there or last.begun)
+        self._moving += moved
+        return moved
+
+    def end_unasked(self, usual: float) -> float:
+        """Note that one has ended of which this rank does not know when all had begun it.
+
+        Args:
+            usual: seconds in which its values move; what it has taken longer counts as waiting.
+
+        Returns:
+            the seconds, or fewer if it has taken less.
+        """
+        last = self._kept[-1]
+        last.there = max(last.begun, time.monotonic() - usual)
+        self._waiting += last.there - last.begun
+        return self.end()
 
     @property
     def seconds(self) -> ExchangeSeconds:

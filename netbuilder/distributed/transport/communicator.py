@@ -35,6 +35,7 @@ class Communicator(ABC):
         engine: its name.
         check: called every now and then while a call waits; what it raises ends the wait, and the communicator cannot
             be used any more.
+        unasked: whether other ranks may arrive much later in each call.
         given_bytes: bytes of the values that this rank has given to calls with other ranks so far.
     """
 
@@ -42,6 +43,7 @@ class Communicator(ABC):
 
     def __init__(self, rank: int, size: int, check: Callable[[], object] = _nothing) -> None:
         self.rank, self.size, self.check = rank, size, check
+        self.unasked = False
         self.given_bytes = 0
 
     # What an engine provides. Arrays are one-dimensional and not empty on all ranks; there are at least two ranks.

@@ -35,6 +35,8 @@ _AT_ONCE = 16 << 20
 """Bytes that one allreduce of MPI is of: where the ranks are on one host, much larger ones take twice as long for each
 byte, since their copies leave the caches, and with smaller ones the ranks wait for each other more often."""
 _PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_PATIENT = 5e-5, 5e-5, 1e-3
+_LONGEST_PAUSE_UNASKED = 2e-4
+"""Where either ranks are late or data move: half of the processor time of the first, hardly longer than the second."""
 
 
 @functools.cache
@@ -144,9 +146,9 @@ class MpiCommunicator(Communicator):
         abort_over(self._comm, code)
 
     def _finish(self, request: Any, *, patient: bool = False, status: Any = None) -> None:
-        longest = _LONGEST_PAUSE_PATIENT if patient else _LONGEST_PAUSE
+        longest = _LONGEST_PAUSE_PATIENT if patient else _LONGEST_PAUSE_UNASKED if self.unasked else _LONGEST_PAUSE
         pause = _PAUSE
-        until = time.perf_counter() + (_YIELD_SECONDS_PATIENT if patient else _YIELD_SECONDS)
+        until = time.perf_counter() + (_YIELD_SECONDS_PATIENT if patient or self.unasked else _YIELD_SECONDS)
         while not request.Test(status):
             if time.perf_counter() < until:
                 os.sched_yield()

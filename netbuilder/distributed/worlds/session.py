@@ -26,6 +26,7 @@ from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.lane import FORKED, Lane, Submitted
 from netbuilder.distributed.transport.time_limits import time_limits
+from netbuilder.distributed.worlds.promises import History, Promise, Votes, is_kept
 from netbuilder.proto import DistributedError
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -41,7 +42,7 @@ _NUMBERS = 1 << 56  # of texts
 _END = "the end of the program"
 _FAILURE = "the report of a failure"
 _CONNECTING = ("CreateCommonWorld", "CloneCommonWorld", "DestroyCommonWorld")
-_FIRST, _EACH = struct.Struct("=2q"), struct.Struct("=4q")  # filling an array by them is faster than by NumPy
+_FIRST, _EACH = struct.Struct("=5q"), struct.Struct("=4q")  # filling an array by them is faster than by NumPy
 AHEAD = 16
 """Collectives that one header is of, at most."""
 HEADER_BYTES = _FIRST.size + AHEAD * _EACH.size
@@ -62,6 +63,7 @@ class Collective:
             ``timeout`` says.
         located: adds the operator's position to an error; None: it is not known. A program may wait for a later
             collective first, so an error of this one must say where it comes from.
+        votes: it is a sum that can be made without a header; None: it is not.
     """
 
     what: str
@@ -72,11 +74,13 @@ class Collective:
     nbytes: int = 0
     patient: bool = False
     located: Callable[[Exception], Exception] | None = field(default=None, compare=False, repr=False)
+    votes: Votes | None = field(default=None, compare=False, repr=False)
 
     @functools.cached_property
     def numbers(self) -> tuple[int, int]:
         """What stands for the collective and for the layouts in a header: two ranks have the same if these agree."""
-        return _number_of(f"{self.what} {self.blob} {self.terms}"), _number_of(self.layouts)
+        stored = self.layouts if self.votes is None else f"{self.layouts} {self.votes.sums}"
+        return _number_of(f"{self.what} {self.blob} {self.terms}"), _number_of(stored)
 
     def __str__(self) -> str:
         return f"{self.what}{f' of {self.blob!r}' if self.blob else ''}{f' ({self.terms})' if self.terms else ''}"
@@ -89,6 +93,10 @@ class Session:
     and so they do if one of them has reported a failure; the session is over then. A header is of all collectives that
     every rank has submitted already: these need no other, and none of them waits for a rank that does something else.
     Where the exchange takes longer than what the ranks compute meanwhile, there are few headers.
+
+    Sums that have followed a collective twice in the same order need no header at all: in that of the collective all
+    ranks promise to make them again. A rank that then does something else, or has failed, takes part in the promised
+    sum with zeros and one NaN. All see it, and exchange a header before they go on, as after any sum that is NaN.
 
     Args:
         control: the communicator for headers; nothing else uses it.
@@ -112,6 +120,8 @@ class Session:
         self._number = 0
         self._submitted: deque[Collective | None] = deque()  # and not begun; None: between two ranks
         self._same_layouts: deque[bool] = deque()  # of the next ones, on which the ranks have agreed
+        self._history = History(_number_of)
+        self._keeps = False  # what was added before another rank refused
         self._header = np.zeros(HEADER_BYTES // 8, np.int64)
         self._refused: BaseException | None = None  # why no further collective may be submitted
         self._ended: BaseException | None = None  # why those that were submitted are not run either
@@ -209,14 +219,12 @@ class Session:
             raise self._ended
         try:
             silence, limit = self._silence(call), self.limit_of(call)
-            with self._in(call), self._watchdog.waiting(call, limit, silence):
-                self.recent.begin(self._number + 1, call)
-                same_layouts = self._agree(call)
+            unasked = not self._same_layouts and self._history.promises
+            with self._in(call), self._watchdog.waiting(call, _longer(limit, call) if unasked else limit, silence):
+                self._number += 1
+                self.recent.begin(self._number, call)
+                result = self._keep_promise(call, body) if unasked else self._run_agreed(call, body, self._agree(call))
                 self._agreed = call
-                self._watchdog.all_are_there(call, self.moving_limit(call, limit))
-                self.recent.all_are_there()
-                result = body(same_layouts)
-                self.recent.end()
                 self._has_exchanged = self._has_exchanged or call.what not in _CONNECTING
                 return result
         except BaseException as error:
@@ -229,18 +237,53 @@ class Session:
     def _located(self, error: DistributedError) -> BaseException:
         return error if self._call is None else _located(self._call, error)
 
-    def _agree(self, call: Collective) -> bool:
+    def _keep_promise(self, call: Collective, body: Callable[[bool], T]) -> T:
+        """Make the sum that all ranks have promised; where one of them does not make it, agree on what all make."""
+        promise = self._history.next()
+        kept = is_kept(promise, call.numbers, call.votes)
+        if kept:
+            with promise.sums.unasked():
+                result = body(True)
+        else:
+            promise.sums.refuse()
+        if not kept or (call.votes is not None and call.votes.doubtful):
+            self._history.end_promises()
+            same_layouts = self._agree(call, kept=kept)
+            if not (kept and same_layouts):
+                if kept and call.votes is not None:
+                    call.votes.restore(self._keeps)
+                return self._run_agreed(call, body, same_layouts)
+        self._history.add(Promise(promise.numbers, promise.sums, self.recent.end_unasked(promise.seconds)))
+        return result
+
+    def _run_agreed(self, call: Collective, body: Callable[[bool], T], same_layouts: bool) -> T:
+        """Make a collective on which the ranks have agreed."""
+        self._agreed = call
+        self._watchdog.all_are_there(call, self.moving_limit(call, self.limit_of(call)))
+        self.recent.all_are_there()
+        result = body(same_layouts)
+        seconds = self.recent.end()
+        if call.what in _CONNECTING:
+            self._history.forget()
+        elif call.votes is not None and same_layouts:
+            self._history.add(Promise(call.numbers, call.votes.sums, seconds))
+        elif call.votes is not None:
+            self._history.break_off()
+        return result
+
+    def _agree(self, call: Collective, *, kept: bool = False) -> bool:
         """Return whether all ranks store the values in the same layouts, after they have agreed on the collective.
 
         Raises:
             DistributedError: they do not agree, or one has failed.
         """
-        self._number += 1
-        if not self._same_layouts and not self._exchange_header(call):
+        if call.votes is None:
+            self._history.begin(call.numbers[0])
+        if not self._same_layouts and not self._exchange_header(call, kept=kept):
             raise self._disagreement(str(call))
         return self._same_layouts.popleft()
 
-    def _exchange_header(self, call: Collective, *, failed: bool = False) -> bool:
+    def _exchange_header(self, call: Collective, *, failed: bool = False, kept: bool = False) -> bool:
         """Exchange the header of a collective, and of those that have been submitted after it.
 
         Return whether all ranks make this one; ``_same_layouts`` has those on which they agree, beginning with it.
@@ -248,19 +291,25 @@ class Session:
         Args:
             call: the collective, whose number is ``_number``.
             failed: the rank reports a failure instead.
+            kept: the rank has made it as promised, and its values are sums now.
         """
         header, calls = self._header, [call, *self._next()]
-        _FIRST.pack_into(header.data, 0, failed, -len(calls))
+        promised = self._history.promised_after(call.numbers[0]) if call.votes is None else 0
+        keeper = self.size - self.rank if kept else 0  # the first of these ranks
+        _FIRST.pack_into(header.data, 0, failed, -len(calls), promised, -promised, keeper)
         for place, each in enumerate(calls):
             _EACH.pack_into(header.data, _FIRST.size + place * _EACH.size, *self._fields(each, place))
         self.control.allreduce(header, maximum=True, patient=True)
-        any_failed, fewest = _FIRST.unpack_from(header.data)
+        any_failed, fewest, most_promised, least_promised, first_keeper = _FIRST.unpack_from(header.data)
+        self._keeps = kept and keeper == first_keeper
         for place in range(0 if any_failed else -fewest):
             fields = _EACH.unpack_from(header.data, _FIRST.size + place * _EACH.size)
             most, least, most_of_layouts, least_of_layouts = fields
             if most != -least:
                 break  # the next header finds it, unless it is in the first place
             self._same_layouts.append(most_of_layouts == -least_of_layouts)
+        if self._same_layouts and promised and most_promised == -least_promised:
+            self._history.promise(call.numbers[0], [each.numbers for each in calls[1 : len(self._same_layouts)]])
         return bool(self._same_layouts)
 
     def _next(self) -> list[Collective]:
@@ -299,7 +348,7 @@ class Session:
         """Return how long the values of a collective may move: all ranks are there, so it is no longer than usual."""
         if limit is None:
             return None
-        return min(limit, time_limits().seconds or limit) + call.nbytes / _LEAST_BYTES_PER_SECOND
+        return _longer(min(limit, time_limits().seconds or limit), call)
 
     def _state(self) -> State:
         """Return what this rank does, for others that wait for it."""
@@ -340,6 +389,8 @@ class Session:
                 self._number += 1
                 call = Collective(_FAILURE)
                 with self._in(call), self._watchdog.waiting(call, math.inf, self._silence(call)):
+                    if self._history.promises:
+                        self._history.next().sums.refuse()
                     self._exchange_header(call, failed=True)
                 self._ended = self._disagreement(text)
 
@@ -362,6 +413,10 @@ class Session:
         """Answer no longer: MPI ends after this."""
         self.lane.when_idle = None
         self.unwatch()
+
+
+def _longer(limit: float | None, call: Collective) -> float | None:
+    return None if limit is None else limit + call.nbytes / _LEAST_BYTES_PER_SECOND
 
 
 def _located(call: Collective, error: BaseException) -> BaseException:

@@ -28,6 +28,7 @@ from netbuilder.distributed.transport.nccl_communicator import NcclCommunicator,
 from netbuilder.distributed.transport.start import meet
 from netbuilder.distributed.transport.start_over_store import leave_manager, started_over_store
 from netbuilder.distributed.transport.time_limits import time_limits
+from netbuilder.distributed.worlds.promises import Votes
 from netbuilder.distributed.worlds.session import Collective, Session
 from netbuilder.proto import DeviceError, DistributedError, NetError
 from netbuilder.proto.extras import how_to_install
@@ -109,11 +110,12 @@ class CommonWorld(BlobObject):
         *,
         nbytes: int = 0,
         located: Callable[[Exception], Exception] | None = None,
+        votes: Votes | None = None,
     ) -> Collective:
         """Return the description of a collective over this world."""
         over = f"over {self.name!r}"
         terms = f"{terms}, {over}" if terms else over
-        return Collective(what, blob, terms, layouts, self.timeout, nbytes, self.patient, located)
+        return Collective(what, blob, terms, layouts, self.timeout, nbytes, self.patient, located, votes)
 
     def clone(self, name: str) -> CommonWorld:
         """Return a world of the same ranks whose messages are apart from those of this one."""

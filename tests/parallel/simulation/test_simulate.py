@@ -116,19 +116,27 @@ def test_a_bucket_is_exchanged_by_one_allreduce():
 
 def test_headers_and_algorithms():
     cluster = Cluster(2, 3, Link(1e-3, 1e9), Link(5e-3, 1e8), "hierarchical", reduce_bandwidth=1e9)
-    found = simulate(STEP, cluster, Exchange(bucket_bytes=0, header_bytes=16))
-    sizes = [1 * MB, 4 * MB, 1 * MB]
+    exchange = Exchange(bucket_bytes=0, header_bytes=16, strategy=HalfPrecision())
+    found = simulate(dataclasses.replace(STEP, copy_bandwidth=None), cluster, exchange)
+    sizes = [MB // 2, 2 * MB, MB // 2]
     expected = sum(allreduce_seconds(cluster, size) + allreduce_seconds(cluster, 16) for size in sizes)
     assert found.exchange == pytest.approx(expected)
     assert (found.size, found.samples) == (6, 60)
+
+
+def test_sums_that_are_promised_have_no_header():
+    cluster = Cluster(2, 1, Link(1.0, float(MB)))
+    found = [simulate(STEP, cluster, Exchange(bucket_bytes=0, header_bytes=each, barriers=1)) for each in (0, 16)]
+    assert found[1].exchange - found[0].exchange == pytest.approx(allreduce_seconds(cluster, 16))
 
 
 def test_a_header_is_of_all_buckets_that_are_ready():
     ready = [(f"g{number}", MB) for number in range(20)]
     times = StepTimes((TimedWork("first", 1.0, ready=ready[:1]), TimedWork("others", 1.0, ready=ready[1:])))
     cluster = Cluster(2, 1, Link(1.0, float(MB)))
-    headers = [allreduce_seconds(cluster, HEADER_BYTES), allreduce_seconds(cluster, MB)]
-    found = simulate(times, cluster, Exchange(bucket_bytes=0, header_bytes=HEADER_BYTES))
+    headers = [allreduce_seconds(cluster, HEADER_BYTES), allreduce_seconds(cluster, MB // 2)]
+    exchange = Exchange(bucket_bytes=0, header_bytes=HEADER_BYTES, strategy=HalfPrecision())
+    found = simulate(times, cluster, exchange)
     assert found.exchange == pytest.approx(3 * headers[0] + 20 * headers[1])  # of 1, of 16, of 3
     assert found.step == pytest.approx(1 + found.exchange)
 

@@ -8,7 +8,8 @@ import os
 import pickle
 import sys
 
-sys.path[:] = json.loads(sys.stdin.buffer.readline())
+if __name__ == "__main__":
+    sys.path[:] = json.loads(sys.stdin.buffer.readline())
 
 from cudnn_double import CudnnDouble
 from netbuilder.engines.cudnn import library, plan_processes

@@ -25,11 +25,14 @@ def test_what_is_damaged_is_not_read(tmp_path, damage):
     whole = path.read_bytes()
     changed = bytearray(whole)
     changed[-5] ^= 1
-    path.write_bytes(
-        {"empty": b"", "begun": whole[:20], "half": whole[:300], "changed": bytes(changed), "longer": whole + b"x"}[
-            damage
-        ]
-    )
+    contents = {
+        "empty": b"",
+        "begun": whole[:20],
+        "half": whole[:300],
+        "changed": bytes(changed),
+        "longer": whole + b"x",
+    }
+    path.write_bytes(contents[damage])
     assert read_kept(path) is None
     write_kept(path, b"new")
     assert read_kept(path) == b"new"

@@ -13,7 +13,7 @@ from cudnn_double import CudnnDouble, cudnn_double
 from netbuilder.engines.choices import CACHE_VARIABLE
 from netbuilder.engines.cudnn import plan_processes
 from netbuilder.engines.cudnn.compiled import compiled, release_graphs
-from netbuilder.engines.cudnn.graphs import CHANNELS_LAST, Normalization, Tensor, per_channel
+from netbuilder.engines.cudnn.graphs import CHANNELS_LAST, Normalization, Tensor
 from netbuilder.engines.cudnn.kept_plans import KeptPlan, kept_plan
 from netbuilder.engines.gpu import gpu
 from netbuilder.proto import NetDef
@@ -80,11 +80,12 @@ def test_what_the_plan_depends_on_is_in_its_key(folder, monkeypatch):
         return len(files(folder))
 
     with cudnn_double(keeps=True):
-        wide = Normalization(Tensor(X.shape, CHANNELS_LAST, "bfloat16"), 1e-3)
-        counts = [
-            count(), count(recipe=OTHER), count(recipe=Normalization(X, 1e-3)), count(recipe=wide), count(limit=777),
-            count(deterministic=True), count(recipe=Normalization(Tensor((1, *X.shape[1:]), *("channels last", "float32")), 1e-3)),
-        ]  # fmt: skip
+        wide, small = (
+            Normalization(Tensor(shape, CHANNELS_LAST, elements), 1e-3)
+            for shape, elements in ((X.shape, "bfloat16"), ((1, *X.shape[1:]), "float32"))
+        )
+        counts = [count(), count(recipe=OTHER), count(recipe=Normalization(X, 1e-3)), count(recipe=wide)]
+        counts += [count(limit=777), count(deterministic=True), count(recipe=small)]
         assert counts == [1, 2, 2, 3, 4, 5, 6]
         monkeypatch.setattr("netbuilder.engines.cudnn.compiled.machine", lambda: "another GPU")
         assert count() == 7

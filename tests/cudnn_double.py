@@ -12,6 +12,7 @@ import ctypes
 import enum
 import itertools
 import math
+import pickle
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -33,8 +34,8 @@ class Invalid(AssertionError):
     """A graph, or a call, that is wrong."""
 
 
-_Type = enum.Enum("data_type", "NOT_SET FLOAT HALF BFLOAT16 BOOLEAN")
-_Note = enum.Enum("numerical_note", "TENSOR_CORE DOWN_CONVERT_INPUTS NONDETERMINISTIC REDUCED_PRECISION_REDUCTION")
+_Type = enum.Enum("_Type", "NOT_SET FLOAT HALF BFLOAT16 BOOLEAN")
+_Note = enum.Enum("_Note", "TENSOR_CORE DOWN_CONVERT_INPUTS NONDETERMINISTIC REDUCED_PRECISION_REDUCTION")
 _BYTES = {_Type.FLOAT: 4, _Type.HALF: 2, _Type.BFLOAT16: 2, _Type.BOOLEAN: 1}
 WORKSPACE = 777  # bytes that each graph asks for, and overwrites
 ALIGNMENT = 16  # of addresses, which kernels rely on
@@ -42,8 +43,8 @@ PLANS = 3  # of each graph, of which the second is refused
 
 
 class _Tensor:
-    def __init__(self, graph, name, dim=None, stride=None, data_type=_Type.NOT_SET, uid=None, by_value=False):
-        self.graph, self.name = graph, name
+    def __init__(self, name, dim=None, stride=None, data_type=_Type.NOT_SET, uid=None, by_value=False):
+        self.name = name
         self.dim, self.stride = (None if each is None else tuple(each) for each in (dim, stride))
         self.type, self.uid, self.by_value = data_type, uid, by_value
         self.maker = None
@@ -98,6 +99,7 @@ class _Graph:
     own = ()
 
     def __init__(self, cudnn, **options):
+        options = {"intermediate_data_type": _Type.FLOAT, "compute_data_type": _Type.FLOAT, **options}
         unknown = options.keys() - {"intermediate_data_type", "compute_data_type", "handle", "device_property"}
         if unknown or options["compute_data_type"] is not _Type.FLOAT:
             raise Invalid(f"a graph computes in float32, and has no options {unknown}")
@@ -107,17 +109,21 @@ class _Graph:
         self.refused, self.state, self.limit = set(), "empty", None
         self.built = None
 
+    def __repr__(self):
+        tensors = [(t.name, t.dim, t.stride, t.type.name, t.uid, t.is_output) for t in self.tensors]
+        return f"{[(node.kind, node.options) for node in self.nodes]} {tensors}"
+
     # Building.
 
     def tensor(self, *, dim, stride, data_type, name="", uid, is_pass_by_value=False):
-        made = _Tensor(self, name, dim, stride, data_type, uid, is_pass_by_value)
+        made = _Tensor(name, dim, stride, data_type, uid, is_pass_by_value)
         if any(other.uid == uid for other in self.tensors):
             raise Invalid(f"two tensors have the number {uid}")
         self.tensors.append(made)
         return made
 
     def _add(self, kind, inputs, count=1, **options):
-        outputs = [_Tensor(self, f"{kind}.{i}") for i in range(count)]
+        outputs = [_Tensor(f"{kind}.{i}") for i in range(count)]
         node = _Node(kind, inputs, outputs, **options)
         for each in outputs:
             each.maker = node
@@ -208,6 +214,22 @@ class _Graph:
     def build_plans(self, policy):
         self.check_support()
         self.built = 0
+
+    def serialize(self):
+        assert self.built is not None, "no plan was built"
+        return list(pickle.dumps((self.tensors, self.nodes, self.refused, self.limit, self.built)))
+
+    def deserialize(self, handle, data):
+        assert type(data) is list and not self.tensors  # the frontend takes no bytes
+        if self.cudnn.handles[handle][0] != _runtime().getDevice():
+            raise Invalid("a handle is used on another GPU than the current one")
+        if not self.cudnn.takes_plans:
+            raise NotSupported("the plan is of another version")
+        try:
+            self.tensors, self.nodes, self.refused, self.limit, self.built = pickle.loads(bytes(data))
+        except (pickle.UnpicklingError, EOFError, ValueError) as error:
+            raise RuntimeError("parse error") from error
+        self.cudnn.restored.append(self)
 
     def get_execution_plan_count(self):
         return PLANS
@@ -471,6 +493,8 @@ class CudnnDouble:
     Attributes:
         ran_graphs: the kinds of the operations of each graph that was run, in order.
         graphs: all graphs that were made.
+        restored: those that got a plan by ``deserialize``.
+        takes_plans: whether ``deserialize`` takes them.
         own: the methods that the module does not have.
     """
 
@@ -486,11 +510,15 @@ class CudnnDouble:
 
     def __init__(self):
         self.handles, self._numbers = {}, itertools.count(7000)
-        self.ran_graphs, self.graphs = [], []
+        self.ran_graphs, self.graphs, self.restored = [], [], []
+        self.takes_plans = True
         self.unsupported = set()  # kinds of operations that a test wants refused
 
     def backend_version(self):
         return 92800
+
+    def create_device_properties(self, given):
+        return SimpleNamespace(serialize=lambda: f"GPU {given}")
 
     def create_handle(self):
         number = next(self._numbers)
@@ -559,11 +587,17 @@ def _current_stream():
 
 
 @contextmanager
-def cudnn_double():
-    """Let netbuilder take the double for cuDNN; yields it."""
+def cudnn_double(*, keeps=False):
+    """Let netbuilder take the double for cuDNN; yields it.
+
+    Args:
+        keeps: plans are kept on file, and built by processes, as by default; else each is built here.
+    """
     made = CudnnDouble()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "found_library", lambda: (made, ""))
         patch.setattr(library, "thread_handles", library.new_handles())
         patch.setattr(compiled, "built_graphs", {})
+        if not keeps:
+            patch.setattr(compiled, "cache_folder", lambda: None)
         yield made

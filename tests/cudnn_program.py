@@ -27,8 +27,8 @@ from unittest.mock import patch
 
 from cudnn_double import POINTWISE, CudnnDouble
 from netbuilder.engines.choices import CACHE_VARIABLE
-from netbuilder.engines.cudnn import compiled, graphs, library
-from netbuilder.engines.cudnn.compiled import CompiledGraph, compile_graph
+from netbuilder.engines.cudnn import compiled, graphs, library, plan_processes, plans
+from netbuilder.engines.cudnn.compiled import CompiledGraph
 from netbuilder.engines.cudnn.graphs import (
     CHANNELS_LAST,
     Builder,
@@ -48,15 +48,15 @@ def main() -> None:
     recipes = pickle.loads(Path(sys.argv[1]).read_bytes())
     cudnn = library.cudnn()
     gpu = cudnn.create_device_properties(Path(sys.argv[2]).read_text())
-    plans, repeatable, workspaces = [], [], {}
+    proposed, repeatable, workspaces = [], [], {}
     for recipe in recipes:
-        builder = compile_graph(recipe, device_property=gpu)
-        plans.append(0 if builder is None else int(builder.graph.get_execution_plan_count()))
-        repeatable.append(compile_graph(recipe, deterministic=True, device_property=gpu) is not None)
+        builder = plans.compile_graph(recipe, device_property=gpu)
+        proposed.append(0 if builder is None else int(builder.graph.get_execution_plan_count()))
+        repeatable.append(plans.compile_graph(recipe, deterministic=True, device_property=gpu) is not None)
         if builder is not None and type(recipe).__name__ not in workspaces and _has_kernel(recipe):
             builder.graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
             workspaces[type(recipe).__name__] = CompiledGraph(recipe, builder).workspace
-    found = {"version": library.version(), "plans": plans, "repeatable": repeatable, "workspaces": workspaces}
+    found = {"version": library.version(), "plans": proposed, "repeatable": repeatable, "workspaces": workspaces}
     found["searches"] = list(searches(gpu))
     print(json.dumps({**found, "missing": sorted(missing(cudnn)), "differences": sorted(differences(cudnn))}))
 
@@ -87,7 +87,7 @@ def searched(recipe: Recipe, limit: int | None, gpu: Any) -> tuple[int, int, int
     Returns:
         How many plans cuDNN proposes, how many of them were measured, the bytes of scratch memory of the fastest one.
     """
-    builder = compile_graph(recipe, device_property=gpu)
+    builder = plans.compile_graph(recipe, device_property=gpu)
     assert builder is not None
     if limit is not None:
         builder.graph.deselect_workspace_greater_than(limit)
@@ -98,8 +98,8 @@ def searched(recipe: Recipe, limit: int | None, gpu: Any) -> tuple[int, int, int
         return 1 / (1 + index)
 
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, {CACHE_VARIABLE: folder}):
-        with patch.object(compiled, "machine", lambda: "described"), patch.object(compiled, "_time", time):
-            assert compiled.build_fastest(builder, recipe, limit, False)
+        with patch.object(plans, "machine", lambda: "described"), patch.object(plans, "_time", time):
+            assert plans.build_fastest(builder, recipe, limit, False)
     graph = builder.graph
     scratch = graph.get_workspace_size_plan_at_index(measured[-1])
     return int(graph.get_execution_plan_count()), len(measured), int(scratch)
@@ -136,7 +136,7 @@ def lacking(owner: Any, name: str, words: Iterable[str]) -> Iterator[str]:
 
 def missing(cudnn: Any) -> Iterator[str]:
     """Yield what netbuilder calls that the frontend does not have, or not with these named arguments."""
-    for module in compiled, graphs, library:
+    for module in compiled, graphs, library, plan_processes, plans:
         nodes = list(ast.walk(ast.parse(inspect.getsource(module))))
         keywords = {
             id(each.func): [k.arg for k in each.keywords if k.arg] for each in nodes if isinstance(each, ast.Call)

@@ -59,6 +59,7 @@ class FakePlan:
     image_order: str = "any order"
     device_id: int = 0
     allow_tf32: bool = False
+    builds_later: bool = False
     op_def: OperatorDef = field(default_factory=OperatorDef)
     run: Any = None
     inputs: Sequence[Value] = ()

@@ -6,11 +6,11 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from netbuilder.data.forking import new_lock
+from netbuilder.engines.kept_files import replace_file
 from netbuilder.proto.files import read_bytes
 
 __all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "Choices", "cache_file", "cache_folder", "choices_of", "turned_off"]
@@ -71,11 +71,7 @@ class Choices:
             return
         text = json.dumps({"machine": self._machine, "choices": self._choices}, indent=1, sort_keys=True)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(name, self._path)
+            replace_file(self._path, text.encode())
         except OSError:
             self._path = None  # keep the choices for this process only
 

@@ -137,6 +137,14 @@ class Engine:
         """Return the choices between kernels that were made unmeasured since the last call, to be measured later."""
         return []
 
+    def finish_kernels(self) -> bool:
+        """Build what kernels chosen since the last call, by this thread, lack, where ``PlanContext.builds_later``.
+
+        Returns:
+            Whether they lacked anything: then kernels are chosen again, which finds what was built.
+        """
+        return False
+
     def thread_setter(self, threads: int) -> Callable[[], object] | None:
         """Return a call that a thread makes before it runs kernels, to set how many threads they may use."""
         return None

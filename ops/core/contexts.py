@@ -312,6 +312,7 @@ class PlanContext(Protocol):
     allow_tf32: bool  #: whether GPUs may round float32 factors of products to 10 bits
     image_order: str  #: in which order images should be stored: ANY_ORDER or CHANNELS_LAST
     device_id: int
+    builds_later: bool  #: whether ``Engine.finish_kernels`` may build what takes long
     op_def: OperatorDef
     run: RunContext  #: for kernels that call plain ones
 

@@ -15,7 +15,7 @@ import pytest
 from house import ROOT
 from netbuilder.engines import gpu_info, nccl
 from netbuilder.engines.choices import Choices
-from netbuilder.engines.cudnn import compiled, library
+from netbuilder.engines.cudnn import library, plans
 from netbuilder.engines.gpu_packages import cuda_major
 from netbuilder.proto import DeviceError
 from netbuilder.runtime.profile import roofline
@@ -394,10 +394,10 @@ def test_the_first_ten_plans_that_can_be_built_are_measured(monkeypatch):
         measured.append(index)
         return None if index % 2 else 1.0 / (1 + index)  # each is faster than those before it
 
-    monkeypatch.setattr(compiled, "measured", seconds)
-    monkeypatch.setattr(compiled, "machine", lambda: "pretended")
+    monkeypatch.setattr(plans, "measured", seconds)
+    monkeypatch.setattr(plans, "machine", lambda: "pretended")
     monkeypatch.setattr(Choices, "of", lambda machine: type("Known", (dict,), {"put": dict.update})())
-    compiled.build_fastest(type("Builder", (), {"graph": Graph()}), "recipe", None, False)
+    plans.build_fastest(type("Builder", (), {"graph": Graph()}), "recipe", None, False)
     assert measured == list(range(19)) and built == [18]
 
 

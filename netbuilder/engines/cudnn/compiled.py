@@ -2,22 +2,30 @@
 
 With ``exhaustive`` the first ten plans are built and measured when the graph is first needed. The fastest one is kept
 in the file of measured choices (see ``netbuilder.engines.choices``), for the GPU and the library's version.
+
+cuDNN compiles the kernels of most plans when they are built, which takes some second each. So plans are kept on file
+(``kept_plans``), and those that are missing for a net are built by several processes (``plan_processes``): what the
+net needs is known when its kernels have been chosen once, with graphs that have no plan yet (``UnbuiltGraph``).
+Threads would build them one after another, since cuDNN's frontend keeps Python's lock meanwhile.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from netbuilder.engines.arrays import array_module
-from netbuilder.engines.choices import Choices, turned_off
+from netbuilder.engines.choices import cache_folder, turned_off
+from netbuilder.engines.cuda.capture import between_captures
 from netbuilder.engines.cuda.steps import Reference, Step
-from netbuilder.engines.cudnn import library
+from netbuilder.engines.cudnn import library, plan_processes
 from netbuilder.engines.cudnn.graphs import Builder, Recipe
+from netbuilder.engines.cudnn.kept_plans import KeptPlan, kept_plan
+from netbuilder.engines.cudnn.plans import Wanted, build_plan, machine, new_graph, proposals, usual_limit
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Call, PlanContext
 from netbuilder.proto import PROTO_CUDA
@@ -25,28 +33,15 @@ from netbuilder.proto.arguments import arguments
 
 __all__ = [
     "CompiledGraph",
-    "build_fastest",
+    "UnbuiltGraph",
     "built_graphs",
-    "compile_graph",
     "compiled",
+    "finish_graphs",
     "graph_of",
-    "machine",
-    "measured",
     "release_graphs",
-    "seconds",
-    "usual_limit",
 ]
 
-_ROUNDS = 3
 _ALIGNMENT = 16  # of addresses, in bytes, which the frontend promises to kernels
-_SCRATCH_SHARE = 1 / 32
-"""The part of a GPU's memory that the scratch memory of a graph may take, where a plan with so little exists.
-
-cuDNN prefers plans for exact products of float32 that copy all images into another order: as scratch memory, the images
-of a layer once more."""
-_MEASURED = 10
-"""Plans of a graph that are measured, the first ones by the heuristics: up to 44 for each graph of a net would take
-minutes. PyTorch's ``cudnn.benchmark`` has the same limit."""
 
 
 class CompiledGraph:
@@ -115,41 +110,33 @@ def _aligned(array: Any) -> Any:
         return there.xp.empty(array.nbytes, np.uint8)
 
 
-def compile_graph(recipe: Recipe, *, deterministic: bool = False, **options: Any) -> Builder | None:
-    """Build a graph and let cuDNN propose plans; None if no engine of the library computes it.
+class UnbuiltGraph:
+    """A graph that cuDNN has a plan for, which is not built yet: kernels with it are chosen, but cannot be bound."""
 
-    Args:
-        recipe: the graph.
-        deterministic: without plans that add in an order which changes from run to run.
-        options: further arguments of the frontend's graph: a handle, or the description of a GPU.
-    """
-    cudnn = library.cudnn()
-    types = cudnn.data_type
-    graph = cudnn.pygraph(intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT, **options)
-    builder = Builder(cudnn, graph)
-    recipe.build(builder)
-    graph.validate()
-    try:
-        graph.build_operation_graph()
-        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-        graph.deselect_numeric_notes(_refused(cudnn, recipe, deterministic))
-        graph.check_support()
-    except cudnn.cudnnGraphNotSupportedError:
-        return None
-    return builder
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def step(self, memory: Mapping[str, Reference]) -> Step:
+        """See ``CompiledGraph.step``."""
+        return Step("cudnn", self._bind, memory)
+
+    def _bind(self, memory: Mapping[str, Any], workspace: Any) -> NoReturn:
+        raise AssertionError(f"{self.recipe}: the kernel was chosen before its plan was built, and not again after it")
 
 
-def _refused(cudnn: Any, recipe: Recipe, deterministic: bool) -> list[Any]:
-    """Return the properties of kernels that must not be used, such as losing digits of float32."""
-    notes = cudnn.numerical_note
-    refused = [notes.NONDETERMINISTIC] if deterministic else []
-    if recipe.io != "float32":
-        return [*refused, notes.REDUCED_PRECISION_REDUCTION]
-    return [*refused, notes.DOWN_CONVERT_INPUTS, *([notes.TENSOR_CORE] if recipe.exact else [])]
-
-
-built_graphs: dict[tuple[int, Recipe, int | None, bool, bool], CompiledGraph | None] = {}
+_Key = tuple[int, Wanted]  # the number of the GPU, and the graph
+built_graphs: dict[_Key, CompiledGraph | None] = {}
 _lock = threading.RLock()
+
+
+class _OfThread(threading.local):
+    """What each thread has in its compilation of a net: the graphs whose plans are missing."""
+
+    def __init__(self) -> None:
+        self.missing: dict[_Key, KeptPlan] = {}
+
+
+_of_thread = _OfThread()
 
 
 def compiled(
@@ -169,15 +156,14 @@ def compiled(
         exhaustive: measure the first ten plans that can be built, and take the fastest one.
         deterministic: without plans that add in an order which changes from run to run.
     """
-    key = (device, recipe, limit, exhaustive, deterministic)
-    with _lock:
-        if key not in built_graphs:
-            with gpu(device):
-                built_graphs[key] = _compile(*key[1:])
-        return built_graphs[key]
+    with gpu(device):
+        key = device, _wanted(recipe, limit, exhaustive, deterministic)
+        found = _found(key, later=False)
+        assert not isinstance(found, UnbuiltGraph)
+        return found
 
 
-def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | None:
+def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | UnbuiltGraph | None:
     """Return the compiled graph of a recipe for an operator; None if cuDNN has none.
 
     The operator's arguments ``exhaustive_search`` and ``ws_nbytes_limit`` are those of Caffe2. Without a limit, scratch
@@ -185,113 +171,102 @@ def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | None:
     """
     given = arguments(ctx.op_def)
     limit = given.get("ws_nbytes_limit")
-    return compiled(
-        recipe,
-        ctx.device_id,
-        limit=limit if isinstance(limit, int) else None,
-        exhaustive=bool(given.get("exhaustive_search", False)) and ctx.enabled("measured_choices"),
-        deterministic=not ctx.enabled("atomic_sums"),
-    )
+    with gpu(ctx.device_id):
+        wanted = _wanted(
+            recipe,
+            limit if isinstance(limit, int) else None,
+            bool(given.get("exhaustive_search", False)) and ctx.enabled("measured_choices"),
+            not ctx.enabled("atomic_sums"),
+        )
+        return _found((ctx.device_id, wanted), later=ctx.builds_later)
 
 
-def _compile(recipe: Recipe, limit: int | None, exhaustive: bool, deterministic: bool) -> CompiledGraph | None:
-    cudnn = library.cudnn()
-    for most in (usual_limit(), None) if limit is None else (limit,):
-        builder = compile_graph(recipe, deterministic=deterministic, handle=library.handle())
-        if builder is None:
-            return None
-        if most is not None:
-            builder.graph.deselect_workspace_greater_than(most)
+def _wanted(recipe: Recipe, limit: int | None, exhaustive: bool, deterministic: bool) -> Wanted:
+    limits = (usual_limit(), None) if limit is None else (limit,)
+    return Wanted(recipe, limits, exhaustive and not turned_off(), deterministic)
+
+
+def _found(key: _Key, *, later: bool) -> CompiledGraph | UnbuiltGraph | None:
+    """Return a graph for the current GPU.
+
+    Args:
+        key: of the graph.
+        later: its plan may be built later, by ``finish_graphs``; what is measured is not built elsewhere.
+    """
+    with _lock:
+        if key not in built_graphs:
+            wanted = key[1]
+            kept = _kept(wanted)
+            found = _restored(wanted, kept)
+            if found is None and later and not wanted.measured:
+                if next(proposals(wanted, handle=library.handle()), None) is not None:
+                    _of_thread.missing[key] = kept
+                    return UnbuiltGraph(wanted.recipe)
+            built_graphs[key] = found or _built(wanted, kept)
+        return built_graphs[key]
+
+
+def _kept(wanted: Wanted) -> KeptPlan:
+    """Return the file of a graph's plan."""
+    if cache_folder() is None:
+        return KeptPlan(None, "")
+    graph = new_graph(wanted.recipe, handle=library.handle()).graph
+    return kept_plan(f"{machine()}: {wanted.describe(graph)}")
+
+
+def _restored(wanted: Wanted, kept: KeptPlan) -> CompiledGraph | None:
+    """Return the graph with the plan that is kept; None if there is none, or if cuDNN does not take it."""
+    plan = kept.read()
+    if plan is None:
+        return None
+    cudnn, handle = library.cudnn(), library.handle()
+    builder = new_graph(wanted.recipe, handle=handle)  # which knows the tensors' numbers
+    builder.graph = cudnn.pygraph(handle=handle)
+    with between_captures(
+        gpu(array_module(PROTO_CUDA).cuda.get_device_id()), wait=True
+    ):  # the frontend captures a call, and frees memory
         try:
-            if not (exhaustive and not turned_off() and build_fastest(builder, recipe, most, deterministic)):
-                builder.graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
-        except cudnn.cudnnGraphNotSupportedError:
-            continue
-        return CompiledGraph(recipe, builder)
-    return None
+            builder.graph.deserialize(handle, list(plan))
+        except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError):
+            return None
+    return CompiledGraph(wanted.recipe, builder)
 
 
-def usual_limit() -> int:
-    """Return the bytes of scratch memory that a graph may need on the current GPU unless its operator says how many."""
-    return int(array_module(PROTO_CUDA).cuda.Device().mem_info[1] * _SCRATCH_SHARE)
+def _built(wanted: Wanted, kept: KeptPlan) -> CompiledGraph | None:
+    """Return the graph with a plan that is built here, and kept; None if there is none."""
+    builder = build_plan(wanted, handle=library.handle())
+    if builder is None:
+        return None
+    if kept.path is not None:
+        with contextlib.suppress(RuntimeError):  # a plan that cuDNN cannot serialize
+            kept.write(bytes(builder.graph.serialize()))
+    return CompiledGraph(wanted.recipe, builder)
 
 
-def build_fastest(builder: Builder, recipe: Recipe, limit: int | None, deterministic: bool) -> bool:
-    """Build the plan that was measured to be the fastest; measure them first if that is not known.
+def finish_graphs() -> bool:
+    """Build the plans that are missing for the net that this thread compiles.
 
     Returns:
-        Whether there is one; False if no plan could be measured.
+        Whether there were any: then kernels with ``UnbuiltGraph`` are to be made again.
     """
-    graph, choices = builder.graph, Choices.of(machine())
-    names = [str(graph.get_plan_name_at_index(i)) for i in range(graph.get_execution_plan_count())]
-    conditions = ["" if limit is None else f" in {limit} bytes", " deterministic" if deterministic else ""]
-    key = f"cuDNN {recipe}{''.join(conditions)}"
-    chosen = choices.get(key)
-    if any(name == chosen and _built(builder, i) for i, name in enumerate(names)):
-        return True
-    found = ((i, measured(builder, i)) for i in range(len(names)))
-    times = dict(itertools.islice(((i, time) for i, time in found if time is not None), _MEASURED))
-    if not times:
-        return False
-    best = min(times, key=times.__getitem__)
-    choices.put({key: names[best], f"time of {key}": times[best]})
-    return _built(builder, best)
+    missing, _of_thread.missing = _of_thread.missing, {}
+    with _lock:
+        _build_elsewhere(missing)
+        for (device, wanted), kept in missing.items():
+            with gpu(device):
+                built_graphs[device, wanted] = _restored(wanted, kept) or _built(wanted, kept)
+    return bool(missing)
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """Return what is raised where a plan cannot be built or run: its own type for those that are refused."""
-    return (library.cudnn().cudnnGraphNotSupportedError, RuntimeError, MemoryError)
-
-
-def _built(builder: Builder, index: int) -> bool:
-    """Build a plan, which the graph then executes; return whether that was possible."""
-    try:
-        builder.graph.build_plan_at_index(index)
-    except _failures():
-        return False
-    return True
-
-
-def measured(builder: Builder, index: int) -> float | None:
-    """Return the seconds that a plan takes, the least of a few rounds; None if it cannot be built or run."""
-    try:
-        return _time(builder, index) if _built(builder, index) else None
-    except _failures():  # where scratch memory does not fit, too
-        return None
-
-
-def _time(builder: Builder, index: int) -> float:
-    """Return the seconds that a plan takes which was built."""
-    graph, xp = builder.graph, array_module(PROTO_CUDA)
-    memory = {builder.uids[name]: xp.zeros(tensor.nbytes, np.uint8) for name, tensor in builder.tensors.items()}
-    scalars = {builder.uids[name]: np.array([value], np.float32) for name, value in builder.scalars.items()}
-    workspace = xp.zeros(max(int(graph.get_workspace_size_plan_at_index(index)), 1), np.uint8)
-    pointers = {uid: array.data.ptr for uid, array in memory.items()}
-    pointers |= {uid: array.ctypes.data for uid, array in scalars.items()}
-
-    def run() -> None:
-        graph.execute_plan_at_index(pointers, workspace.data.ptr, index, handle=library.handle())
-
-    run()  # loads the kernel
-    return min(seconds(run) for _ in range(_ROUNDS))
-
-
-def seconds(call: Call) -> float:
-    """Return how long the GPU takes for a call."""
-    cuda = array_module(PROTO_CUDA).cuda
-    start, end = cuda.Event(), cuda.Event()
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(cuda.get_elapsed_time(start, end)) / 1000
-
-
-def machine() -> str:
-    """Return a description of all that the fastest plan depends on besides the graph."""
-    cuda = array_module(PROTO_CUDA).cuda
-    name = cuda.runtime.getDeviceProperties(cuda.get_device_id())["name"]
-    return f"{name.decode() if isinstance(name, bytes) else name}; cuDNN {library.version()}"
+def _build_elsewhere(missing: Mapping[_Key, KeptPlan]) -> None:
+    """Have processes build plans, where they can be kept; another GPU of the same kind finds them."""
+    for device in {device for device, _ in missing}:
+        plans = {kept: wanted for (number, wanted), kept in missing.items() if number == device and kept.path}
+        plans = {kept: wanted for kept, wanted in plans.items() if kept.read() is None}
+        if len(plans) >= plan_processes.FEWEST:
+            with gpu(device):
+                properties = library.cudnn().create_device_properties(device).serialize()
+                plan_processes.build_in_processes(properties, machine(), plans)
 
 
 def release_graphs() -> None:

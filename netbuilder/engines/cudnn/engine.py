@@ -44,6 +44,11 @@ class CudnnEngine(Engine):
 
         return FUSIONS
 
+    def finish_kernels(self) -> bool:
+        from netbuilder.engines.cudnn.compiled import finish_graphs
+
+        return finish_graphs()
+
     def release_kernels(self) -> None:
         from netbuilder.engines.cudnn.compiled import release_graphs
 

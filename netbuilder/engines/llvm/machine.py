@@ -14,15 +14,14 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from netbuilder.data.forking import loading, new_lock
 from netbuilder.engines.choices import cache_folder
+from netbuilder.engines.kept_files import read_kept, write_kept
 from netbuilder.engines.llvm import object_file
 
 __all__ = [
@@ -201,7 +200,7 @@ def function_at(address: int, *, brief: bool) -> Callable[..., None]:
 
 def _made(key: bytes, text: str) -> tuple[int, Any] | None:
     path = _file(key)
-    code = _read(path)
+    code = read_kept(path)
     if code is not None:
         loaded = _loaded(code)
         if loaded is not None:
@@ -211,7 +210,7 @@ def _made(key: bytes, text: str) -> tuple[int, Any] | None:
         return None
     code = compiler.compile(text)
     compiled_here.append(key.hex())
-    _write(path, code)
+    write_kept(path, code)
     return _loaded(code)
 
 
@@ -229,25 +228,3 @@ def _loaded(code: bytes) -> tuple[int, Any] | None:
 def _file(key: bytes) -> Path | None:
     folder = cache_folder()
     return None if folder is None else folder / "machine_code" / f"{key.hex()[:40]}.o"
-
-
-def _read(path: Path | None) -> bytes | None:
-    """Return the object file that is stored; None if there is none, or if it is damaged."""
-    if path is None:
-        return None
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    return content[32:] if hashlib.sha256(content[32:]).digest() == content[:32] else None
-
-
-def _write(path: Path | None, code: bytes) -> None:
-    if path is None:
-        return
-    with contextlib.suppress(OSError):  # then each process compiles
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(code).digest() + code)
-        os.replace(name, path)

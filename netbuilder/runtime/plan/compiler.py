@@ -188,7 +188,7 @@ def compile_range(
         phase(graph)
     choosing = [] if in_subgraph else library_engines(options.uses_engine)
     kernels = KernelsOfNodes(values, lambda: [choice for engine in choosing for choice in engine.take_open_choices()])
-    steps = _choose_kernels(net, graph, kernels, values, compile_subgraph)
+    steps, values = _choose_kernels(net, graph, kernels, values, compile_subgraph)
     return Compilation(
         graph, end, add_waits(steps.steps), steps.constant_steps, values, kernels, kernels.open_choices()
     )
@@ -203,11 +203,10 @@ def compile_again(net: Runner, earlier: Compilation, compile_subgraph: CompileSu
         compile_subgraph: see ``compile_steps``.
     """
     earlier.steps, earlier.constant_steps = [], []
-    for value in earlier.values:  # the steps and the values refer to each other, so nothing else frees them
-        value.producer, value.copies = None, {}
     kernels = earlier.kernels
-    values = kernels.begin_again()
-    steps = _choose_kernels(net, earlier.graph, kernels, values, compile_subgraph)
+    steps, values = _choose_kernels(
+        net, earlier.graph, kernels, _begin_again(kernels, earlier.values), compile_subgraph
+    )
     return replace(
         earlier,
         steps=add_waits(steps.steps),
@@ -255,7 +254,31 @@ def _is_large(node: Node) -> bool:
         return True
 
 
+def _begin_again(kernels: KernelsOfNodes, values: Sequence[Value]) -> list[Value]:
+    """Return the values of a range, for other steps than those that they are in."""
+    for value in values:  # the steps and the values refer to each other, so nothing else frees them
+        value.producer, value.copies = None, {}
+    return kernels.begin_again()
+
+
 def _choose_kernels(
+    net: Runner, graph: PlanGraph, kernels: KernelsOfNodes, values: list[Value], compile_subgraph: CompileSubgraph
+) -> tuple[StepList, list[Value]]:
+    """Choose the kernels of a range; again, when engines have built what they lack.
+
+    Returns:
+        The steps, and all values.
+    """
+    steps = _choose_once(net, graph, kernels, values, compile_subgraph)
+    engines = [] if graph.in_subgraph else library_engines(graph.options.uses_engine)
+    while any(engine.finish_kernels() for engine in engines):
+        kernels.forget()
+        values = _begin_again(kernels, values)
+        steps = _choose_once(net, graph, kernels, values, compile_subgraph)
+    return steps, values
+
+
+def _choose_once(
     net: Runner, graph: PlanGraph, kernels: KernelsOfNodes, values: list[Value], compile_subgraph: CompileSubgraph
 ) -> StepList:
     options, in_subgraph = graph.options, graph.in_subgraph
@@ -270,8 +293,9 @@ def _choose_kernels(
         try:
             run = net.kernel_context(instruction)
             ctx = NodeContext(
-                node, run, options, options.threads_of(lane), image_order, compile_subgraph, in_subgraph=in_subgraph
-            )
+                node, run, options, options.threads_of(lane), image_order, compile_subgraph,
+                in_subgraph=in_subgraph, builds_later=not in_subgraph,
+            )  # fmt: skip
             prepared = kernels.kernel(node, partial(choose_kernel, node, ctx, options))
             if prepared is None:
                 waiting.extendleft(reversed(node.originals))

@@ -55,6 +55,11 @@ class KernelsOfNodes:
                 value.spec = value.blob.spec
         return [*self._values]
 
+    def forget(self) -> None:
+        """Forget all kernels: engines have built what they lacked."""
+        for node in [*self._made]:
+            self._forget(node)
+
     def choose_image_order(self, choose: Callable[[], str]) -> str:
         """Return in which order the next kernels store images: all are made again if it is another one than before."""
         image_order = choose()

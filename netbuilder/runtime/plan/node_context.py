@@ -29,6 +29,7 @@ class NodeContext:
         image_order: in which order images should be stored.
         compile_subgraph: compiles operators of the operator's subgraph, given the run context of the operator.
         in_subgraph: the node is in an operator's subgraph; its constants are the same in all steps.
+        builds_later: whether engines may build what takes long later, and the node's kernel is then made again.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class NodeContext:
         compile_subgraph: CompileSubgraph,
         *,
         in_subgraph: bool = False,
+        builds_later: bool = False,
     ) -> None:
         self.op_def = node.first.op_def
         self.run = run
@@ -55,6 +57,7 @@ class NodeContext:
         self._options = options
         self._compile_subgraph = compile_subgraph
         self.in_subgraph = in_subgraph
+        self.builds_later = builds_later
 
     def publish(self, output: int, key: str, value: Any) -> None:
         self._outputs[output].published[key] = value

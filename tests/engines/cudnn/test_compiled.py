@@ -11,6 +11,7 @@ from cudnn_double import Invalid, cudnn_double
 from netbuilder.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE, Choices
 from netbuilder.engines.cuda.capture import capture
 from netbuilder.engines.cudnn import compiled as module
+from netbuilder.engines.cudnn import plans
 from netbuilder.engines.cudnn.compiled import compiled, release_graphs
 from netbuilder.engines.cudnn.graphs import (
     CHANNELS_LAST,
@@ -177,8 +178,8 @@ def times(monkeypatch, tmp_path):
         call()
         return given.pop(0) if given else 9.0
 
-    monkeypatch.setattr(module, "seconds", seconds)
-    monkeypatch.setattr(module, "machine", lambda: "a GPU; cuDNN 9.28.0")
+    monkeypatch.setattr(plans, "seconds", seconds)
+    monkeypatch.setattr(plans, "machine", lambda: "a GPU; cuDNN 9.28.0")
     return given
 
 
@@ -201,6 +202,7 @@ def test_the_heuristics_choose_without_exhaustive_search(times, monkeypatch):
     with cudnn_double() as cudnn:
         times[:] = [1.0]
         compiled(RECIPE, 0)
+        release_graphs()
         monkeypatch.setenv(SWITCH_VARIABLE, "0")
         compiled(RECIPE, 0, exhaustive=True)
         assert [graph.built for graph in cudnn.graphs] == [0, 0]
@@ -223,7 +225,7 @@ def test_more_scratch_memory_than_usual_where_no_plan_needs_less(monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError("cuDNN"), MemoryError()])
 def test_plans_that_fail_to_run_are_left_out(times, monkeypatch, error):
-    seconds = module.seconds
+    seconds = plans.seconds
 
     def failing(call):
         if not times[0]:
@@ -231,7 +233,7 @@ def test_plans_that_fail_to_run_are_left_out(times, monkeypatch, error):
             raise error
         return seconds(call)
 
-    monkeypatch.setattr(module, "seconds", failing)
+    monkeypatch.setattr(plans, "seconds", failing)
     with cudnn_double() as cudnn:
         times[:] = [0.0, 3.0, 2.0, 3.0]
         compiled(RECIPE, 0, exhaustive=True)
@@ -240,14 +242,14 @@ def test_plans_that_fail_to_run_are_left_out(times, monkeypatch, error):
 
 def test_no_plan_can_be_measured(times, monkeypatch):
     """The heuristics choose then, as without the search."""
-    monkeypatch.setattr(module, "measured", lambda *args: None)
+    monkeypatch.setattr(plans, "measured", lambda *args: None)
     with cudnn_double() as cudnn:
         compiled(RECIPE, 0, exhaustive=True)
         assert cudnn.graphs[-1].built == 0
 
 
 def test_a_kept_choice_that_is_refused_now_is_measured_anew(times):
-    key, choices = f"cuDNN {RECIPE} in 777 bytes", Choices.of(module.machine())
+    key, choices = f"cuDNN {RECIPE} in 777 bytes", Choices.of(plans.machine())
     choices.put({key: "eng1"})
     with cudnn_double() as cudnn:
         times[:] = [5.0, 5.0, 5.0, 3.0]

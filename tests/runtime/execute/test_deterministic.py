@@ -90,7 +90,7 @@ def test_plans_of_cudnn(deterministic, monkeypatch):
         builder.graph.build_plan_at_index(0)
         return True
 
-    monkeypatch.setattr("netbuilder.engines.cudnn.compiled.build_fastest", build)
+    monkeypatch.setattr("netbuilder.engines.cudnn.plans.build_fastest", build)
     monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
     shapes = {"x": (2, 8, 5, 5), "w": (8, 8, 3, 3), "dy": (2, 8, 3, 3)}
     feeds = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}

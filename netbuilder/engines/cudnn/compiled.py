@@ -18,13 +18,15 @@ from netbuilder.engines.choices import Choices, turned_off
 from netbuilder.engines.cuda.steps import Reference, Step
 from netbuilder.engines.cudnn import library
 from netbuilder.engines.cudnn.graphs import Builder, Recipe
+from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Call, PlanContext
-from netbuilder.proto import PROTO_CUDA
+from netbuilder.proto import PROTO_CUDA, DeviceError
 from netbuilder.proto.arguments import arguments
 
 __all__ = [
     "CompiledGraph",
+    "PlannedGraph",
     "build_fastest",
     "built_graphs",
     "compile_graph",
@@ -47,6 +49,28 @@ of a layer once more."""
 _MEASURED = 10
 """Plans of a graph that are measured, the first ones by the heuristics: up to 44 for each graph of a net would take
 minutes. PyTorch's ``cudnn.benchmark`` has the same limit."""
+
+
+class PlannedGraph:
+    """A graph in a plan for a described GPU, which is never bound.
+
+    Args:
+        recipe: what it computes.
+    """
+
+    workspace = 0
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.name = f"cudnn {type(recipe).__name__}"
+
+    def step(self, memory: Mapping[str, Reference]) -> Step:
+        """See ``CompiledGraph.step``."""
+        return Step(self.name, _not_bound, memory)
+
+
+def _not_bound(memory: Mapping[str, Any], workspace: Any) -> Call:
+    raise DeviceError("a plan for a described GPU cannot run")
 
 
 class CompiledGraph:
@@ -177,12 +201,14 @@ def compiled(
         return built_graphs[key]
 
 
-def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | None:
+def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | PlannedGraph | None:
     """Return the compiled graph of a recipe for an operator; None if cuDNN has none.
 
     The operator's arguments ``exhaustive_search`` and ``ws_nbytes_limit`` are those of Caffe2. Without a limit, scratch
     memory is at most 1/32 of the GPU's where a plan with so little exists.
     """
+    if described_gpu() is not None:
+        return PlannedGraph(recipe)
     given = arguments(ctx.op_def)
     limit = given.get("ws_nbytes_limit")
     return compiled(

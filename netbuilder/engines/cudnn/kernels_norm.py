@@ -25,7 +25,7 @@ from netbuilder.engines.references import In, Out
 from netbuilder.engines.traced import ANY_SHAPE
 from netbuilder.engines.tracing import Tracer
 from netbuilder.ops.core.contexts import PlanContext, Prepared
-from netbuilder.ops.core.extensions import Joinable, Rest
+from netbuilder.ops.core.extensions import FurtherBytes, Joinable, Rest
 from netbuilder.ops.core.image_order import count_per_channel
 from netbuilder.ops.core.operator import TensorSpec
 
@@ -126,7 +126,8 @@ def _in_training(
     made = prepared(inputs, [spec, None, None, channels, channels], [batch.step(memory)])
     outputs = len(inputs)  # they follow the inputs
     work = running_statistics(op, count_per_channel(op.order, x), channels)
-    return made.extend(Rest(work, (3, 4, outputs + 3, outputs + 4), (1, 2)))
+    again = FurtherBytes(images.nbytes)  # one pass over X for the sums, and one that normalizes
+    return made.extend(Rest(work, (3, 4, outputs + 3, outputs + 4), (1, 2)), again)
 
 
 def running_statistics(op: Any, count: int, channels: TensorSpec) -> Joinable:
@@ -206,5 +207,7 @@ def _gradient(
             memory["dz"] = scratch.allocate(images.nbytes)
         inputs = [spec, channels, spec, channels, channels, *(spec for _ in others)]
         outputs = [spec, channels, channels]
-        return prepared(inputs, [spec, *outputs] if shared else outputs, [graph.step(memory)], scratch)
+        made = prepared(inputs, [spec, *outputs] if shared else outputs, [graph.step(memory)], scratch)
+        # X, dY and what the Relu needs are read for the sums, and again for dX; dz is written to scratch memory.
+        return made.extend(FurtherBytes(images.nbytes * (2 + len(others)) + scratch.nbytes))
     return None

@@ -11,9 +11,9 @@ import numpy as np
 
 from netbuilder.graph import BlobReference
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import CreateNet, Parallelize, RunInitNet
-from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import NetError
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.arrays import array_module
-from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.cuda.handles import ThreadHandles
+from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.gpu import GPU, gpu
 from netbuilder.engines.tf32 import has_tf32
 from netbuilder.proto import PROTO_CUDA, DeviceError

@@ -8,9 +8,9 @@ from typing import Any
 
 from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.engines.cuda.handles import ThreadHandles
+from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.gpu import GPU, gpu
 from netbuilder.engines.gpu_packages import how_to_install, wrong_cudnn
-from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.proto import PROTO_CUDA, DeviceError
 from netbuilder.proto.extras import CUDNN, FRONTEND
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from netbuilder.engines import random
 from netbuilder.engines.arrays import array_module
-from netbuilder.engines.engine import array_engine
 from netbuilder.engines.described_gpu import described_gpu
+from netbuilder.engines.engine import array_engine
 from netbuilder.engines.gpu import gpu, to_host
 from netbuilder.ops.core.contexts import AddInOrder
 from netbuilder.ops.core.operator_event import OnOperator

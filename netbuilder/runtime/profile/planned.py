@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -134,7 +135,9 @@ def planned_step(
         ShapeError: shapes do not fit.
     """
     proto, init = message_of(net), message_of(init_net)
-    with planned_for(gpu):
+    with planned_for(gpu), warnings.catch_warnings():
+        # This CPU is not the one beside the described GPU.
+        warnings.filterwarnings("ignore", ".* activations were requested, but this CPU", RuntimeWarning)
         workspace = Workspace(threads=1)
         _make_blobs(workspace, proto, init, inputs)
         created = workspace.net(workspace.create_net(proto, **options))
@@ -142,7 +145,7 @@ def planned_step(
             raise NetError(f"net {created.name!r}: a described GPU runs nets on GPU 0 alone; it is on {created.gpus}")
         found = plan_buffers(created, 0, created.options, workspace.make, workspace.arena)
         if not isinstance(found, Planned):
-            why = "its memory budget is too small" if found else "the output shapes of its first operator depend on data"
+            why = "the memory budget is too small" if found else "output shapes of its first operator depend on data"
             raise NetError(f"net {created.name!r} cannot be planned: {why}")
         calls = tuple(describe_step(step, count=1, seconds=0.0, spans=()) for step in found.compilation.steps)
     end = found.compilation.end
@@ -185,9 +188,7 @@ def planned_table(found: PlannedStep, top: int = 20, *, width: int | None = None
         lines.append(f"the plan ends before {found.end}, whose output shapes depend on data: what follows is missing")
     kinds = [(*_figures(each.seconds, each.nbytes, each.flops), str(each.calls), each.kind) for each in found.kinds()]
     longest = sorted(on_gpu, key=found.seconds_of, reverse=True)[:top]
-    calls = [
-        (*_figures(found.seconds_of(call), call.nbytes, call.flops), call.name, call.kernel) for call in longest
-    ]
+    calls = [(*_figures(found.seconds_of(call), call.nbytes, call.flops), call.name, call.kernel) for call in longest]
     head = ("ideal ms", "GB", "GFLOP")
     parts = [
         "\n".join(lines),

@@ -25,7 +25,7 @@ from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["DescribedGPU", "described_gpu", "known_gpus", "planned_for", "read_gpu", "unwritten_buffer"]
 
-_FOLDER = Path(__file__).parent / "gpus"
+_OWN = Path(__file__).with_name("gpus.json")
 _RATES = ("float64", "float32", "tf32", "bfloat16", "float16")
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux: pages count as used when they are written
 
@@ -60,7 +60,7 @@ class DescribedGPU:
 
 def known_gpus() -> tuple[str, ...]:
     """Return the names of the GPUs that are described here."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+    return tuple(json.loads(_OWN.read_text()))
 
 
 def read_gpu(name: str) -> DescribedGPU:
@@ -72,9 +72,10 @@ def read_gpu(name: str) -> DescribedGPU:
     Raises:
         DeviceError: there is no such GPU or file, or the file does not describe a GPU.
     """
-    own = name in known_gpus()
-    path = _FOLDER / f"{name}.json" if own else Path(name)
-    if not own and not path.is_file():
+    if name in known_gpus():
+        return _checked(json.loads(_OWN.read_text())[name], _OWN)
+    path = Path(name)
+    if not path.is_file():
         raise DeviceError(
             f"no GPU is described by the name {name!r}; there are {', '.join(known_gpus())}, or give a JSON file with "
             f"{', '.join(each.name for each in fields(DescribedGPU))}{did_you_mean(name, known_gpus())}"

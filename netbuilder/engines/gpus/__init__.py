@@ -1,1 +1,0 @@
-"""Descriptions of GPUs, a JSON file each (see ``netbuilder.engines.described_gpu``)."""

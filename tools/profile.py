@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.data import read_npz
+from netbuilder.engines.described_gpu import known_gpus, read_gpu
+from netbuilder.graph import DeviceScope
+from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.observability import KINDS
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.precision import PRECISIONS
-from netbuilder.proto import NetError
+from netbuilder.proto import PROTO_CUDA, NetError
+from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.errors import counted
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime import NET_TYPES, Workspace
+from netbuilder.runtime.profile.planned import planned_step, planned_table
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.table import profile_table
 from netbuilder.runtime.profile.trace import chrome_trace
@@ -41,12 +46,18 @@ from netbuilder.tools.profiling.memory_page import memory_page
 from netbuilder.tools.profiling.memory_table import memory_table
 from netbuilder.tools.profiling.net_memory import net_memory
 from netbuilder.tools.profiling.ready import Ready
-from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo
+from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo, zoo_model
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
+from netbuilder.tools.stored_nets import read_nets
 from netbuilder.tools.training.nets import NETS
 
 __all__ = ["main"]
+
+HERE = "here"
+"""The value of ``--gpu`` for the GPUs of this machine."""
+
+ON_GPU = make_device_option(PROTO_CUDA, 0)
 
 
 @reporting("netbuilder-profile")
@@ -58,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _draw_memory(parser, options)
     if options.find_nan:
         return _find_nan(parser, options)
+    if options.gpu not in (None, HERE):
+        return _plan(parser, options)
     if options.output:
         parser.error("-o/--output is for the page of --memory; use --json or --trace for times")
     print(describe_machine())
@@ -69,6 +82,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_json(options.json, found.to_dict(), indent=None, announced=True)
     if options.trace:
         write_json(options.trace, chrome_trace(found), indent=None, announced=True)
+    return 0
+
+
+def _plan(parser: OptionsParser[_Options], options: _Options) -> int:
+    """Plan a net for a described GPU and print tables; return the exit status."""
+    for name in ("trace", "output", "memory_budget", "feed"):
+        if getattr(options, name):
+            parser.error(f"--{name.replace('_', '-')} is for nets that run, and for a described GPU nothing runs")
+    if options.numpy or options.cpu or options.devices > 1:
+        parser.error("a described GPU is one GPU with all libraries: leave out --numpy, --cpu and --devices")
+    check_outputs(options, "json")
+    assert options.gpu is not None
+    gpu, path = read_gpu(options.gpu), Path(options.net)
+    if path.is_dir():
+        raise NetError(f"--gpu {options.gpu}: a predictor is not planned for a described GPU; give its net as a file")
+    with DeviceScope(ON_GPU):
+        if path.is_file() or (path.suffix and options.net not in NETS):
+            net, init = read_nets(path, options.init, trusted=options.trusted)
+            place_operators(init, ON_GPU)
+            place_operators(net, ON_GPU)
+            inputs = dict(options.input)
+        else:
+            model, inputs = zoo_model(options.net, _zoo(options))
+            net, init = model.net.Proto(), model.param_init_net.Proto()
+    found = planned_step(
+        net, init, inputs, gpu, dtype=options.dtype, observable=options.observable, without=options.without or None
+    )
+    print(planned_table(found, options.top, width=_width()))
+    write_json(options.json, found.to_dict(), indent=None, announced=True)
     return 0
 
 
@@ -148,7 +190,11 @@ class _Options:
     classes: int = classes_option()
     inference: bool = switch("run the forward pass in test mode instead of a training step")
     devices: int = option("replicas that share the batch", type=count, default=1)
-    gpu: bool = switch("run on GPUs instead of the CPU")
+    gpu: str | None = option(
+        "run on the GPUs of this machine instead of the CPU; or, without running, list what a step reads, writes and "
+        f"computes on a GPU that is described: {', '.join(known_gpus())}, or a JSON file",
+        nargs="?", const=HERE, metavar="GPU",
+    )  # fmt: skip
     net_type: str = option(
         f"with several devices, how the net is executed (default: dag): {', '.join(NET_TYPES)}",
         default="dag",
@@ -194,12 +240,16 @@ def _load(options: _Options) -> Ready:
             workspace, path, options.init, given, device=cpu_device(options.cpu), trusted=options.trusted,
             observable=options.observable, memory_budget=options.memory_budget, dtype=options.dtype,
         )  # fmt: skip
-    requested = ZooOptions(
+    return load_zoo(workspace, options.net, _zoo(options))
+
+
+def _zoo(options: _Options) -> ZooOptions:
+    return ZooOptions(
         batch=options.batch or 32, image_size=options.image_size, classes=options.classes,
-        training=not options.inference, devices=options.devices, gpu=options.gpu, net_type=options.net_type,
-        observable=options.observable, memory_budget=options.memory_budget, dtype=options.dtype,
+        training=not options.inference, devices=options.devices, gpu=options.gpu is not None,
+        net_type=options.net_type, observable=options.observable, memory_budget=options.memory_budget,
+        dtype=options.dtype,
     )  # fmt: skip
-    return load_zoo(workspace, options.net, requested)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.arrays import aligned_empty
+from netbuilder.engines.described_gpu import described_gpu, unwritten_buffer
 from netbuilder.engines.engine import HOST, Location, layout_engine
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Prepared
@@ -36,6 +37,8 @@ def new_bytes(nbytes: int, location: Location = HOST) -> Any:
     """Return uninitialized memory, one-dimensional uint8, aligned for buffers."""
     if location == HOST:
         return aligned_empty(nbytes)
+    if described_gpu() is not None:
+        return unwritten_buffer(TensorSpec((nbytes,), np.dtype(np.uint8)))
     with gpu(location[1]) as there:
         memory = there.xp.empty(nbytes, np.uint8)
         if memory.data.ptr % _GPU_ALIGNMENT:
@@ -54,6 +57,8 @@ def new_buffer(spec: TensorSpec, location: Location = HOST) -> Any:
 
     The padding of a blocked layout has to be zero, because kernels sum over it.
     """
+    if location != HOST and described_gpu() is not None:
+        return unwritten_buffer(spec)
     return layout_engine(spec, location).new_buffer(spec, location)
 
 
@@ -69,6 +74,8 @@ def convert(
     """Return the value in ``buffer`` in another layout, written into ``out`` or a new buffer at the same location."""
     if out is None:
         out = new_buffer(target, location)
+    if location != HOST and described_gpu() is not None:
+        return out
     prepared = prepare_reorder(ctx, source, target, location)
     scratch = new_bytes(prepared.scratch, location) if prepared.scratch else None
     with on_location(location):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from netbuilder.engines.arrays import array_module
+from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.gpu import gpu
 from netbuilder.proto import PROTO_CUDA
 
@@ -22,6 +23,8 @@ TF32 = 7  # COMPUTE_TYPE_TF32 of cupy._core
 
 def has_tf32(number: int) -> bool:
     """Whether a GPU has TF32."""
+    if (planned := described_gpu()) is not None:
+        return planned.compute_capability >= FIRST
     with gpu(number) as here:
         return int(here.xp.cuda.Device(number).compute_capability) >= FIRST
 

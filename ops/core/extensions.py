@@ -22,6 +22,7 @@ __all__ = [
     "Deferred",
     "DeferredOutputs",
     "Extension",
+    "FurtherBytes",
     "InParts",
     "Joinable",
     "KeptForGradient",
@@ -46,6 +47,17 @@ class Extension:
 
 
 # What the call does, and when.
+
+
+@dataclass(frozen=True, eq=False)
+class FurtherBytes(Extension):
+    """Bytes that a call reads and writes besides each input and output once: in further passes, and in scratch memory.
+
+    Args:
+        count: how many.
+    """
+
+    count: int
 
 
 @dataclass(frozen=True, eq=False)

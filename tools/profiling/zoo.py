@@ -11,6 +11,7 @@ import numpy as np
 
 from netbuilder.graph import BlobReference
 from netbuilder.model import ModelHelper
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import CreateNet, Parallelize, RunInitNet
 from netbuilder.proto import NetError
@@ -21,7 +22,7 @@ from netbuilder.tools.common_options import split_problem
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.training.nets import NETS, add_net
 
-__all__ = ["ZooOptions", "image_shape", "load_zoo"]
+__all__ = ["ZooOptions", "image_shape", "load_zoo", "zoo_model"]
 
 _GRAY = {"mlp": 28, "lenet": 28}  # nets for images of one channel -> height and width
 
@@ -67,6 +68,12 @@ def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
         NetError: there is no such net, or the devices cannot share the batch.
         DeviceError: a GPU is missing.
     """
+    _check(name, options)
+    many = options.devices > 1 or options.gpu
+    return _parallel(workspace, name, options) if many else _on_one_device(workspace, name, options)
+
+
+def _check(name: str, options: ZooOptions) -> None:
     if name not in NETS:
         raise NetError(
             f"{name!r} is neither a file, nor a folder, nor a net of the zoo, which has {', '.join(NETS)}"
@@ -74,8 +81,20 @@ def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
         )
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")
-    many = options.devices > 1 or options.gpu
-    return _parallel(workspace, name, options) if many else _on_one_device(workspace, name, options)
+
+
+def zoo_model(name: str, options: ZooOptions) -> tuple[ModelHelper, dict[str, TensorSpec]]:
+    """Build a net of the zoo for one device, that of the current scope; return it with the specs of its inputs.
+
+    Raises:
+        NetError: there is no such net.
+    """
+    _check(name, options)
+    model, _ = _built(name, options)
+    specs = {"data": TensorSpec((options.batch, *image_shape(name, options)), np.dtype(np.float32))}
+    if options.training:
+        specs["label"] = TensorSpec((options.batch,), np.dtype(np.int32))
+    return model, specs
 
 
 def image_shape(name: str, options: ZooOptions) -> tuple[int, int, int]:
@@ -116,7 +135,8 @@ def _made(model: ModelHelper) -> frozenset[str]:
     return frozenset(blob for op in model.param_init_net.Proto().op for blob in op.output)
 
 
-def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
+def _built(name: str, options: ZooOptions) -> tuple[ModelHelper, frozenset[str]]:
+    """Return the model, and the gradients of its parameters."""
     model = _model(name, options)
     loss = _forward(model, name, options)
     gradients = frozenset[str]()
@@ -124,6 +144,11 @@ def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Read
         model.AddGradientOperators([loss])
         gradients = frozenset(str(grad) for grad in model.param_to_grad.values() if isinstance(grad, BlobReference))
         _update(model)
+    return model, gradients
+
+
+def _on_one_device(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
+    model, gradients = _built(name, options)
     _feed(workspace, name, options, [""])
     workspace.run_net_once(model.param_init_net)
     name = workspace.create_net(model.net, observable=options.observable, memory_budget=options.memory_budget)

@@ -21,6 +21,7 @@ import numpy as np
 
 from netbuilder.engines.arrays import array_module
 from netbuilder.engines.cuda.handles import ThreadHandles
+from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.gpu import GPU, gpu
 from netbuilder.engines.tf32 import has_tf32
 from netbuilder.proto import PROTO_CUDA, DeviceError
@@ -74,7 +75,8 @@ def serves(device: int, elements: str, *extents: int) -> bool:
     """
     if elements == "bfloat16" and not has_tf32(device):  # both came with Ampere
         return False
-    return max(extents) <= _LARGEST and library_of(array_module(PROTO_CUDA)) is not None
+    there = described_gpu() is not None or library_of(array_module(PROTO_CUDA)) is not None
+    return there and max(extents) <= _LARGEST
 
 
 def checked_call(name: str, *arguments: Any) -> None:

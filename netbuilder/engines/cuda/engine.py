@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from netbuilder.engines.arrays import gpu_count
+from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.engine import Engine
 from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.gpu_packages import how_to_install
@@ -25,7 +26,7 @@ class CudaEngine(Engine):
     device_types: ClassVar[tuple[int, ...]] = (PROTO_CUDA,)
 
     def available(self) -> bool:
-        return gpu_count() > 0
+        return gpu_count() > 0 or described_gpu() is not None
 
     def why_unavailable(self) -> str:
         return f"it needs CuPy and an NVIDIA GPU; {how_to_install()}"

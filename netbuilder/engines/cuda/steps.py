@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.engines.references import In, Out, Scratch, ScratchAllocator
 from netbuilder.ops.core.contexts import Call, Prepared
-from netbuilder.ops.core.extensions import CAPTURABLE
+from netbuilder.ops.core.extensions import CAPTURABLE, FurtherBytes
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -48,8 +48,16 @@ def prepared(
     memory: ScratchAllocator | None = None,
     *,
     inplace: Sequence[tuple[int, int]] = (),
+    again: int = 0,
 ) -> Prepared:
-    """Return steps as a prepared kernel. The workspace that they share follows the scratch memory of ``memory``."""
+    """Return steps as a prepared kernel. The workspace that they share follows the scratch memory of ``memory``.
+
+    Args:
+        inputs, outputs, inplace: see ``Prepared``.
+        steps: the steps, in order.
+        memory: has allocated the scratch memory that they name.
+        again: bytes that steps read a second time.
+    """
     begin = 0 if memory is None else memory.nbytes
     shared = max((step.workspace for step in steps), default=0)
 
@@ -63,7 +71,23 @@ def prepared(
         )
 
     names = ", ".join(dict.fromkeys(step.name for step in steps))
-    return Prepared(inputs, outputs, bind, scratch=begin + shared, inplace=inplace, name=names, extensions=CAPTURABLE)
+    made = Prepared(inputs, outputs, bind, scratch=begin + shared, inplace=inplace, name=names, extensions=CAPTURABLE)
+    further = again + _further(inputs, outputs, steps)
+    return made.extend(FurtherBytes(further)) if further else made
+
+
+def _further(inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec | None], steps: Sequence[Step]) -> int:
+    """Return the bytes that steps read and write besides each input and output once."""
+
+    def nbytes(ref: Reference) -> int:
+        if isinstance(ref, Scratch):
+            return ref.nbytes
+        spec = inputs[ref.index] if isinstance(ref, In) else outputs[ref.index]
+        return 0 if spec is None else spec.nbytes
+
+    named = [ref for step in steps for ref in step.memory.values()]
+    once = {ref for ref in named if not isinstance(ref, Scratch)}
+    return sum(map(nbytes, named)) - sum(map(nbytes, once))
 
 
 def one_call(calls: Sequence[Call]) -> Call:

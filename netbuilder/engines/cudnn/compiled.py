@@ -26,13 +26,15 @@ from netbuilder.engines.cudnn import library, plan_processes
 from netbuilder.engines.cudnn.graphs import Builder, Recipe
 from netbuilder.engines.cudnn.kept_plans import KeptPlan, kept_plan
 from netbuilder.engines.cudnn.plans import Wanted, build_plan, machine, new_graph, proposals, usual_limit
+from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Call, PlanContext
-from netbuilder.proto import PROTO_CUDA
+from netbuilder.proto import PROTO_CUDA, DeviceError
 from netbuilder.proto.arguments import arguments
 
 __all__ = [
     "CompiledGraph",
+    "PlannedGraph",
     "UnbuiltGraph",
     "built_graphs",
     "compiled",
@@ -42,6 +44,28 @@ __all__ = [
 ]
 
 _ALIGNMENT = 16  # of addresses, in bytes, which the frontend promises to kernels
+
+
+class PlannedGraph:
+    """A graph in a plan for a described GPU, which is never bound.
+
+    Args:
+        recipe: what it computes.
+    """
+
+    workspace = 0
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.name = f"cudnn {type(recipe).__name__}"
+
+    def step(self, memory: Mapping[str, Reference]) -> Step:
+        """See ``CompiledGraph.step``."""
+        return Step(self.name, _not_bound, memory)
+
+
+def _not_bound(memory: Mapping[str, Any], workspace: Any) -> Call:
+    raise DeviceError("a plan for a described GPU cannot run")
 
 
 class CompiledGraph:
@@ -163,12 +187,14 @@ def compiled(
         return found
 
 
-def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | UnbuiltGraph | None:
+def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | PlannedGraph | UnbuiltGraph | None:
     """Return the compiled graph of a recipe for an operator; None if cuDNN has none.
 
     The operator's arguments ``exhaustive_search`` and ``ws_nbytes_limit`` are those of Caffe2. Without a limit, scratch
     memory is at most 1/32 of the GPU's where a plan with so little exists.
     """
+    if described_gpu() is not None:
+        return PlannedGraph(recipe)
     given = arguments(ctx.op_def)
     limit = given.get("ws_nbytes_limit")
     with gpu(ctx.device_id):

@@ -123,7 +123,8 @@ def _in_training(
     }  # fmt: skip
     spec, channels = image_spec(x, op.order, elements), scale.plain
     inputs = [spec, channels, channels, None, None, *([spec] if add else [])]
-    made = prepared(inputs, [spec, None, None, channels, channels], [batch.step(memory)])
+    # One pass over X computes the sums, and another one normalizes.
+    made = prepared(inputs, [spec, None, None, channels, channels], [batch.step(memory)], again=images.nbytes)
     outputs = len(inputs)  # they follow the inputs
     work = running_statistics(op, count_per_channel(op.order, x), channels)
     return made.extend(Rest(work, (3, 4, outputs + 3, outputs + 4), (1, 2)))
@@ -200,11 +201,13 @@ def _gradient(
         scratch = scratch_memory()
         memory: dict[str, Reference] = {"x": In(0), "scale": In(1), "dy": In(2), "mean": In(3), "inverse": In(4)}
         memory |= dict(zip(("y", "addend"), (In(5), In(6))[: len(others)]))
-        results = ["dz", "dx", "dscale", "dbias"] if shared else ["dx", "dscale", "dbias"]
-        memory |= {name: Out(j) for j, name in enumerate(results)}
+        written = ["dz", "dx", "dscale", "dbias"] if shared else ["dx", "dscale", "dbias"]
+        memory |= {name: Out(j) for j, name in enumerate(written)}
         if others and not shared:
             memory["dz"] = scratch.allocate(images.nbytes)
         inputs = [spec, channels, spec, channels, channels, *(spec for _ in others)]
         outputs = [spec, channels, channels]
-        return prepared(inputs, [spec, *outputs] if shared else outputs, [graph.step(memory)], scratch)
+        again = images.nbytes * (2 + len(others))  # what the sums are computed from is read again for dX
+        results = [spec, *outputs] if shared else outputs
+        return prepared(inputs, results, [graph.step(memory)], scratch, again=again)
     return None

@@ -8,6 +8,7 @@ from typing import Any
 
 from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.engines.cuda.handles import ThreadHandles
+from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.gpu import GPU, gpu
 from netbuilder.engines.gpu_packages import how_to_install, wrong_cudnn
 from netbuilder.proto import PROTO_CUDA, DeviceError
@@ -56,8 +57,8 @@ def found_library() -> tuple[Any, str]:
 
 
 def available() -> bool:
-    """Whether there is a GPU, and cuDNN for it."""
-    return gpu_count() > 0 and found_library()[0] is not None
+    """Whether there is a GPU, and cuDNN for it, or a plan is made for a described one."""
+    return described_gpu() is not None or gpu_count() > 0 and found_library()[0] is not None
 
 
 def why_unavailable() -> str:

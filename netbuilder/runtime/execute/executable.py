@@ -51,7 +51,7 @@ from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
 from netbuilder.runtime.values.buffer_ring import BufferRing, bind_each_buffer
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Plan", "Planned", "make_plan", "plan_buffers"]
 
 _ATTEMPTS = 4  # compilations until the layouts of blobs that are read and written do not change; two are usual
 
@@ -442,6 +442,29 @@ def _make_plan(
     make_blob: Callable[[str], Blob],
     arena: Arena,
 ) -> Plan | Shortfall | None:
+    planned = plan_buffers(net, start, options, make_blob, arena)
+    if not isinstance(planned, Planned):
+        return planned
+    compilation = planned.compilation
+    _pin_blobs(compilation, planned.outputs)
+    options = compilation.graph.options
+    plan = Plan(net, generation, compilation, planned.outputs, options, make_blob, planned.memory, arena)
+    plan.open_choices = [choice for choice in compilation.open_choices if not choice.known]
+    return plan
+
+
+class Planned(NamedTuple):
+    """The steps of a plan, whose values have buffers, before kernels are bound to them."""
+
+    compilation: Compilation
+    outputs: Sequence[Output]
+    memory: MemoryPlan
+
+
+def plan_buffers(
+    net: Runner, start: int, options: PlanOptions, make_blob: Callable[[str], Blob], arena: Arena
+) -> Planned | Shortfall | None:
+    """Compile a plan as far as its buffers, in the layouts in which blobs stay; see ``make_plan``."""
     inferred = infer_range(net, start, options)
     if inferred is None:
         return None
@@ -463,10 +486,7 @@ def _make_plan(
         if memory.shortfall is not None:
             return memory.shortfall
         if not layouts:
-            _pin_blobs(compilation, outputs)
-            plan = Plan(net, generation, compilation, outputs, compilation.graph.options, make_blob, memory, arena)
-            plan.open_choices = [choice for choice in compilation.open_choices if not choice.known]
-            return plan
+            return Planned(compilation, outputs, memory)
         for name, layout in layouts.items():
             blob = compilation.graph.externals[name].blob
             assert blob is not None

@@ -11,6 +11,7 @@ import numpy as np
 
 from netbuilder.engines import random
 from netbuilder.engines.arrays import array_module
+from netbuilder.engines.described_gpu import described_gpu
 from netbuilder.engines.engine import array_engine
 from netbuilder.engines.gpu import gpu, to_host
 from netbuilder.ops.core.contexts import AddInOrder
@@ -18,7 +19,7 @@ from netbuilder.ops.core.operator_event import OnOperator
 from netbuilder.ops.core.random_streams import first_sample_of, replica_of, stream_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.replication import Replication
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, NetDef, NetError, OperatorDef
 
 __all__ = ["KernelContext"]
 
@@ -64,7 +65,8 @@ class KernelContext:
         option = op_def.device_option
         device_type, number = (option.device_type, option.device_id) if device is None else device
         self.is_gpu = device_type == PROTO_CUDA
-        self.xp: Any = gpu(number).xp if self.is_gpu else array_module(device_type)
+        on_present = self.is_gpu and described_gpu() is None  # kernels for a described GPU are never called
+        self.xp: Any = gpu(number).xp if on_present else array_module(PROTO_CPU if self.is_gpu else device_type)
         self.op_def = op_def
         # A weak reference: the workspace owns the net, which owns this context.
         self._workspace = None if workspace is None else weakref.ref(workspace)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from netbuilder.engines.layouts import HOST, Location
-from netbuilder.ops.core.extensions import RunsAgain, SavedFlops
+from netbuilder.ops.core.extensions import FurtherBytes, RunsAgain, SavedFlops
 from netbuilder.ops.core.instructions import Instruction, Role
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.proto import PROTO_CPU
@@ -64,7 +64,8 @@ class CallProfile:
         lane: the lane that runs it.
         flops: floating-point operations of one call, by the operators' formulas.
         kernel_flops: those that the kernel does, fewer where it computes by minimal filtering.
-        nbytes: bytes read and written by one call, including the padding of layouts; no value is counted twice.
+        nbytes: bytes read and written by one call, including the padding of layouts; a value counts once, but where
+            the kernel says that it reads it in further passes (``FurtherBytes``).
         reason: why a copy, or a temporary, is needed.
         line: the line of the user's program that added the operator.
         count: calls per step; less than 1 if only some steps make it.
@@ -185,7 +186,7 @@ def describe_step(
     """Return the profile of a step of a plan; ``captured`` says in which CUDA graph it is, if the net uses GPUs."""
     parts = _in_order(step.node)
     flops = _flops_of_step(step)
-    saved = step.prepared.get(SavedFlops)
+    saved, further = step.prepared.get(SavedFlops), step.prepared.get(FurtherBytes)
     return CallProfile(
         kind=_kind(step),
         category=_category_of_step(step),
@@ -198,7 +199,7 @@ def describe_step(
         lane=step.lane,
         flops=flops,
         kernel_flops=flops - min(flops, saved.count if saved is not None else 0),
-        nbytes=_nbytes(step),
+        nbytes=_nbytes(step) + (further.count if further is not None else 0),
         reason=_reason(step),
         line=parts[-1].op_def.debug_info,
         count=count,

@@ -102,22 +102,8 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "netbuilder-train = netbuilder.tools.imagenet_trainer:main",
-            "netbuilder-extract = netbuilder.tools.extract_predictor_net:main",
-            "netbuilder-benchmark = netbuilder.tools.benchmark:main",
-            "netbuilder-predict = netbuilder.tools.predict:main",
-            "netbuilder-make-db = netbuilder.tools.make_db:main",
-            "netbuilder-profile = netbuilder.tools.profile:main",
-            "netbuilder-simulate = netbuilder.tools.simulate:main",
-            "netbuilder-draw = netbuilder.tools.draw:main",
-            "netbuilder-char-lm = netbuilder.tools.char_lm:main",
-            "netbuilder-seq2seq = netbuilder.tools.seq2seq:main",
-            "netbuilder-prove = netbuilder.tools.prove:main",
-            "netbuilder-check = netbuilder.tools.check:main",
-            "netbuilder-launch = netbuilder.tools.launch:main",
-            "netbuilder-doctor = netbuilder.tools.doctor:main",
-            "netbuilder-preflight = netbuilder.tools.preflight:main",
-            "netbuilder-compare = netbuilder.tools.compare:main",
+            f"netbuilder-{name} = netbuilder.tools.{module}:main"
+            for name, (module, _) in runpy.run_path(str(ROOT / "netbuilder" / "__main__.py"))["COMMANDS"].items()
         ]
     },
     classifiers=[

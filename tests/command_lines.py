@@ -12,7 +12,7 @@ from image_cases import make_folder
 from netbuilder.exchange import save_predictor
 from netbuilder.model import ModelHelper, brew
 from netbuilder.runtime import Workspace
-from netbuilder.tools import simulate
+from netbuilder.tools import simulate, speed_page
 
 __all__ = ["FAILING", "VALID", "folder_of_lines"]
 
@@ -42,6 +42,7 @@ VALID = {
     "prove": ["--models=dense", "--optimizers=SGD", "--devices=1", "--steps=1"],
     "seq2seq": ["reverse", "--length=2", "--steps=1", "--batch=2", "--units=4", "--questions=1"],
     "simulate": ["step.json", "--devices=1"],
+    "speed_page": ["pages"],
 }  # fmt: skip
 """For each command a line that is right, with its arguments first, and small."""
 
@@ -53,6 +54,9 @@ def folder_of_lines(folder):
     """Make ``folder`` the current one, with what the lines in VALID read."""
     old = os.getcwd()
     os.chdir(folder)
+    Path("pages").mkdir()
+    places = [f"<!-- table {name} -->\n\n<!-- end of {name} -->\n" for name in speed_page.TABLES]
+    Path("pages", "speed.md").write_text("\n".join(places))
     model = ModelHelper(name="small", arg_scope={"order": "NCHW"})
     brew.conv(model, "data", "conv", dim_in=3, dim_out=2, kernel=3)
     brew.softmax(model, brew.fc(model, "conv", "scores", dim_in=2 * 6 * 6, dim_out=2), "softmax")

@@ -7,20 +7,12 @@ from typing import Any, Protocol
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model.model_helper import ModelHelper
-from netbuilder.optimizers.adadelta import AdadeltaOptimizer
-from netbuilder.optimizers.adagrad import AdagradOptimizer
-from netbuilder.optimizers.adam import AdamOptimizer, AdamWOptimizer
 from netbuilder.optimizers.build import Params, build_optimizer
-from netbuilder.optimizers.decay_adagrad import DecayAdagradOptimizer
 from netbuilder.optimizers.ftrl import FtrlOptimizer, GFtrlOptimizer
-from netbuilder.optimizers.half import FP16SgdOptimizer, MultiPrecisionSgdOptimizer
-from netbuilder.optimizers.lamb import LambOptimizer
-from netbuilder.optimizers.lion import LionOptimizer
+from netbuilder.optimizers.half import FP16SgdOptimizer
+from netbuilder.optimizers.named import OPTIMIZERS
 from netbuilder.optimizers.optimizer import Optimizer
-from netbuilder.optimizers.rms_prop import RmsPropOptimizer
 from netbuilder.optimizers.sgd import SgdOptimizer
-from netbuilder.optimizers.storm import StormOptimizer
-from netbuilder.optimizers.wngrad import WngradOptimizer
 from netbuilder.optimizers.yellowfin import YellowFinOptimizer
 from netbuilder.proto.suggestions import suggests_arguments
 
@@ -111,8 +103,9 @@ class SelectiveBuilder(Protocol):
     ) -> Optimizer: ...
 
 
-def _builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> Builder:
-    """Return the builder of an optimizer whose argument ``rate`` is the learning rate."""
+def _builder(name: str, doing: str) -> Builder:
+    """Return the builder of the optimizer of a name."""
+    about = OPTIMIZERS[name]
 
     def build(
         model: ModelHelper,
@@ -123,20 +116,21 @@ def _builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> Bu
         params: Params | None = None,
         **kwargs: Any,
     ) -> Optimizer:
-        made = optimizer(**{rate: base_learning_rate}, **kwargs)
+        made = about.make(**{about.rate: base_learning_rate}, **kwargs)
         limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
         return build_optimizer(model, made, params=params, **limits)
 
     build.__doc__ = f"""Update a model by {doing}.
 
-    Arguments as for ``build_sgd``, and ``kwargs`` for ``{optimizer.__name__}``.
+    Arguments as for ``build_sgd``, and ``kwargs`` for ``{about.make.__name__}``.
     """
-    build.__name__ = build.__qualname__ = name
+    build.__name__ = build.__qualname__ = f"build_{name.replace('-', '_')}"
     return suggests_arguments(build)
 
 
-def _selective_builder(name: str, optimizer: type[Optimizer], rate: str, doing: str) -> SelectiveBuilder:
-    """Return the builder of an optimizer with an argument for the parameters to update."""
+def _selective_builder(name: str, doing: str) -> SelectiveBuilder:
+    """Return the builder of the optimizer of a name, with an argument for the parameters to update."""
+    about = OPTIMIZERS[name]
 
     def build(
         model: ModelHelper,
@@ -148,41 +142,34 @@ def _selective_builder(name: str, optimizer: type[Optimizer], rate: str, doing: 
         params: Params | None = None,
         **kwargs: Any,
     ) -> Optimizer:
-        made = optimizer(**{rate: base_learning_rate}, **kwargs)
+        made = about.make(**{about.rate: base_learning_rate}, **kwargs)
         limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
         chosen = parameters if params is None else params
         return build_optimizer(model, made, params=chosen, **limits)
 
     build.__doc__ = f"""Update a model by {doing}.
 
-    Arguments as for ``build_sgd``, and ``kwargs`` for ``{optimizer.__name__}``.
+    Arguments as for ``build_sgd``, and ``kwargs`` for ``{about.make.__name__}``.
 
     Args:
         parameters: the same as ``params``, which replaces it.
     """
-    build.__name__ = build.__qualname__ = name
+    build.__name__ = build.__qualname__ = f"build_{name.replace('-', '_')}"
     return suggests_arguments(build)
 
 
-build_adadelta = _selective_builder("build_adadelta", AdadeltaOptimizer, "alpha", "Adadelta")
-build_adagrad = _selective_builder("build_adagrad", AdagradOptimizer, "alpha", "Adagrad")
-build_storm = _selective_builder("build_storm", StormOptimizer, "lr", "Storm")
-build_wngrad = _selective_builder("build_wngrad", WngradOptimizer, "alpha", "WNGrad")
+build_adadelta = _selective_builder("adadelta", "Adadelta")
+build_adagrad = _selective_builder("adagrad", "Adagrad")
+build_storm = _selective_builder("storm", "Storm")
+build_wngrad = _selective_builder("wngrad", "WNGrad")
 
-build_adam = _builder("build_adam", AdamOptimizer, "alpha", "Adam")
-build_adamw = _builder("build_adamw", AdamWOptimizer, "alpha", "Adam with decoupled weight decay")
-build_lamb = _builder("build_lamb", LambOptimizer, "alpha", "LAMB")
-build_lion = _builder("build_lion", LionOptimizer, "alpha", "Lion")
-build_decay_adagrad = _builder(
-    "build_decay_adagrad", DecayAdagradOptimizer, "alpha", "Adagrad with a running mean of the gradient"
-)
-build_multi_precision_sgd = _builder(
-    "build_multi_precision_sgd",
-    MultiPrecisionSgdOptimizer,
-    "base_learning_rate",
-    "SGD on float32 master copies of float16 parameters",
-)
-build_rms_prop = _builder("build_rms_prop", RmsPropOptimizer, "alpha", "RMSProp")
+build_adam = _builder("adam", "Adam")
+build_adamw = _builder("adamw", "Adam with decoupled weight decay")
+build_lamb = _builder("lamb", "LAMB")
+build_lion = _builder("lion", "Lion")
+build_decay_adagrad = _builder("decay-adagrad", "Adagrad with a running mean of the gradient")
+build_multi_precision_sgd = _builder("multi-precision-sgd", "SGD on float32 master copies of float16 parameters")
+build_rms_prop = _builder("rms-prop", "RMSProp")
 
 
 @suggests_arguments

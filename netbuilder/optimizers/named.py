@@ -33,18 +33,21 @@ class NamedOptimizer:
     """An optimizer class with information for programs that offer it.
 
     Args:
-        make: the class.
-        rate: name of the argument for the learning rate.
+        make: the class; its first argument is the learning rate.
         usual_rate: default learning rate.
         has_policy: whether it supports learning rate policies; otherwise the rate is fixed.
         half: whether it is for float16 parameters.
     """
 
     make: type[Optimizer]
-    rate: str = "alpha"
     usual_rate: float = 0.01
     has_policy: bool = True
     half: bool = False
+
+    @property
+    def rate(self) -> str:
+        """The name of its argument for the learning rate."""
+        return next(iter(inspect.signature(self.make).parameters))
 
     @property
     def decoupled(self) -> bool:
@@ -58,20 +61,20 @@ class NamedOptimizer:
 
 
 OPTIMIZERS: dict[str, NamedOptimizer] = {
-    "sgd": NamedOptimizer(SgdOptimizer, "base_learning_rate", 0.1),
+    "sgd": NamedOptimizer(SgdOptimizer, usual_rate=0.1),
     "adadelta": NamedOptimizer(AdadeltaOptimizer, usual_rate=1.0),
     "adagrad": NamedOptimizer(AdagradOptimizer),
     "adam": NamedOptimizer(AdamOptimizer, usual_rate=0.001),
     "adamw": NamedOptimizer(AdamWOptimizer, usual_rate=0.001),
     "decay-adagrad": NamedOptimizer(DecayAdagradOptimizer),
-    "fp16-sgd": NamedOptimizer(FP16SgdOptimizer, "base_learning_rate", 0.1, half=True),
+    "fp16-sgd": NamedOptimizer(FP16SgdOptimizer, usual_rate=0.1, half=True),
     "ftrl": NamedOptimizer(FtrlOptimizer, usual_rate=0.1, has_policy=False),
     "gftrl": NamedOptimizer(GFtrlOptimizer, usual_rate=0.1, has_policy=False),
     "lamb": NamedOptimizer(LambOptimizer, usual_rate=0.002),
     "lion": NamedOptimizer(LionOptimizer, usual_rate=0.001),
-    "multi-precision-sgd": NamedOptimizer(MultiPrecisionSgdOptimizer, "base_learning_rate", 0.1, half=True),
+    "multi-precision-sgd": NamedOptimizer(MultiPrecisionSgdOptimizer, usual_rate=0.1, half=True),
     "rms-prop": NamedOptimizer(RmsPropOptimizer, usual_rate=0.001),
-    "storm": NamedOptimizer(StormOptimizer, "lr", 0.1),
+    "storm": NamedOptimizer(StormOptimizer, usual_rate=0.1),
     "wngrad": NamedOptimizer(WngradOptimizer, usual_rate=1.0),
     "yellowfin": NamedOptimizer(YellowFinOptimizer, usual_rate=0.1, has_policy=False),
 }

@@ -17,9 +17,9 @@ from netbuilder.tools.bench.pairs import Comparison
 from netbuilder.tools.bench.work import Task, Work
 from netbuilder.tools.results import write_json
 
-__all__ = ["Line", "as_which", "compared", "of_all", "with_equality", "write_records"]
+__all__ = ["SAME", "Line", "as_which", "compared", "of_all", "with_equality", "write_records"]
 
-_SAME = 1e-4
+SAME = 1e-4
 """Largest relative difference of losses that counts as rounding."""
 
 
@@ -85,9 +85,9 @@ def with_equality(line: Line, firsts: Sequence[float], taken: Sequence[int]) -> 
         f"{line.text}; memory {', '.join(f'{nbytes / 2**20:.0f}' for nbytes in taken)} MiB: {ratio:.2f} of the least "
         f"peer's; first losses {apart:.0e} apart"
     )
-    same = apart <= _SAME
+    same = apart <= SAME
     if not same:
-        text += f": NOT the same work: more than {_SAME:.0e} is no rounding"
+        text += f": NOT the same work: more than {SAME:.0e} is no rounding"
     record = {**line.record, "firsts": list(firsts), "apart": apart, "memory": list(taken), "memory_ratio": ratio}
     return Line(text, record, line.good and same)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from netbuilder.exchange.image_preparation import copy_texts
 from netbuilder.exchange.onnx.constants import MOST_ELEMENTS, MOST_WORK, LargeConstantError, compute_node, is_cheap
 from netbuilder.exchange.onnx.expansion import expanded, renamed
-from netbuilder.exchange.onnx.inference import copy_inner_infos, inferred_graph
-from netbuilder.exchange.onnx.model_inputs import Extent, extents_of, input_dtype, input_extents
+from netbuilder.exchange.onnx.inference import inferred_graph
+from netbuilder.exchange.onnx.model_inputs import Extent, input_dtype, input_extents
 from netbuilder.exchange.onnx.read_model import ReadModel
 from netbuilder.exchange.onnx.reference import (
     holds_graphs,
@@ -22,6 +22,7 @@ from netbuilder.exchange.onnx.reference import (
     supported_dtype,
     try_node,
 )
+from netbuilder.exchange.onnx.values import MOST_KNOWN, Array, UnknownExtentError, Values
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
 from netbuilder.ops.core.signatures import Form, parsed
@@ -30,13 +31,11 @@ from netbuilder.passes.net_pass import PassContext
 from netbuilder.proto import DeviceError, NetDef, NetError, OperatorDef, OperatorError, ParseError
 from netbuilder.proto.arguments import make_op
 
-__all__ = ["SEQUENCES", "Reader", "UnknownExtentError", "ValueForm", "reads"]
+__all__ = ["SEQUENCES", "Reader", "reads"]
 
-Array = np.ndarray[Any, Any]
 ReadRule = Callable[["Reader", Any], None]
 
 _rules: dict[str, ReadRule] = {}
-_MOST_KNOWN = 64  # elements of a constant that inference of shapes is given
 
 SEQUENCES = frozenset({
     "ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
@@ -47,24 +46,6 @@ SEQUENCES = frozenset({
 
 _MOST_INLINED = 1 << 13  # nodes of graphs inside nodes, each counted as often as it is read
 _CONTROL = frozenset({"If", "Loop", "Scan"})  # their values are checked node by node
-
-
-class ValueForm(NamedTuple):
-    """What is known of a value: its type, and its extents as far as they are known; None for what is not."""
-
-    dtype: np.dtype[Any] | None
-    extents: tuple[Extent, ...] | None
-
-    def with_open_extents(self) -> ValueForm:
-        return ValueForm(self.dtype, None if self.extents is None else (None,) * len(self.extents))
-
-    def with_axis(self, extent: Extent) -> ValueForm:
-        """Return this with a further axis in front."""
-        return ValueForm(self.dtype, None if self.extents is None else (extent, *self.extents))
-
-
-class UnknownExtentError(OperatorError):
-    """A node can be an operator only if an extent is known that the model leaves dynamic."""
 
 
 def reads(*kinds: str) -> Callable[[ReadRule], ReadRule]:
@@ -78,13 +59,12 @@ def reads(*kinds: str) -> Callable[[ReadRule], ReadRule]:
     return add
 
 
-class Reader:
+class Reader(Values):
     """Import of one model.
 
     Attributes:
         net: the net to which operators are added.
         opset: the model's opset version.
-        library: the package onnx.
     """
 
     def __init__(
@@ -97,16 +77,13 @@ class Reader:
         training: bool = False,
         most_folded: int = MOST_ELEMENTS,
     ) -> None:
-        self.library, self._graph = onnx, model.graph
-        self._model = model
+        super().__init__(onnx, model, constants)
         self._reference, self.training = reference, training
         self._reference_nodes: dict[str, list[str]] = {}
         self._dynamic_nodes: set[str] = set()
         self.opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
         self.net = NetDef(name=model.graph.name or "onnx")
         copy_texts(self.net, {each.key: each.value for each in model.metadata_props})
-        self.constants = constants
-        self.constants |= {each.name: self._array(each) for each in model.graph.initializer}
         self._own = {name for name, value in self.constants.items() if value.dtype.kind == "f"}
         self._trained = {name for name in self._own if training and self.constants[name].ndim}
         self._most, self._elements_left = most_folded, most_folded
@@ -116,11 +93,7 @@ class Reader:
         self._computed: dict[bytes, Any] = {}
         self.outputs = tuple(output.name for output in model.graph.output)
         self._kept = set(self.outputs)  # values that must be blobs of their own
-        self._same: dict[str, str] = {}
         self.sequences: dict[str, list[str]] = {}
-        self._infos = self._inferred()
-        self._of_infos: dict[str, ValueForm] = {}
-        self._found: dict[str, TensorSpec] = {}
         self._uses = Counter(name for node in self._graph.node for name in names_read(node))
         self._uses.update(self.outputs)
         self._in_net: set[str] = set()
@@ -179,10 +152,6 @@ class Reader:
         self.net.op.append(make_op(op_type, names, list(outputs), **given))
         return outputs[0]
 
-    def name(self, value: str) -> str:
-        """Return the blob that holds a value of the model."""
-        return self._same.get(value, value)
-
     def same(self, source: str, target: str) -> None:
         """Make ``target`` another name of the value ``source``."""
         if target in self._kept:
@@ -204,131 +173,6 @@ class Reader:
         name = self.between(hint)
         self.constants[name] = np.asarray(value)
         return name
-
-    def elements(self, value: str, what: str) -> Array:
-        """Return the elements of a value that must be constant.
-
-        Raises:
-            OperatorError: the value is computed.
-        """
-        if value not in self.constants:
-            raise OperatorError(f"{what} ({value!r}) is computed while the model runs; it must be a constant")
-        return self.constants[value]
-
-    def extents(self, value: str) -> tuple[Extent, ...]:
-        """Return the extents of a value: each a number, the name of a dynamic extent, or None if it has no name.
-
-        Raises:
-            OperatorError: not even their number can be inferred.
-        """
-        if value in self.constants:
-            return tuple(self.constants[value].shape)
-        value = self.name(value) if value not in self._infos and value not in self._found else value
-        if value in self._found:
-            return self._found[value].shape
-        found = self._of_info(value)[1]
-        if found is None:
-            raise UnknownExtentError(f"the shape of {value!r} cannot be inferred")
-        return found
-
-    def rank(self, value: str) -> int:
-        """Return the number of axes of a value.
-
-        Raises:
-            OperatorError: it cannot be inferred.
-        """
-        return len(self.extents(value))
-
-    def shape(self, value: str, start: int = 0) -> tuple[int, ...]:
-        """Return the extents of a value from the axis ``start`` on.
-
-        Raises:
-            OperatorError: one of them is not known before the model runs.
-        """
-        found = self.extents(value)[start:]
-        known = tuple(extent for extent in found if isinstance(extent, int))
-        if len(known) < len(found):
-            axes = [start + i for i, extent in enumerate(found) if not isinstance(extent, int)]
-            raise UnknownExtentError(
-                f"the extents of {value!r} along the axes {axes} are dynamic, but must be known; give shapes="
-            )
-        return known
-
-    def extent(self, value: str, axis: int) -> int:
-        """Return the extent of a value along one axis.
-
-        Raises:
-            OperatorError: it is not known before the model runs.
-        """
-        found = self.extents(value)[axis]
-        if not isinstance(found, int):
-            raise UnknownExtentError(
-                f"the extent of {value!r} along the axis {axis} is dynamic, but must be known; give shapes="
-            )
-        return found
-
-    def same_extents(self, values: Iterable[str]) -> bool:
-        """Whether values have the same shape, as far as can be known; False if that is not certain."""
-        shapes = {self.extents(value) for value in values}
-        return len(shapes) == 1 and None not in next(iter(shapes))
-
-    def dtype(self, value: str) -> np.dtype[Any] | None:
-        """Return the NumPy dtype of a value's elements; None if unknown."""
-        if value in self.constants:
-            return self.constants[value].dtype
-        value = self.name(value) if value not in self._infos and value not in self._found else value
-        if value in self._found:
-            found = self._found[value].dtype
-            return found if found.kind in "fiub" else np.dtype(object)
-        return self._of_info(value)[0]
-
-    def form_of(self, value: str) -> ValueForm:
-        """Return what is known of a value."""
-        try:
-            return ValueForm(self.dtype(value), self.extents(value))
-        except UnknownExtentError:
-            return ValueForm(self.dtype(value), None)
-
-    def declare(self, value: str, form: ValueForm) -> None:
-        """Say what is known of a value, as far as nothing is yet."""
-        if value not in self._infos:
-            self._of_infos.pop(value, None)
-        before = self._of_info(value)
-        self._of_infos[value] = ValueForm(
-            form.dtype if before.dtype is None else before.dtype,
-            form.extents if before.extents is None else before.extents,
-        )
-
-    def forget_found(self, values: Iterable[str]) -> None:
-        """Forget the specs that operators have inferred for values."""
-        for name in values:
-            self._found.pop(name, None)
-
-    def _of_info(self, value: str) -> ValueForm:
-        """Return the type and the extents that ONNX infers for a value; None for what it does not know."""
-        if value not in self._of_infos:
-            kind = self._infos[value].type.tensor_type if value in self._infos else None
-            dtype = kind.elem_type if kind is not None else 0
-            self._of_infos[value] = ValueForm(
-                np.dtype(self.library.helper.tensor_dtype_to_np_dtype(dtype)) if dtype else None,
-                extents_of(self._infos[value]) if kind is not None and kind.HasField("shape") else None,
-            )
-        return self._of_infos[value]
-
-    def spec(self, value: str) -> TensorSpec | None:
-        """Return the shape and dtype of a value; None if one of them is unknown, or an axis is dynamic."""
-        dtype = self.dtype(value)
-        try:
-            shape = self.shape(value)
-        except UnknownExtentError:
-            return None
-        if dtype is None:
-            return None
-        known = None
-        if value in self.constants and dtype.kind in "iu" and self.constants[value].size <= _MOST_KNOWN:
-            known = tuple(self.constants[value].ravel().tolist())
-        kept = value in self.constants or dtype.kind not in "OUS"
-        return TensorSpec(shape, dtype if kept else STRING, known=known)
 
     def attributes(self, node: Any) -> dict[str, Any]:
         """Return the attributes of a node as Python values."""
@@ -381,7 +225,7 @@ class Reader:
             form = self.form_of(name)
             if form.dtype is None or form.dtype.kind not in "fiub":
                 return
-            if name in self.constants and self.constants[name].size <= _MOST_KNOWN:
+            if name in self.constants and self.constants[name].size <= MOST_KNOWN:
                 tensors.append(self.library.numpy_helper.from_array(np.asarray(self.constants[name]), name))
             else:
                 kind = helper.np_dtype_to_tensor_dtype(form.dtype)
@@ -576,7 +420,7 @@ class Reader:
 
     def _check_partly(self, name: str, inferred: TensorSpec) -> None:
         """Raise OperatorError if a spec differs from what ONNX infers in part."""
-        dtype = self._form(name).dtype
+        dtype = self.stated_form(name).dtype
         if dtype is not None and dtype != inferred.dtype:
             raise OperatorError(f"{name!r} would have elements of type {inferred.dtype}, where ONNX infers {dtype}")
 
@@ -591,22 +435,14 @@ class Reader:
             stated = parsed(find(op_def.type).signature)
             if not stated.is_stated:
                 continue
-            inputs = [forms.get(name) or self._form(name) for name in op_def.input]
+            inputs = [forms.get(name) or self.stated_form(name) for name in op_def.input]
             if wrong := stated.mismatch(inputs):
                 raise OperatorError(f"{op_def.type}: {wrong}")
             forms.update(zip(op_def.output, stated.made(inputs, len(op_def.output))))
         for name in node.output:
-            expected, found = self._form(name).dtype, forms.get(self.name(name), Form()).dtype
+            expected, found = self.stated_form(name).dtype, forms.get(self.name(name), Form()).dtype
             if expected is not None and found is not None and expected != found:
                 raise OperatorError(f"{name!r} would have elements of type {found}, where ONNX infers {expected}")
-
-    def _form(self, value: str) -> Form:
-        dtype = self.dtype(value)
-        try:
-            rank = self.rank(value)
-        except UnknownExtentError:
-            rank = None
-        return Form(STRING if dtype is not None and dtype.kind in "OUS" else dtype, rank)
 
     def _run_by_onnx(self, node: Any) -> None:
         arguments = reference_arguments(node, self._model.opset_import)
@@ -659,19 +495,3 @@ class Reader:
             self._computed[key.SerializeToString()] = node
             return None
         return [self.constants[name] for name in made]
-
-    def _array(self, tensor: Any) -> Array:
-        try:
-            values: Array = self.library.numpy_helper.to_array(tensor)
-        except Exception as error:  # of NumPy or onnx: dims that do not match the data, unknown types, invalid text
-            raise ParseError(
-                f"ONNX model {self._graph.name!r}: constant {tensor.name!r} of dims {list(tensor.dims)} and type "
-                f"{tensor.data_type} does not match its data: {error}"
-            ) from None
-        return values
-
-    def _inferred(self) -> dict[str, Any]:
-        """Return the result of ONNX's shape inference by value: its type and, if known, its shape."""
-        graph = inferred_graph(self.library, self._model)
-        copy_inner_infos(graph, self._graph)
-        return {each.name: each for each in (*graph.output, *graph.value_info, *graph.input)}

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.tensor_records import NUMPY_TYPES
-from netbuilder.exchange.onnx.reading import Reader, UnknownExtentError, reads
+from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.exchange.onnx.values import UnknownExtentError
 from netbuilder.proto import OperatorError
 from netbuilder.proto.arguments import arguments
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from netbuilder.exchange.onnx.expansion import Nodes
-from netbuilder.exchange.onnx.reading import Reader, UnknownExtentError, reads
+from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.exchange.onnx.values import UnknownExtentError
 from netbuilder.ops.control.onnx_node import reference_node
 from netbuilder.proto import OperatorError
 

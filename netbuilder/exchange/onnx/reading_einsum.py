@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.exchange.onnx.reading import Reader, ValueForm, reads
+from netbuilder.exchange.onnx.reading import Reader, reads
+from netbuilder.exchange.onnx.values import ValueForm
 from netbuilder.proto import OperatorError
 
 __all__: list[str] = []

@@ -36,6 +36,7 @@ class _MeasuringContext:
     image_order: str
     device_id: int = 0
     allow_tf32: bool = False
+    builds_later: bool = False
     op_def: OperatorDef = field(default_factory=OperatorDef)
     run: Any = None
 

@@ -12,7 +12,7 @@ from netbuilder.proto import ArgumentError
 __all__ = ["SignumOptimizer"]
 
 
-class SignumOptimizer(Optimizer):
+class SignumOptimizer(Optimizer, name="signum"):
     """m = beta * m + (1 - beta) * g, w = w - alpha * sign(m); m is stored in ``<parameter>_mean``.
 
     Args:
@@ -26,6 +26,8 @@ class SignumOptimizer(Optimizer):
 
     Source: Bernstein et al., "signSGD: Compressed Optimization for Non-Convex Problems", 2018, arXiv:1802.04434.
     """
+
+    rate_name = "alpha"
 
     def __init__(self, alpha: float = 0.01, beta: float = 0.9, policy: str = "fixed", **kwargs: Any) -> None:
         super().__init__()
@@ -42,7 +44,3 @@ class SignumOptimizer(Optimizer):
         net.Add([mean, grad], mean)
         net.Sign(mean, grad)
         net.WeightedSum([param, one(param_init_net), grad, lr], param)
-
-    def scale_learning_rate(self, scale: float) -> None:
-        """Multiply the base rate; call this before the updates are added."""
-        self.alpha *= scale

@@ -7,12 +7,13 @@ from typing import Any
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.builders import selective_builder
 from netbuilder.optimizers.optimizer import Optimizer
 
-__all__ = ["AdadeltaOptimizer"]
+__all__ = ["AdadeltaOptimizer", "build_adadelta"]
 
 
-class AdadeltaOptimizer(Optimizer):
+class AdadeltaOptimizer(Optimizer, name="adadelta"):
     """w = w - alpha * g * sqrt(d + epsilon) / sqrt(m + epsilon): steps are scaled by the size of the previous steps.
 
     m and d are running averages of g^2 and of the square of the step without alpha; they are stored in
@@ -35,6 +36,7 @@ class AdadeltaOptimizer(Optimizer):
 
     repeats = True
     rate_name = "alpha"
+    usual_rate = 1.0
 
     def __init__(
         self,
@@ -71,3 +73,6 @@ class AdadeltaOptimizer(Optimizer):
             net.SparseAdadelta([param, m, d, grad.indices, grad.values, lr], [param, m, d], **options)
         else:
             net.Adadelta([param, m, d, grad, lr], [param, m, d], **options)
+
+
+build_adadelta = selective_builder(AdadeltaOptimizer)

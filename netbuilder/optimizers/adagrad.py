@@ -7,11 +7,12 @@ from typing import Any
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.builders import selective_builder
 from netbuilder.optimizers.optimizer import Optimizer, iteration_counter, refuse
 from netbuilder.proto import ArgumentError, GradientError, TensorProto
 from netbuilder.proto.numbers import check_whole_numbers
 
-__all__ = ["AdagradOptimizer"]
+__all__ = ["AdagradOptimizer", "build_adagrad"]
 
 _NOT_AVAILABLE = {
     "pruning_options": None,
@@ -21,7 +22,7 @@ _NOT_AVAILABLE = {
 }
 
 
-class AdagradOptimizer(Optimizer):
+class AdagradOptimizer(Optimizer, name="adagrad"):
     """h = decay * h + g^2, w = w - alpha * g / (sqrt(h) + epsilon); h is stored in ``<parameter>_squared_sum``.
 
     Args:
@@ -161,3 +162,6 @@ class AdagradOptimizer(Optimizer):
         counts = self._row_state(param_init_net, param_info, "_update_counter", value=0.0, dtype=TensorProto.DOUBLE)
         before = self._row_state(param_init_net, param_info, "_prev_update_iter", value=0, dtype=TensorProto.INT64)
         return [before, counts]
+
+
+build_adagrad = selective_builder(AdagradOptimizer)

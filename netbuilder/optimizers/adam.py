@@ -7,13 +7,14 @@ from typing import Any
 from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.builders import builder
 from netbuilder.optimizers.optimizer import Optimizer, iteration_counter
 from netbuilder.proto import ArgumentError, GradientError, TensorProto
 
-__all__ = ["AdamOptimizer", "AdamWOptimizer"]
+__all__ = ["AdamOptimizer", "AdamWOptimizer", "build_adam", "build_adamw"]
 
 
-class AdamOptimizer(Optimizer):
+class AdamOptimizer(Optimizer, name="adam"):
     """w = w - alpha * c * m / (sqrt(v) + epsilon), with running averages m of g and v of g^2, and bias correction c.
 
     c = sqrt(1 - beta2^t) / (1 - beta1^t) in step t = 1, 2, .... In the compatibility layer, as in
@@ -52,6 +53,7 @@ class AdamOptimizer(Optimizer):
 
     repeats = True
     rate_name = "alpha"
+    usual_rate = 0.001
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class AdamOptimizer(Optimizer):
         return moments
 
 
-class AdamWOptimizer(AdamOptimizer):
+class AdamWOptimizer(AdamOptimizer, name="adamw"):
     """Adam with decoupled weight decay: w = w - alpha * weight_decay * w before the update of Adam.
 
     Args:
@@ -167,6 +169,7 @@ class AdamWOptimizer(AdamOptimizer):
     """
 
     repeats = True
+    own_decay_is_decoupled = True
 
     def __init__(
         self,
@@ -181,3 +184,7 @@ class AdamWOptimizer(AdamOptimizer):
         super().__init__(alpha, beta1, beta2, epsilon, policy, **kwargs)
         self._check("at least 0", weight_decay=weight_decay)
         self.weight_decay = self.decoupled_decay = weight_decay
+
+
+build_adam = builder(AdamOptimizer)
+build_adamw = builder(AdamWOptimizer)

@@ -7,12 +7,13 @@ from typing import Any
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.builders import builder
 from netbuilder.optimizers.optimizer import Optimizer, iteration_counter, refuse
 
-__all__ = ["DecayAdagradOptimizer"]
+__all__ = ["DecayAdagradOptimizer", "build_decay_adagrad"]
 
 
-class DecayAdagradOptimizer(Optimizer):
+class DecayAdagradOptimizer(Optimizer, name="decay-adagrad"):
     """v = v + g^2, w = w - alpha * (m / (sqrt(v) + epsilon) + weight_decay * w), m being a running average of g.
 
     Sparse gradients are updated by Adagrad, without m and without decay; their sums of squares are stored in
@@ -97,3 +98,6 @@ class DecayAdagradOptimizer(Optimizer):
             bias_correction_first=int(self.bias_correction_first),
             **options,
         )
+
+
+build_decay_adagrad = builder(DecayAdagradOptimizer)

@@ -6,14 +6,17 @@ from typing import Any, ClassVar
 
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
+from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.build import Params, build_optimizer
 from netbuilder.optimizers.optimizer import Optimizer, require_dense
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.suggestions import suggests_arguments
 
-__all__ = ["FtrlOptimizer", "GFtrlOptimizer"]
+__all__ = ["FtrlOptimizer", "GFtrlOptimizer", "build_ftrl", "build_gftrl"]
 
 
-class FtrlOptimizer(Optimizer):
+class FtrlOptimizer(Optimizer, name="ftrl"):
     """Computes each weight from the sums of its gradients and of their squares, with L1 and L2 (see the operator Ftrl).
 
     The sums are stored in ``<parameter>_ftrl_nz``, of the parameter's shape and a last axis of 2.
@@ -34,6 +37,7 @@ class FtrlOptimizer(Optimizer):
 
     repeats = True
     rate_name = "alpha"
+    usual_rate = 0.1
 
     _operator: ClassVar[str] = "Ftrl"
     _suffix: ClassVar[str] = "_ftrl_nz"
@@ -84,7 +88,7 @@ class FtrlOptimizer(Optimizer):
         return param_info.grad
 
 
-class GFtrlOptimizer(FtrlOptimizer):
+class GFtrlOptimizer(FtrlOptimizer, name="gftrl"):
     """Like ``FtrlOptimizer``, with group sparsity: weights along the first axis become 0 together (see GFtrl).
 
     The sums are stored in ``<parameter>_gftrl_nz``. Gradients must be dense, because groups span rows.
@@ -100,3 +104,31 @@ class GFtrlOptimizer(FtrlOptimizer):
 
     def _gradient(self, param_info: ParameterInfo) -> Any:
         return require_dense(self, param_info)
+
+
+@suggests_arguments
+def build_ftrl(
+    model: ModelHelper,
+    engine: str = "SIMD",
+    *,
+    max_gradient_norm: float | None = None,
+    params: Params | None = None,
+    **kwargs: Any,
+) -> Optimizer:
+    """Update a model by FTRL; ``kwargs`` for ``FtrlOptimizer``."""
+    made = FtrlOptimizer(engine=engine, **kwargs)
+    return build_optimizer(model, made, params=params, max_gradient_norm=max_gradient_norm)
+
+
+@suggests_arguments
+def build_gftrl(
+    model: ModelHelper,
+    engine: str = "",
+    *,
+    max_gradient_norm: float | None = None,
+    params: Params | None = None,
+    **kwargs: Any,
+) -> Optimizer:
+    """Update a model by FTRL with group sparsity; ``kwargs`` for ``GFtrlOptimizer``."""
+    made = GFtrlOptimizer(engine=engine, **kwargs)
+    return build_optimizer(model, made, params=params, max_gradient_norm=max_gradient_norm)

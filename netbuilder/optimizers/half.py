@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.graph.net import Net
+from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.optimizer import refuse, require_dense
+from netbuilder.optimizers.build import Params, build_optimizer
+from netbuilder.optimizers.builders import builder
+from netbuilder.optimizers.optimizer import Optimizer, refuse, require_dense
 from netbuilder.optimizers.sgd import SgdOptimizer
 from netbuilder.proto import ArgumentError, TensorProto
+from netbuilder.proto.suggestions import suggests_arguments
 
-__all__ = ["FP16SgdOptimizer", "MultiPrecisionSgdOptimizer"]
+__all__ = ["FP16SgdOptimizer", "MultiPrecisionSgdOptimizer", "build_fp16_sgd", "build_multi_precision_sgd"]
 
 
-class MultiPrecisionSgdOptimizer(SgdOptimizer):
+class MultiPrecisionSgdOptimizer(SgdOptimizer, name="multi-precision-sgd"):
     """SGD on float32 master copies of float16 parameters; after each step the parameters are rounded from them.
 
     Parameters of ``PseudoFP16Initializer`` have master copies: the gradient is converted to float32
@@ -33,6 +37,7 @@ class MultiPrecisionSgdOptimizer(SgdOptimizer):
     """
 
     decouples = False
+    for_float16 = True
 
     def __init__(
         self,
@@ -90,7 +95,7 @@ class MultiPrecisionSgdOptimizer(SgdOptimizer):
         return self._rate(net, param_init_net, sign, self.base_learning_rate, self.policy, arguments)[0]
 
 
-class FP16SgdOptimizer(SgdOptimizer):
+class FP16SgdOptimizer(SgdOptimizer, name="fp16-sgd"):
     """SGD with weight decay in float16: parameters, gradients and momentum. Float32 parameters are updated in float32.
 
     Float16 parameters are those of ``PseudoFP16Initializer``, or the float16 copies of
@@ -109,6 +114,7 @@ class FP16SgdOptimizer(SgdOptimizer):
     """
 
     decouples = False
+    for_float16 = True
 
     def __init__(
         self,
@@ -145,3 +151,20 @@ class FP16SgdOptimizer(SgdOptimizer):
             nesterov=int(self.nesterov),
             weight_decay=float(self.weight_decay),
         )
+
+
+build_multi_precision_sgd = builder(MultiPrecisionSgdOptimizer)
+
+
+@suggests_arguments
+def build_fp16_sgd(
+    model: ModelHelper,
+    base_learning_rate: float,
+    *,
+    max_gradient_norm: float | None = None,
+    params: Params | None = None,
+    **kwargs: Any,
+) -> Optimizer:
+    """Update a model by SGD in float16, with weight decay; ``kwargs`` for ``FP16SgdOptimizer``."""
+    made = FP16SgdOptimizer(base_learning_rate=base_learning_rate, **kwargs)
+    return build_optimizer(model, made, params=params, max_gradient_norm=max_gradient_norm)

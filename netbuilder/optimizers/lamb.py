@@ -6,12 +6,13 @@ from typing import Any
 
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.builders import builder
 from netbuilder.optimizers.optimizer import Optimizer, constant, iteration_counter, one, require_dense
 
-__all__ = ["LambOptimizer"]
+__all__ = ["LambOptimizer", "build_lamb"]
 
 
-class LambOptimizer(Optimizer):
+class LambOptimizer(Optimizer, name="lamb"):
     """w = w - alpha * |w| / |r| * r, with r = u + weight_decay * w, u being the step of Adam at a rate of 1.
 
     Where w or r is 0, the factor |w| / |r| is 1. The running means of Adam are stored in
@@ -35,6 +36,8 @@ class LambOptimizer(Optimizer):
 
     repeats = True
     rate_name = "alpha"
+    usual_rate = 0.002
+    own_decay_is_decoupled = True
 
     def __init__(
         self,
@@ -76,3 +79,6 @@ class LambOptimizer(Optimizer):
         ratio = net.Lars([param, step, none, trust, limit], param + "_lamb_ratio", offset=0.0, lr_min=0.0)
         local = net.Mul([lr, ratio], param + "_lamb_rate", broadcast=1)
         net.WeightedSum([param, unit, step, local], param)
+
+
+build_lamb = builder(LambOptimizer)

@@ -6,12 +6,13 @@ from typing import Any
 
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.builders import builder
 from netbuilder.optimizers.optimizer import Optimizer, constant, one, require_dense
 
-__all__ = ["LionOptimizer"]
+__all__ = ["LionOptimizer", "build_lion"]
 
 
-class LionOptimizer(Optimizer):
+class LionOptimizer(Optimizer, name="lion"):
     """w = w - alpha * sign(beta1 * m + (1 - beta1) * g), then m = beta2 * m + (1 - beta2) * g.
 
     m is stored in ``<parameter>_momentum``. Sparse gradients are refused: each step moves all of a parameter.
@@ -32,6 +33,8 @@ class LionOptimizer(Optimizer):
 
     repeats = True
     rate_name = "alpha"
+    usual_rate = 0.001
+    own_decay_is_decoupled = True
 
     def __init__(
         self,
@@ -68,3 +71,6 @@ class LionOptimizer(Optimizer):
         net.WeightedSum([moment, shares[0], grad, shares[1]], step)
         net.WeightedSum([param, unit, net.Sign(step, param + "_lion_sign"), lr], param)
         net.WeightedSum([moment, shares[2], grad, shares[3]], moment)
+
+
+build_lion = builder(LionOptimizer)

@@ -28,6 +28,7 @@ from netbuilder.proto.suggestions import did_you_mean, similar
 __all__ = [
     "ITERATION",
     "ITERATION_MUTEX",
+    "OPTIMIZERS",
     "AuxOptimizerParams",
     "Optimizer",
     "constant",
@@ -45,6 +46,11 @@ ITERATION = "optimizer_iteration"
 
 ITERATION_MUTEX = "iteration_mutex"
 """Name of the mutex that protects the iteration counter."""
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {}
+"""Optimizers by name, for programs that offer them; ``class MyOptimizer(Optimizer, name="my")`` adds one."""
+
+_NOT_SETTINGS = ("engine", "kwargs", "policy")
 
 _instances: Counter[str] = Counter()
 
@@ -88,6 +94,12 @@ class Optimizer:
     An optimizer is called once for each parameter, in the parameter's device scope. Subclasses implement ``_run``.
     Blobs of the optimizer itself are named ``<class>_<number>_<what>_<device>``; optimizers of
     a class are numbered in each process.
+
+    Args:
+        name: of a class statement: the key of the class in ``OPTIMIZERS``, unless None.
+
+    Raises:
+        ArgumentError: another class has the name.
     """
 
     updates = True
@@ -105,7 +117,13 @@ class Optimizer:
     """Whether an update has depended on the shape of its parameter; then none is repeated."""
 
     rate_name: str | None = None
-    """The attribute with its base learning rate; None: it has none."""
+    """The argument and attribute with its base learning rate; None: it has none."""
+
+    usual_rate = 0.01
+    """The learning rate of programs whose user gives none."""
+
+    for_float16 = False
+    """Whether its parameters are float16."""
 
     decouples = True
     """Whether ``decoupled_decay`` is supported: the rate is a blob, and float32 parameters are what is updated."""
@@ -121,6 +139,29 @@ class Optimizer:
 
     rate_factor = 1.0
     """Factor of the rate in the updates that are added, see ``build_optimizer``."""
+
+    own_decay_is_decoupled = False
+    """Whether its argument ``weight_decay`` is the ``decoupled_decay``."""
+
+    def __init_subclass__(cls, name: str | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if name is None:
+            return
+        other = OPTIMIZERS.get(name, cls)
+        place, here = (f"{each.__module__}.{each.__qualname__}" for each in (other, cls))
+        if place != here:  # they are equal where a cell of a notebook runs again
+            raise ArgumentError(f"{here}: the optimizer {place} has the name {name!r}; choose another one")
+        OPTIMIZERS[name] = cls
+
+    @classmethod
+    def settings(cls) -> list[str]:
+        """Return the names of its arguments other than the learning rate and its policy."""
+        return [name for name in inspect.signature(cls).parameters if name not in (*_NOT_SETTINGS, cls.rate_name)]
+
+    @classmethod
+    def has_policy(cls) -> bool:
+        """Return whether it supports learning rate policies; otherwise the rate is fixed."""
+        return "kwargs" in inspect.signature(cls).parameters and not cls.tunes_rate
 
     def __init__(self) -> None:
         kind = type(self).__name__

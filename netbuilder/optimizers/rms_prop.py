@@ -6,12 +6,13 @@ from typing import Any
 
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.builders import builder
 from netbuilder.optimizers.optimizer import Optimizer, one, require_dense
 
-__all__ = ["RmsPropOptimizer"]
+__all__ = ["RmsPropOptimizer", "build_rms_prop"]
 
 
-class RmsPropOptimizer(Optimizer):
+class RmsPropOptimizer(Optimizer, name="rms-prop"):
     """v = momentum * v + g / sqrt(epsilon + s), w = w - alpha * v, s being a running average of g^2.
 
     s and v are stored in ``<parameter>_mean_squares`` and ``<parameter>_momentum``; the step of the
@@ -34,6 +35,7 @@ class RmsPropOptimizer(Optimizer):
 
     repeats = True
     rate_name = "alpha"
+    usual_rate = 0.001
 
     def __init__(
         self,
@@ -75,3 +77,6 @@ class RmsPropOptimizer(Optimizer):
             **options,
         )
         net.MomentumSGDUpdate([step, v, lr, param], [step, v, param])
+
+
+build_rms_prop = builder(RmsPropOptimizer)

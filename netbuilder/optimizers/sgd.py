@@ -6,13 +6,16 @@ from typing import Any
 
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
+from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.build import Params, build_optimizer
 from netbuilder.optimizers.optimizer import Optimizer, one
+from netbuilder.proto.suggestions import suggests_arguments
 
-__all__ = ["SgdOptimizer"]
+__all__ = ["SgdOptimizer", "build_sgd"]
 
 
-class SgdOptimizer(Optimizer):
+class SgdOptimizer(Optimizer, name="sgd"):
     """w = w - lr * g; with momentum m, v = m * v + lr * g and w = w - v.
 
     With Nesterov momentum the step is (1 + m) * v' - m * v instead of v' (the new v). v is stored in
@@ -38,6 +41,7 @@ class SgdOptimizer(Optimizer):
 
     repeats = True
     rate_name = "base_learning_rate"
+    usual_rate = 0.1
 
     def __init__(
         self,
@@ -87,3 +91,39 @@ class SgdOptimizer(Optimizer):
 
     def _rate_of_sign(self, net: Net, param_init_net: Net, sign: int) -> Any:
         return self._rate(net, param_init_net, sign, self.base_learning_rate, self.policy, self.init_kwargs)[0]
+
+
+@suggests_arguments
+def build_sgd(
+    model: ModelHelper,
+    base_learning_rate: float,
+    max_gradient_norm: float | None = None,
+    allow_lr_injection: bool = False,
+    *,
+    params: Params | None = None,
+    **kwargs: Any,
+) -> Optimizer:
+    """Update a model by SGD; returns the optimizer.
+
+    Args:
+        model: the model, after its backward pass.
+        base_learning_rate: base learning rate, before its policy.
+        max_gradient_norm, allow_lr_injection, params: see ``build_optimizer``.
+        kwargs: arguments of ``SgdOptimizer``.
+
+    Raises:
+        ArgumentError: an argument is unknown or out of range.
+        GradientError: there is no backward pass yet.
+
+    >>> from netbuilder.model import brew
+    >>> model = ModelHelper("example_sgd")
+    >>> scores = brew.fc(model, "data", "scores", 4, 2)
+    >>> softmax, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
+    >>> gradients = model.AddGradientOperators([loss])
+    >>> optimizer = build_sgd(model, 0.1, policy="step", stepsize=100, gamma=0.5, momentum=0.9)
+    >>> model.net.Proto().op[-1].type
+    'MomentumSGDUpdate'
+    """
+    optimizer = SgdOptimizer(base_learning_rate, **kwargs)
+    limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
+    return build_optimizer(model, optimizer, params=params, **limits)

@@ -7,13 +7,14 @@ from typing import Any
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.builders import selective_builder
 from netbuilder.optimizers.optimizer import Optimizer
 from netbuilder.proto import ArgumentError
 
-__all__ = ["StormOptimizer"]
+__all__ = ["StormOptimizer", "build_storm"]
 
 
-class StormOptimizer(Optimizer):
+class StormOptimizer(Optimizer, name="storm"):
     """s = s + |g|^2, r = lr / cbrt(beta + s), m = g + (1 - momentum * r^2) * (m - g), w = w - r * m.
 
     m is stored in ``<parameter>_moment``, s, shape (1,), in ``<parameter>_grad_sq_sum``.
@@ -36,6 +37,7 @@ class StormOptimizer(Optimizer):
 
     repeats = True
     rate_name = "lr"
+    usual_rate = 0.1
 
     def __init__(
         self,
@@ -79,3 +81,6 @@ class StormOptimizer(Optimizer):
             net.SparseStorm(inputs, [param, m, total], **options)
         else:
             net.Storm([param, m, total, grad, lr], [param, m, total], **options)
+
+
+build_storm = selective_builder(StormOptimizer)

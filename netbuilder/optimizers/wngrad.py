@@ -7,12 +7,13 @@ from typing import Any
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.builders import selective_builder
 from netbuilder.optimizers.optimizer import Optimizer
 
-__all__ = ["WngradOptimizer"]
+__all__ = ["WngradOptimizer", "build_wngrad"]
 
 
-class WngradOptimizer(Optimizer):
+class WngradOptimizer(Optimizer, name="wngrad"):
     """w = w - alpha * g / (b + epsilon), then b = b + |g|^2 / (b + epsilon), with one b for each parameter.
 
     b is stored in ``<parameter>_moment``, shape (1,).
@@ -37,6 +38,7 @@ class WngradOptimizer(Optimizer):
 
     repeats = True
     rate_name = "alpha"
+    usual_rate = 1.0
 
     def __init__(
         self,
@@ -88,3 +90,6 @@ class WngradOptimizer(Optimizer):
         if self.output_effective_lr_and_update:
             outputs.append(param + "_update")
         net.Wngrad([param, b, grad, lr], outputs, **options)
+
+
+build_wngrad = selective_builder(WngradOptimizer)

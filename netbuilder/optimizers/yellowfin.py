@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.graph.net import Net
+from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
+from netbuilder.optimizers.build import Params, build_optimizer
 from netbuilder.optimizers.optimizer import Optimizer, iteration_counter, refuse, require_dense
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.numbers import check_whole_numbers
+from netbuilder.proto.suggestions import suggests_arguments
 
-__all__ = ["YellowFinOptimizer"]
+__all__ = ["YellowFinOptimizer", "build_yellowfin"]
 
 
-class YellowFinOptimizer(Optimizer):
+class YellowFinOptimizer(Optimizer, name="yellowfin"):
     """Momentum SGD that tunes rate and momentum of each parameter automatically (see the operator YellowFin).
 
     The state has the parameter's name with the suffixes ``_moment``, ``_lr_avg``, ``_mu_avg``, ``_curv_win``,
@@ -38,6 +41,7 @@ class YellowFinOptimizer(Optimizer):
 
     repeats = True
     rate_name = "alpha"
+    usual_rate = 0.1
 
     decouples = False
     tunes_rate = True
@@ -104,3 +108,17 @@ class YellowFinOptimizer(Optimizer):
             zero_debias=int(self.zero_debias),
             **options,
         )
+
+
+@suggests_arguments
+def build_yellowfin(
+    model: ModelHelper,
+    base_learning_rate: float = 0.1,
+    *,
+    max_gradient_norm: float | None = None,
+    params: Params | None = None,
+    **kwargs: Any,
+) -> Optimizer:
+    """Update a model by YellowFin; ``kwargs`` for ``YellowFinOptimizer``."""
+    made = YellowFinOptimizer(alpha=base_learning_rate, **kwargs)
+    return build_optimizer(model, made, params=params, max_gradient_norm=max_gradient_norm)

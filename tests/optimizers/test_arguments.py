@@ -46,7 +46,7 @@ def wrong_values(name, default):
 CASES = [
     (key, argument, value)
     for key, about in OPTIMIZERS.items()
-    for argument, parameter in inspect.signature(about.make).parameters.items()
+    for argument, parameter in inspect.signature(about).parameters.items()
     if argument != "kwargs" and argument not in UNSUPPORTED
     for value in wrong_values(argument, parameter.default)
 ]
@@ -63,9 +63,9 @@ def test_no_argument_of_an_optimizer_takes_what_it_cannot_have(key):
         if optimizer != key:
             continue
         with pytest.raises((NetError, TypeError)) as caught:
-            build_optimizer(model, OPTIMIZERS[key].make(**{argument: value}))
+            build_optimizer(model, OPTIMIZERS[key](**{argument: value}))
         said = str(caught.value)
-        name = "base rate" if argument == OPTIMIZERS[key].rate and "base rate" in said else argument
+        name = "base rate" if argument == OPTIMIZERS[key].rate_name and "base rate" in said else argument
         assert name in said or "policy" in said, (argument, value, said)
         assert repr(value) in said or str(value) in said, (argument, value, said)
         assert (model.Proto().SerializeToString(), model.InitProto().SerializeToString()) == before

@@ -13,7 +13,7 @@ from toy_models import layers
 W = np.array([[1.0, -2.0, 0.5], [0.25, 3.0, -1.5]])
 G = np.array([[0.5, -1.0, 0.25], [2.0, -0.125, 0.75]])
 STEPS, RATE, DECAY = 3, 0.1, 0.3
-DECOUPLED = [name for name, about in OPTIMIZERS.items() if about.make.decouples]
+DECOUPLED = [name for name, about in OPTIMIZERS.items() if about.decouples]
 
 
 def gradient(w, step):

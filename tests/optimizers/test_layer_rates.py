@@ -12,7 +12,7 @@ from netbuilder.runtime import Workspace
 from netbuilder.tools.training.nets import NETS
 from toy_models import layers
 
-RATED = [name for name, about in OPTIMIZERS.items() if not about.half and not about.make.tunes_rate]
+RATED = [name for name, about in OPTIMIZERS.items() if not about.for_float16 and not about.tunes_rate]
 DATA = np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)
 LABEL = np.random.default_rng(1).integers(0, 3, 12).astype(np.int32)
 
@@ -50,7 +50,7 @@ def with_factors(name, rate, rates, **more):
 def test_a_factor_is_an_optimizer_with_another_rate(name):
     """The same parameters, to the bit, as of one optimizer for each group; factors are powers of two."""
     rate = OPTIMIZERS[name].usual_rate / 4
-    decay = {"decoupled_decay": 0.25} if OPTIMIZERS[name].make.decouples else {}
+    decay = {"decoupled_decay": 0.25} if OPTIMIZERS[name].decouples else {}
 
     def apart(model):
         for part, factor in (("fc1", 0.25), ("fc2", 1.0)):

@@ -82,7 +82,7 @@ def both(monkeypatch, *args, **kwargs):
         assert built(*args, **kwargs) == repeated
 
 
-DENSE = [name for name, about in OPTIMIZERS.items() if not about.half]
+DENSE = [name for name, about in OPTIMIZERS.items() if not about.for_float16]
 SETTINGS = {
     "sgd": [{"momentum": 0.9}, {"lars": 0.5}, {"momentum": 0.9, "nesterov": False, "lars": 0.1}],
     "adam": [{"use_lr_adaption": True}],

@@ -103,7 +103,7 @@ def require_equal(monkeypatch, size, update, **options):
 
 
 @pytest.mark.one_in(5)
-@pytest.mark.parametrize("name", sorted(set(NAMED) - {name for name, row in NAMED.items() if row.half}))
+@pytest.mark.parametrize("name", sorted(set(NAMED) - {name for name, kind in NAMED.items() if kind.for_float16}))
 def test_every_optimizer_is_equal_to_the_bit(monkeypatch, name):
     def update(model):
         optimizers.build_optimizer(model, optimizer_by_name(name, 0.01))

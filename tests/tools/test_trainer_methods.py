@@ -74,7 +74,7 @@ def test_resumed_to_the_bit_in_the_middle_of_an_epoch(method, devices):
 
 
 @pytest.mark.one_in(6)
-@pytest.mark.parametrize("name", [name for name, about in OPTIMIZERS.items() if not about.half])
+@pytest.mark.parametrize("name", [name for name, about in OPTIMIZERS.items() if not about.for_float16])
 def test_every_optimizer_trains(name):
     run = Run(parse(["--cpu", "--model=mlp", "--batch=12", f"--optimizer={name}", "--epochs=3"]), images(), images(13))
     losses = [run.train_epoch(number).loss for number in (1, 2, 3)]

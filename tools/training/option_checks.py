@@ -152,11 +152,13 @@ def _update_problem(options: Options) -> str | None:
         trial["stepsize"] = options.step_epochs
     if options.policy in WHOLE_RUN:
         trial.setdefault(WHOLE_RUN[options.policy], options.epochs)
-    if options.optimizer in OPTIMIZERS and OPTIMIZERS[options.optimizer].half:
+    kind = OPTIMIZERS.get(options.optimizer)
+    if kind is not None and kind.for_float16:
         return f"--optimizer: {options.optimizer} is for nets with float16 parameters, but these have float32; give sgd"
-    if options.warmup_epochs and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):
+    fixed = kind is not None and not kind.has_policy()
+    if options.warmup_epochs and fixed:
         return f"--warmup-epochs: the learning rate of {options.optimizer} is fixed"
-    if options.find_rate and not getattr(OPTIMIZERS.get(options.optimizer), "has_policy", True):
+    if options.find_rate and fixed:
         return f"--find-rate: the learning rate of {options.optimizer} is fixed; use another optimizer"
     try:
         optimizer_by_name(options.optimizer, options.learning_rate, **options.optimizer_settings)
@@ -177,7 +179,7 @@ def _rates_problem(options: Options) -> str | None:
             check_numbers("--rates", "positive", **{f"the factor of {pattern!r}": factor})
         except ArgumentError as error:
             return str(error)
-    if (options.rates or options.layer_decay) and OPTIMIZERS[options.optimizer].make.tunes_rate:
+    if (options.rates or options.layer_decay) and OPTIMIZERS[options.optimizer].tunes_rate:
         given = "--rates" if options.rates else "--layer-decay"
         return f"{given}: {options.optimizer} tunes the rate of each parameter itself; use another optimizer"
     return None

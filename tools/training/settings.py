@@ -24,7 +24,7 @@ _MOMENTUM = 0.9
 _DECAY, _DECOUPLED_DECAY = 1e-4, 0.01
 _SECONDS = ("be a positive number of seconds", POSITIVE[1])
 
-_OFFERED = [name for name, about in OPTIMIZERS.items() if not about.half]  # the nets have float32 parameters
+_OFFERED = [name for name, kind in OPTIMIZERS.items() if not kind.for_float16]  # the nets have float32 parameters
 
 
 def _usual_rates() -> str:
@@ -321,8 +321,7 @@ class Options:
     @property
     def decouples_decay(self) -> bool:
         """Whether the optimizer has weight decay of its own, decoupled from the gradients."""
-        about = OPTIMIZERS.get(self.optimizer)
-        return about is not None and about.decoupled
+        return self.optimizer in OPTIMIZERS and OPTIMIZERS[self.optimizer].own_decay_is_decoupled
 
     @property
     def policy_args(self) -> dict[str, Any]:

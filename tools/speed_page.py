@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.proto import NetError
+from netbuilder.proto.files import open_file
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.bench.predict import BOUND
@@ -104,7 +105,8 @@ def stored(folder: Path) -> list[dict[str, Any]]:
 
 def _add(file: Path, column: str, date: str, folder: Path) -> None:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        with open_file(file) as stream:
+            found = json.load(stream)
         machine, rows = found["machine"], rows_of(found["results"])
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise NetError(f"{file}: not a file that netbuilder-benchmark --json writes: {error}") from None

@@ -70,7 +70,7 @@ setup(
     python_requires=">=3.10",
     packages=packages(),
     package_dir={"netbuilder": "netbuilder", **{f"netbuilder.{package}": package for package in PACKAGES}},
-    package_data={"": ["py.typed", "*.pyi", "*.proto", "*.h", "*.gz", "*.json", "*.md", "*.txt"]},
+    package_data={"": ["py.typed", "*.pyi", "*.proto", "*.h", "*.gz", "*.json", "*.md", "*.txt", "*.js", "*.css"]},
     include_package_data=False,
     zip_safe=False,
     install_requires=[

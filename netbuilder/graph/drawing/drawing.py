@@ -50,7 +50,12 @@ class Drawing:
 
 
 def drawing_of(
-    net: Any, blob_specs: Mapping[Any, Any] | None = None, init_net: Any = None, *, columns: bool = False
+    net: Any,
+    blob_specs: Mapping[Any, Any] | None = None,
+    init_net: Any = None,
+    *,
+    inputs: Collection[str] | None = None,
+    columns: bool = False,
 ) -> Drawing:
     """Return what is drawn of a net.
 
@@ -58,6 +63,8 @@ def drawing_of(
         net: a Net or NetDef.
         blob_specs: shapes of external inputs, as for ``netbuilder.graph.infer_shapes``.
         init_net: makes the parameters; their shapes are inferred from it.
+        inputs: external inputs that are drawn as such, and not as parameters of operators; None: those that the init
+            net does not make, or, without one, those with given shapes.
         columns: draw each device in columns of its own; otherwise what several compute alike has one box.
 
     If shapes contradict each other, the drawing has none, and ``problem`` says why.
@@ -65,7 +72,7 @@ def drawing_of(
     message: NetDef = message_of(net)
     versions = number_versions(message.op)
     shapes, problem = _shapes(message, blob_specs, init_net)
-    blobs = _blobs(versions, shapes, _fed(message, blob_specs, init_net))
+    blobs = _blobs(versions, shapes, _inputs(message, blob_specs, init_net) if inputs is None else inputs)
     lanes: dict[str, int] = {}
     boxes = _boxes(message, versions, lanes)
     known = all(blob.shape for blob in blobs)
@@ -147,7 +154,7 @@ def _device_name(device: DeviceOption) -> str:
     return f"{host}{kind} {device.device_id}"
 
 
-def _fed(net: NetDef, specs: Mapping[Any, Any] | None, init_net: Any) -> set[str]:
+def _inputs(net: NetDef, specs: Mapping[Any, Any] | None, init_net: Any) -> set[str]:
     """Return the inputs that the init net does not make; without one, those with given shapes."""
     if init_net is None:
         return {blob_name(blob) for blob in specs or ()}

@@ -290,7 +290,7 @@ function drawBox(node) {
   make("text", {x: x + WIDE - 8, y: y + 13, "text-anchor": "end", class: "badge", ...pale}, group,
     badge.filter(text => text).join(", "));
   const more = box.outputs.length > 1 ? `  +${box.outputs.length - 1}` : "";
-  if (first) make("text", {x: x + 8, y: y + 28, class: "small", ...pale}, group, shapeLine(first, 37 - more.length) + more);
+  if (first) make("text", {x: x + 8, y: y + 28, class: "small", ...pale}, group, shapeLine(first, 34 - more.length) + more);
   if (own.length) make("text", {x: x + 8, y: y + 28 + LINE, class: "parameters", ...pale}, group, parameterLine(own, first));
   make("title", {}, group, [box.type, ...box.outputs.map(b => withShape(net.blobs[b])),
     ...own.map(blob => "reads " + withShape(blob))].join("\n"));
@@ -402,7 +402,7 @@ function fromMap(event) {
 map.addEventListener("mousedown", fromMap);
 map.addEventListener("mousemove", event => { if (event.buttons) fromMap(event); });
 view.addEventListener("scroll", drawMap);
-window.addEventListener("resize", drawMap);
+window.addEventListener("resize", () => shown ? drawMap() : show());
 view.addEventListener("wheel", event => {
   if (!event.ctrlKey) return;
   event.preventDefault();
@@ -426,10 +426,12 @@ function zoom(factor) {
   if (scale !== before) view.scrollTo(x * scale - view.clientWidth / 2, y * scale - view.clientHeight / 2);
   drawMap();
 }
-// At first as much of the forward pass is seen as can be read.
+// At first as much of the forward pass is seen as can be read; a page in a closed element is shown when it has a size.
+let shown = false;
 function show() {
   const first = titles[0];
-  if (!first) return;
+  if (!first || !view.clientWidth) return;
+  shown = true;
   scale = Math.min(1, Math.max(0.6, view.clientWidth / (first.width + APART)));
   zoom(1);
   view.scrollTo((first.first.x) * scale - view.clientWidth / 2, 0);

@@ -19,7 +19,7 @@ TEST = [
     "types-cffi",
     "types-protobuf>=4.25",
 ]
-TRAIN = ["pyyaml>=6", "tomli>=2; python_version < '3.11'", "tqdm>=4.60"]
+TRAIN = ["pyyaml>=6", "rich>=13", "tomli>=2; python_version < '3.11'", "tqdm>=4.60"]
 REDIS = ["redis>=5"]
 PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]

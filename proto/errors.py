@@ -92,8 +92,11 @@ def unsaid_cause(error: BaseException) -> BaseException | None:
     >>> unsaid_cause(outer)
     KeyError('x')
     """
-    cause = error.__cause__
+    cause, seen = error.__cause__, {id(error)}  # an error that is raised from itself is its own cause
     while isinstance(cause, (NetError, DeviceError)) and str(cause) in str(error):
+        if id(cause) in seen:
+            return None
+        seen.add(id(cause))
         cause = cause.__cause__
     return cause
 

@@ -14,8 +14,8 @@ from netbuilder.proto import PROTO_CUDA, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.profile.planned import planned_report, planned_step
-from netbuilder.runtime.profile.text_table import report_text
 from netbuilder.runtime.profile.profiling import profile
+from netbuilder.runtime.profile.text_table import report_text
 from netbuilder.tools import profile as tool
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo, zoo_model
 

@@ -9,22 +9,23 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ["ops", "proto", "tools"]
 
+RUFF = "ruff>=0.17,<0.18"  # its formatting changes from one minor version to the next
 TEST = [
     "hypothesis>=6.100",
     "mypy>=1.15,<3",
     "onnxruntime>=1.18",
     "pytest>=9.0",
     "pytest-xdist>=3.6",
-    "ruff>=0.17,<0.18",  # its formatting changes from one minor version to the next
+    RUFF,
     "types-cffi",
     "types-protobuf>=4.25",
 ]
-TRAIN = ["pyyaml>=6", "tomli>=2; python_version < '3.11'", "tqdm>=4.60"]
+TRAIN = ["pyyaml>=6", "rich>=13", "tomli>=2; python_version < '3.11'", "tqdm>=4.60"]
 REDIS = ["redis>=5"]
 PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
 ONNX = ["onnx>=1.16"]
-SITE = ["mkdocs-material>=9.7", "mkdocstrings[python]>=1"]
+SITE = ["mkdocs-material>=9.7", "mkdocstrings[python]>=1", RUFF]  # which formats signatures
 SERVE = ["fastapi>=0.110", "uvicorn>=0.29"]
 TORCH = ["torch>=2.0"]
 MPI = ["mpi4py>=4", "mpich>=4.2"]
@@ -70,7 +71,7 @@ setup(
     python_requires=">=3.10",
     packages=packages(),
     package_dir={"netbuilder": "netbuilder", **{f"netbuilder.{package}": package for package in PACKAGES}},
-    package_data={"": ["py.typed", "*.pyi", "*.proto", "*.h", "*.gz", "*.json", "*.md", "*.txt"]},
+    package_data={"": ["py.typed", "*.pyi", "*.proto", "*.h", "*.gz", "*.json", "*.md", "*.txt", "*.js", "*.css"]},
     include_package_data=False,
     zip_safe=False,
     install_requires=[

@@ -14,6 +14,7 @@ __all__ = [
     "UsageError",
     "bytes_text",
     "counted",
+    "unsaid_cause",
 ]
 
 
@@ -79,6 +80,25 @@ def bytes_text(nbytes: float) -> str:
         if nbytes < 1024 * size or unit == "GiB":
             return f"{nbytes / size:,.{digits}f} {unit}"
     raise AssertionError("unreachable")
+
+
+def unsaid_cause(error: BaseException) -> BaseException | None:
+    """Return the cause of an error that its text does not repeat, to raise it from: ``raise error from ...``.
+
+    Whoever gave bad input learns nothing from the frames in which each error got its text from another.
+
+    >>> inner, outer = ShapeError("x must be a row"), NetError("operator 1: x must be a row")
+    >>> outer.__cause__, inner.__cause__ = inner, KeyError("x")
+    >>> unsaid_cause(outer)
+    KeyError('x')
+    """
+    cause, seen = error.__cause__, {id(error)}  # an error that is raised from itself is its own cause
+    while isinstance(cause, (NetError, DeviceError)) and str(cause) in str(error):
+        if id(cause) in seen:
+            return None
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return cause
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:

@@ -208,6 +208,7 @@ DISTRIBUTIONS = {
     "hypothesis": "hypothesis",
     "onnx": "onnx",
     "redis": "redis",
+    "rich": "rich",
     "simplejpeg": "simplejpeg",
     "tensorboardX": "tensorboardX",
     "threadpoolctl": "threadpoolctl",

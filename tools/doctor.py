@@ -29,6 +29,7 @@ from netbuilder.tools.common_options import check_outputs
 from netbuilder.tools.options import OptionsParser, option
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
+from netbuilder.tools.terminal import print_line
 
 __all__ = ["Finding", "findings", "main"]
 
@@ -62,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = []
     for each in findings():
         found.append(each)
-        print("\n".join(_lines(each)), flush=True)
+        for line, style in _lines(each):
+            print_line(line, style)
     write_json(options.json, [asdict(each) for each in found], announced=True)
     return int(any(each.state == "wrong" for each in found))
 
@@ -85,14 +87,15 @@ def findings() -> Iterator[Finding]:
     yield from _extras()
 
 
-def _lines(found: Finding) -> Iterator[str]:
-    mark = {"ok": " ", "missing": "-", "wrong": "!"}[found.state]
+def _lines(found: Finding) -> Iterator[tuple[str, str]]:
+    """Yield the lines about a finding, each with its style on a terminal."""
+    mark, style = {"ok": (" ", ""), "missing": ("-", "yellow"), "wrong": ("!", "bold red")}[found.state]
     name = found.name
     for line in found.text.split("\n"):
-        yield f"{mark} {name:14} {line}"
+        yield f"{mark} {name:14} {line}", style
         mark, name = " ", ""
     if found.remedy:
-        yield f"  {'':14} -> {found.remedy}"
+        yield f"  {'':14} -> {found.remedy}", "cyan"
 
 
 def _package() -> Finding:

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
+from netbuilder.graph.drawing.drawing import Drawing, drawing_of
+from netbuilder.graph.drawing.page import page
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import ArgumentError, NetDef, ShapeError, files
+from netbuilder.proto.errors import counted
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.proto.whole_file import write_text
@@ -26,8 +29,6 @@ from netbuilder.tools.common_options import (
     image_size_option,
     input_option,
 )
-from netbuilder.tools.drawing.drawing import Drawing, lay_out
-from netbuilder.tools.drawing.page import page
 from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.reporting import reporting
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     net, init, specs = _load(options)
     _require_known(net, [name for name, _ in options.input])
     specs.update(options.input)
-    drawing = lay_out(net, specs, init)
+    drawing = drawing_of(net, specs, init, columns=options.columns)
     if drawing.missing and not options.without_shapes:
         raise ShapeError(_question(drawing, bool(init)))
     if options.by_bytes and not any(blob.nbytes for blob in drawing.blobs):
@@ -62,10 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     known, lanes = sum(bool(blob.shape) for blob in drawing.blobs), len(drawing.lanes)
     hidden = sum(len(fold.others) for fold in drawing.folds)
-    where = f"{lanes} device{'s' if lanes != 1 else ''}" + (f", {hidden} folded as repeats" if hidden else "")
+    folded = f", {hidden} folded as repeats" if hidden else ""
+    boxes = "" if len(drawing.boxes) == drawing.operators else f" as {counted(len(drawing.boxes), 'box', 'boxes')}"
     print(
-        f"written: {options.output}: {len(drawing.boxes)} operators on {where}; shapes of {known} of "
-        f"{len(drawing.blobs)} blobs"
+        f"written: {options.output}: {counted(drawing.operators, 'operator')} on {counted(lanes, 'device')}{boxes}"
+        f"{folded}; shapes of {known} of {len(drawing.blobs)} blobs"
     )
     return 0
 
@@ -100,7 +102,7 @@ def _input(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """Draw a net in one HTML page: one lane for each device, blobs with their shapes, a search field."""
+    """Draw a net in one HTML page: operators in layers, blobs with their shapes, a search field."""
 
     net: str = argument(
         "a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo"
@@ -114,6 +116,7 @@ class _Options:
     by_bytes: bool = switch(
         "color each operator by the bytes of the blobs that it writes; a button of the page changes the colors"
     )
+    columns: bool = switch("draw each device in columns of its own; otherwise replicas are drawn once")
     batch: int = option("samples in the batch", type=count, default=32, group="nets of the zoo")
     image_size: int | None = image_size_option()
     classes: int = classes_option()

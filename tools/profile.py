@@ -5,7 +5,6 @@ NET is a net in a file, a folder with a predictor, or the name of a net of the z
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +23,9 @@ from netbuilder.proto.errors import counted
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime import NET_TYPES, Workspace
-from netbuilder.runtime.profile.planned import planned_step, planned_table
+from netbuilder.runtime.profile.planned import planned_report, planned_step
 from netbuilder.runtime.profile.profiling import profile
-from netbuilder.runtime.profile.table import profile_table
+from netbuilder.runtime.profile.table import profile_report
 from netbuilder.runtime.profile.trace import chrome_trace
 from netbuilder.tools.bench.machine import busy_share, describe_machine, warn_if_busy
 from netbuilder.tools.common_options import (
@@ -43,13 +42,14 @@ from netbuilder.tools.common_options import (
 from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.profiling.load import load_folder, load_net
 from netbuilder.tools.profiling.memory_page import memory_page
-from netbuilder.tools.profiling.memory_table import memory_table
+from netbuilder.tools.profiling.memory_table import memory_report
 from netbuilder.tools.profiling.net_memory import net_memory
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo, zoo_model
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
 from netbuilder.tools.stored_nets import read_nets
+from netbuilder.tools.terminal import print_report
 from netbuilder.tools.training.nets import NETS
 
 __all__ = ["main"]
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_outputs(options, "json", "trace")
     ready = _load(options)
     found = profile(ready.workspace, ready.name, runs=options.runs, warmup=options.warmup, parameters=ready.parameters)
-    print(profile_table(found, options.top, width=_width()))
+    print_report(profile_report(found, options.top))
     write_json(options.json, found.to_dict(), indent=None, announced=True)
     if options.trace:
         write_json(options.trace, chrome_trace(found), indent=None, announced=True)
@@ -109,7 +109,7 @@ def _plan(parser: OptionsParser[_Options], options: _Options) -> int:
     found = planned_step(
         net, init, inputs, gpu, dtype=options.dtype, observable=options.observable, without=options.without or None
     )
-    print(planned_table(found, options.top, width=_width()))
+    print_report(planned_report(found, options.top))
     write_json(options.json, found.to_dict(), indent=None, announced=True)
     return 0
 
@@ -121,7 +121,7 @@ def _draw_memory(parser: OptionsParser[_Options], options: _Options) -> int:
     check_outputs(options, "output", "json")
     page = options.output or f"{Path(options.net).stem}-memory.html"
     found = net_memory(_load(options))
-    print(memory_table(found, options.top, width=_width()))
+    print_report(memory_report(found, options.top))
     write_text(page, memory_page(found))
     print(f"written: {page}")
     write_json(options.json, found.to_dict(), indent=None, announced=True)
@@ -137,11 +137,6 @@ def _find_nan(parser: OptionsParser[_Options], options: _Options) -> int:
     ready.workspace.run_net(ready.name, options.runs, find_nan=True)
     print(f"net {ready.name!r}: no NaN and no infinities in {counted(options.runs, 'run')}")
     return 0
-
-
-def _width() -> int | None:
-    """Return the width of the terminal; None if the output goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""Progress of a command: a bar on a terminal (with tqdm), otherwise a line per minute."""
+"""Progress of a command: a bar on a terminal or in a notebook (with tqdm), otherwise a line per minute."""
 
 from __future__ import annotations
 
+import builtins
 import sys
 import time
 from typing import Any
@@ -27,9 +28,9 @@ class Progress:
         self._done = 0
         self._began = self._shown = time.perf_counter()
         self._bar: Any = None
-        if shown and sys.stderr.isatty():
+        if shown and (sys.stderr.isatty() or _in_notebook()):
             try:
-                from tqdm import tqdm
+                from tqdm.auto import tqdm
             except ImportError:
                 return
             self._bar = tqdm(total=total, desc=title, unit=unit, leave=False, dynamic_ncols=True)
@@ -93,6 +94,11 @@ class EpochProgress(Progress):
         if top1 is not None:
             shown += f", top-1 {top1:.0%}"
         self.advance(1, f"loss {shown}, {self.rate:.0f} images/s")
+
+
+def _in_notebook() -> bool:
+    """Whether the program runs in a kernel of Jupyter, whose streams are no terminals."""
+    return hasattr(builtins, "__IPYTHON__") and "ipykernel" in sys.modules
 
 
 def _duration(seconds: float) -> str:

@@ -32,6 +32,7 @@ from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
 from netbuilder.tools.simulating.growth_table import draw_growth, growth_table, link_table, published_table
 from netbuilder.tools.simulating.step import Measured, measure_step, read_link, read_log, read_step
+from netbuilder.tools.terminal import print_report
 
 __all__ = ["main"]
 
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         exchanges = [exchange] * len(steps)
     found = [simulate(*each) for each in zip(steps, clusters, exchanges)]
     title = _title(options.step or options.published or "", steps[0], exchange, clusters[0])
-    print(growth_table(title, found) if published is None else f"{title}\n{published_table(published, found)}")
+    print_report([growth_table(title, found)] if published is None else [title, published_table(published, found)])
     for line in _plans(options, steps, clusters, exchanges, found):
         print(line)
     if log is not None:
@@ -161,7 +162,7 @@ def _measure(parser: OptionsParser[_Options], options: _Options) -> int:
     points = world.run(world.call("the sweep", ""), lambda communicator, _: sweep_allreduce(communicator))
     if world.rank == 0:
         link = fit_link(points, world.size)
-        print(link_table(points, link, world.size))
+        print_report([link_table(points, link, world.size)])
         write_json(options.json, link.to_dict(), announced=True)
     return 0
 

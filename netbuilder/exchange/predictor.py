@@ -19,7 +19,9 @@ from netbuilder.exchange.net_pool import NetPool, check_threads
 from netbuilder.exchange.predictor_names import find_inputs, find_outputs
 from netbuilder.exchange.trust import check_fills, check_harmless
 from netbuilder.graph.blob_devices import place_operators
+from netbuilder.graph.html_tables import folded, net_html, table
 from netbuilder.graph.observability import ALL, OUTPUTS, stored
+from netbuilder.graph.shapes import infer_shapes
 from netbuilder.graph.versions import reads_of
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.passes.constant_operators import constant_part
@@ -39,6 +41,7 @@ from netbuilder.proto import (
     files,
 )
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.errors import counted
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.observable import requested_blobs
 
@@ -165,6 +168,22 @@ class Predictor:
 
     def __repr__(self) -> str:
         return f"Predictor({self._net.name!r}, inputs={list(self.inputs)}, outputs={list(self.outputs)})"
+
+    def _repr_html_(self) -> str:
+        """Tables of the inputs and outputs, and the drawing of the net, for notebooks."""
+        specs = {name: spec for name in self._parameters if (spec := self.workspace.spec(name)) is not None}
+        elements = sum(spec.size for spec in specs.values())
+        specs.update(self.specs)
+        rows = [["input", name, *_shape_and_type(self.specs.get(name))] for name in self.inputs]
+        shapes = infer_shapes([self._net], specs)
+        rows += [["output", name, *_shape_and_type(shapes.spec(name))] for name in self.outputs]
+        if self.images is not None:
+            rows.append(["images", self.images, "", ""])
+        if self.classes:
+            rows.append(["classes", f"{len(self.classes)}: {', '.join(self.classes[:10])}", "", ""])
+        title = f"predictor {self._net.name}: {counted(len(self._parameters), 'parameter')}, {elements:,} elements"
+        body = table(["", "", "shape", "type"], rows)
+        return folded(title, body, unfolded=True) + net_html(self._net, specs=specs, inputs=self.inputs, unfolded=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the net as it runs (after folding), the parameters and the options, for other processes."""
@@ -402,6 +421,10 @@ def _create(
     for name in inputs:
         workspace.make(name)
     workspace.create_net(net, observable=observable, constants=constants)
+
+
+def _shape_and_type(spec: TensorSpec | None) -> tuple[Any, Any]:
+    return ("?", "?") if spec is None else (spec.shape, spec.dtype)
 
 
 def check_names(net: NetDef, filled: Collection[str], inputs: Sequence[str], outputs: Sequence[str]) -> None:

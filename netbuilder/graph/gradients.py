@@ -25,6 +25,7 @@ from netbuilder.graph.versions import EXTERNAL, describe
 from netbuilder.proto import GradientError, NetDef, OperatorDef
 from netbuilder.proto.arguments import arguments, make_op
 from netbuilder.proto.depth import deep_nets, nesting
+from netbuilder.proto.errors import unsaid_cause
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
 
@@ -166,7 +167,7 @@ def _backward(
         error.args = (f"{where}: {error}",)
         raise
     except GradientError as error:
-        raise GradientError(f"{where}: {error}") from error
+        raise GradientError(f"{where}: {error}") from unsaid_cause(error)
     return backward.operators, backward.gradients
 
 

@@ -1,9 +1,12 @@
-"""Tables for notebooks, which show what ``_repr_html_`` returns."""
+"""Tables and drawings for notebooks, which show what ``_repr_html_`` returns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
+from netbuilder.graph.drawing.drawing import drawing_of
+from netbuilder.graph.drawing.page import page
 from netbuilder.graph.listing import argument_items, device_text, net_arguments
 from netbuilder.proto import NetDef
 from netbuilder.proto.errors import counted
@@ -50,8 +53,27 @@ def folded(title: str, body: str, *, unfolded: bool = False) -> str:
     return f"<details{' open' if unfolded else ''}><summary>{_escaped(title)}</summary>{body}</details>"
 
 
-def net_html(net: NetDef, *, unfolded: bool = True) -> str:
-    """Return the operators of a net, with the subgraphs that they hold folded under it."""
+def net_html(
+    net: NetDef,
+    *,
+    init: NetDef | None = None,
+    specs: Mapping[str, Any] | None = None,
+    inputs: Collection[str] | None = None,
+    unfolded: bool = True,
+) -> str:
+    """Return the drawing of a net, and a table of its operators folded under it.
+
+    Args:
+        net: the net.
+        init, specs, inputs: as for ``drawing_of``.
+        unfolded: the drawing is shown at first.
+    """
+    body = _frame(page(drawing_of(net, specs, init, inputs=inputs))) + _operators(net, "operators") if net.op else ""
+    return folded(f"net {net.name}: {counted(len(net.op), 'operator')}", body, unfolded=unfolded)
+
+
+def _operators(net: NetDef, title: str) -> str:
+    """Return a table of the operators, with the subgraphs that they hold folded under it."""
     rows = [
         [
             number, op.type, ", ".join(op.input), ", ".join(op.output),
@@ -60,6 +82,14 @@ def net_html(net: NetDef, *, unfolded: bool = True) -> str:
         ]
         for number, op in enumerate(net.op)
     ]  # fmt: skip
-    held = [net_html(inner, unfolded=False) for op in net.op for _, inner in net_arguments(op)]
-    body = table(["", "operator", "inputs", "outputs", "arguments", "device", "line"], rows) + "".join(held)
-    return folded(f"net {net.name}: {counted(len(net.op), 'operator')}", body, unfolded=unfolded)
+    held = [_operators(inner, f"net {inner.name}") for op in net.op for _, inner in net_arguments(op)]
+    return folded(
+        title, table(["", "operator", "inputs", "outputs", "arguments", "device", "line"], rows) + "".join(held)
+    )
+
+
+def _frame(text: str) -> str:
+    """Return a page within the page: neither sees the other's styles and names."""
+    content = text.replace("&", "&amp;").replace('"', "&quot;")
+    style = "width:100%;height:480px;border:1px solid #ccc"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{content}"></iframe>'

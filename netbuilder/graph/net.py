@@ -201,7 +201,7 @@ class Net(NetBlobs, _OperatorMethods):
         set_stored_budget(self._net, budget)
 
     def _repr_html_(self) -> str:
-        """A table of the operators, for notebooks."""
+        """The drawing of the net and a table of its operators, for notebooks."""
         return net_html(self._net)
 
     @checked()

@@ -321,7 +321,7 @@ class ModelHelper(ModelParameters):
         return getattr(self.net, op_type)
 
     def _repr_html_(self) -> str:
-        """Tables of the parameters, by layer, and of the operators, for notebooks."""
+        """A table of the parameters and the drawing of the net, for notebooks."""
         found, rows, total = infer_shapes([self.param_init_net]), [], 0
         for kind, blobs in (("trained", self.params), ("computed", self.GetComputedParams())):
             for blob in blobs:
@@ -331,7 +331,7 @@ class ModelHelper(ModelParameters):
                 rows.append([blob, shape, count, dtype, kind])
         title = f"model {self.name}: {counted(len(rows), 'parameter')}, {total:,} elements"
         parameters = folded(title, table(["parameter", "shape", "elements", "type", ""], rows), unfolded=True)
-        return parameters + net_html(self.net.Proto(), unfolded=False)
+        return parameters + net_html(self.net.Proto(), init=self.param_init_net.Proto(), unfolded=False)
 
     def __repr__(self) -> str:
         return f"ModelHelper({self.name!r}, {len(self.params)} parameters, {len(self.net.Proto().op)} operators)"

@@ -1,4 +1,4 @@
-"""netbuilder-draw: the layout, and the page that holds it."""
+"""netbuilder-draw: what is drawn, and the page that lays it out and shows it."""
 
 import html
 import json
@@ -12,15 +12,17 @@ import pytest
 import golden_data
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
 from netbuilder.graph import DeviceScope, Net
+from netbuilder.graph.drawing.drawing import drawing_of
+from netbuilder.graph.drawing.folding import repeats
+from netbuilder.graph.drawing.page import page
+from netbuilder.graph.drawing.replicas import first_copies
 from netbuilder.model import rnn
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.optimizers import build_sgd
+from netbuilder.parallel import Parallelize
 from netbuilder.proto import files
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.tools.draw import main
-from netbuilder.tools.drawing.drawing import lay_out
-from netbuilder.tools.drawing.folding import repeats
-from netbuilder.tools.drawing.page import page
 from toy_models import softmax_loss
 from waiting import HANG
 
@@ -35,18 +37,80 @@ def two_devices():
     return net
 
 
-def test_lanes_and_rows():
-    drawing = lay_out(two_devices(), {"x": (2, 3)})
+def test_boxes_and_blobs():
+    drawing = drawing_of(two_devices(), {"x": (2, 3)})
     assert drawing.lanes == ["CPU 0", "GPU 3"]
-    assert [(box.lane, box.row) for box in drawing.boxes] == [(0, 0), (1, 1), (1, 2), (0, 3)]
+    assert [(box.type, box.lane, box.part) for box in drawing.boxes] == [
+        ("Relu", 0, 0), ("Copy", 1, 0), ("Relu", 1, 0), ("Copy", 0, 0),
+    ]  # fmt: skip
     assert [(blob.name, blob.writer) for blob in drawing.blobs] == [("x", -1), ("a", 0), ("b", 1), ("b", 2), ("c", 3)]
     assert {blob.shape for blob in drawing.blobs} == {"2 x 3 float32"}
+    assert [blob.fed for blob in drawing.blobs] == [True, False, False, False, False]
+
+
+def test_what_the_init_net_makes_is_no_input():
+    model = ModelHelper("small")
+    brew.fc(model, "data", "scores", dim_in=8, dim_out=2)
+    blobs = drawing_of(model.net, {"data": (3, 8)}, model.param_init_net).blobs
+    assert {blob.name: blob.fed for blob in blobs} == {
+        "data": True, "scores_w": False, "scores_b": False, "scores": False,
+    }  # fmt: skip
+
+
+def replicated(devices, columns=False):
+    """Two layers, trained on some devices by the sum of their gradients."""
+    model = ModelHelper("replicated")
+
+    def forward(model, scale):
+        hidden = brew.relu(model, brew.fc(model, "data", "fc1", 4, 4), "relu1")
+        return [model.net.Scale(softmax_loss(model, brew.fc(model, hidden, "fc2", 4, 3)), "scaled", scale=scale)]
+
+    Parallelize(
+        model, lambda model: None, forward, optimizer_builder_fun=lambda model: build_sgd(model, 0.1),
+        devices=range(devices), cpu_device=True,
+    )  # fmt: skip
+    return drawing_of(model.net, {}, model.param_init_net, columns=columns)
+
+
+def test_replicas_are_drawn_once():
+    one, many = replicated(1), replicated(3)
+    for part in (0, 1):
+        types = [box.type for box in one.boxes if box.part == part]
+        assert [(box.type, box.copies) for box in many.boxes if box.part == part] == [(type, 2) for type in types]
+    updates = [box for box in many.boxes if box.part == 2]
+    assert [box.copies for box in updates if box.type == "WeightedSum"] == [2] * 4
+    sums = [box for box in updates if box.type == "Sum"]
+    assert len(sums) == 4
+    for box in sums:  # the gradients of all devices come from one box
+        (writer,) = {many.blobs[blob].writer for blob in box.inputs}
+        assert many.boxes[writer].part == 1
+    assert sum(box.copies + 1 for box in many.boxes) == many.operators
+    for b, blob in enumerate(many.blobs):
+        assert blob.writer < 0 or blob.name.partition("/")[2] in {
+            many.blobs[out].name.partition("/")[2] for out in many.boxes[blob.writer].outputs
+        } | {blob.name}, b
+
+
+def test_each_device_has_columns_if_they_are_asked_for():
+    drawing = replicated(3, columns=True)
+    assert drawing.columns and len(drawing.boxes) == drawing.operators
+    assert not any(box.copies for box in drawing.boxes) and {box.lane for box in drawing.boxes} == {0, 1, 2}
+
+
+def test_devices_that_do_different_things_are_no_replicas():
+    lanes, kinds = [0, 0, 1, 1, 1, 2, 2], ["a", "b", "a", "c", "d", "b", "a"]
+    assert first_copies(lanes, kinds, [[]] * 7) == [0, 1, 2, 3, 4, 1, 0]
+
+
+def test_devices_of_a_pipeline_are_no_replicas():
+    assert first_copies([0, 0, 1, 1], "abab", [[], [0], [1], [2]]) == [0, 1, 2, 3]
+    assert first_copies([0, 0, 1, 1, 0], "ababs", [[], [0, 4], [], [2, 4], [0, 2]]) == [0, 1, 0, 1, 4]  # they meet in s
 
 
 def test_contradicting_shapes_leave_the_drawing_without():
     net = Net("wrong")
     net.Add(["x", "y"], "z")
-    drawing = lay_out(net, {"x": (2,), "y": (3, 4, 5)})
+    drawing = drawing_of(net, {"x": (2,), "y": (3, 4, 5)})
     assert len(drawing.boxes) == 1 and not any(blob.shape for blob in drawing.blobs)
     assert "Add" in drawing.problem and not drawing.missing
 
@@ -54,7 +118,7 @@ def test_contradicting_shapes_leave_the_drawing_without():
 def test_step_nets_are_found_by_their_operators():
     model = ModelHelper("recurrent")
     rnn.LSTM(model, "x", "lengths", None, 2, 3, "lstm")
-    box = next(box for box in lay_out(model.net).boxes if box.type == "RecurrentNetwork")
+    box = next(box for box in drawing_of(model.net).boxes if box.type == "RecurrentNetwork")
     assert "LSTMUnit(lstm/hidden_t_prev" in box.arguments["step_net"]
     assert "LSTMUnitGradient(" in box.arguments["backward_step_net"]
 
@@ -63,12 +127,20 @@ def data_of(text):
     return json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', text, re.S).group(1))
 
 
+def scripts_of(text):
+    return re.findall(r"<script>(.*?)</script>", text, re.S)
+
+
 def test_the_page_needs_nothing_else():
-    text = page(lay_out(two_devices()))
+    text = page(drawing_of(two_devices()))
     assert "two &lt;devices&gt;" in text and "4 operators, 2 devices" in text
     assert data_of(text)["name"].startswith("two <devices>")
-    links = re.findall(r"https?://[^\"' ]+", text)
-    assert set(links) <= {"http://www.w3.org/2000/svg"}
+    links = re.findall(r"https?://[^\"', ]+", text)
+    assert set(links) <= {
+        "http://www.w3.org/2000/svg",
+        "https://github.com/dagrejs/dagre",
+    }  # a name, where dagre is from
+    assert "Permission is hereby granted" in text  # dagre's license goes with it
     assert not re.search(r"<(link|img|iframe)|src=|@import", text)
 
 
@@ -77,8 +149,8 @@ def test_nets_of_the_zoo_and_files(tmp_path, capsys):
     assert main(["lenet", "--batch", "2", "-o", str(out)]) == 0
     drawn = data_of(out.read_text())
     assert all(blob["shape"] for blob in drawn["blobs"])
-    assert any(box["type"] == "ConvGradient" and box["backward"] for box in drawn["boxes"])
-    assert "on 1 device; shapes of" in capsys.readouterr().out
+    assert any(box["type"] == "ConvGradient" and box["part"] == 1 for box in drawn["boxes"])
+    assert re.search(r"on 1 device(, \d+ folded as repeats)?; shapes of", capsys.readouterr().out)
     net = golden_data.GOLDEN / "nets" / "dp_convnet_2" / "net.pb"
     assert main([str(net), "-o", str(out), "--without-shapes"]) == 0
     assert len(data_of(out.read_text())["lanes"]) == 2
@@ -114,9 +186,9 @@ def test_bad_input(tmp_path, capsys):
 
 
 def test_blobs_have_their_sizes(tmp_path, capsys):
-    drawing = lay_out(two_devices(), {"x": (2, 3)})
+    drawing = drawing_of(two_devices(), {"x": (2, 3)})
     assert [blob.nbytes for blob in drawing.blobs] == [24] * 5
-    assert not any(blob.nbytes for blob in lay_out(two_devices()).blobs)
+    assert not any(blob.nbytes for blob in drawing_of(two_devices()).blobs)
     files.save(tmp_path / "net.pb", two_devices().Proto())
     out = tmp_path / "net.html"
     given = [str(tmp_path / "net.pb"), "-o", str(out), "--by-bytes"]
@@ -136,15 +208,15 @@ def test_texts_and_unknown_sizes_count_nothing():
     net = Net("texts")
     net.StringPrefix("names", "short", length=2)
     net.Unique("rows", "some")
-    drawing = lay_out(net, {"rows": TensorSpec((3,), np.dtype(np.int32)), "names": TensorSpec((3,), STRING)})
+    drawing = drawing_of(net, {"rows": TensorSpec((3,), np.dtype(np.int32)), "names": TensorSpec((3,), STRING)})
     assert {blob.name: blob.nbytes for blob in drawing.blobs} == {"names": 0, "short": 0, "rows": 12, "some": 0}
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_colors_follow_bytes(tmp_path):
     """The script's own functions, without a page."""
-    text = page(lay_out(two_devices(), {"x": (2, 3)}))
-    script = re.search(r"<script>(.*)</script>", text, re.S).group(1)
+    text = page(drawing_of(two_devices(), {"x": (2, 3)}))
+    script = scripts_of(text)[-1]
     begin, end = script.index("const COLORS"), script.index("function tellBytes")
     (tmp_path / "colors.js").write_text(
         "const net = {boxes: [{outputs: [0]}, {outputs: [1, 1]}, {outputs: []}, {outputs: [2]}], blobs: [{nbytes: "
@@ -160,8 +232,8 @@ def test_colors_follow_bytes(tmp_path):
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_the_script_is_correct_javascript(tmp_path):
-    text = page(lay_out(two_devices()))
-    (tmp_path / "page.js").write_text(re.search(r"<script>(.*)</script>", text, re.S).group(1))
+    text = page(drawing_of(two_devices()))
+    (tmp_path / "page.js").write_text(scripts_of(text)[-1])
     done = subprocess.run(["node", "--check", str(tmp_path / "page.js")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -198,8 +270,8 @@ def test_what_is_no_net(tmp_path, capsys):
         ("abcabcabc", [(0, 3, 3)]),
         ("aaaaaa", [(0, 1, 6)]),
         ("abab", []),  # too little to hide
-        ("xyabcdabcdz", [(2, 4, 2)]),
-        ("abcabcabcxdefgdefg", [(0, 3, 3), (10, 4, 2)]),
+        ("xyabcdeabcdez", [(2, 5, 2)]),
+        ("abcabcabcxdefghdefgh", [(0, 3, 3), (10, 5, 2)]),
         ("abcdefgh", []),
         ("", []),
     ],
@@ -223,15 +295,15 @@ def chain(blocks):
 
 
 def test_equal_blocks_are_folded():
-    (fold,) = lay_out(*chain(4)).folds
+    (fold,) = drawing_of(*chain(4)).folds
     assert (fold.first, fold.others, fold.times) == ([0, 1, 2], list(range(3, 12)), 4)
-    net, shapes = chain(4)
+    net, shapes = chain(5)
     net.Proto().op[5].arg[0].f = 3.0  # the second block differs
-    (fold,) = lay_out(net, shapes).folds
-    assert (fold.first, fold.times) == ([6, 7, 8], 2)
+    (fold,) = drawing_of(net, shapes).folds
+    assert (fold.first, fold.times) == ([6, 7, 8], 3)
     net, shapes = chain(4)
     shapes["w3"], shapes["b3"] = (5, 4), (5,)  # the last one has another shape
-    assert lay_out(net, shapes).folds[0].times == 3
+    assert drawing_of(net, shapes).folds[0].times == 3
 
 
 def test_a_residual_net_is_folded_by_stages(tmp_path, capsys):
@@ -282,10 +354,25 @@ def test_parameters_that_an_init_net_makes_are_not_asked_for(tmp_path, capsys):
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 
 
+def in_browser(tmp_path, text, steps):
+    """Return what steps, the body of a function, return in the page."""
+    end = (
+        f"<script>document.body.textContent = 'RESULT' + JSON.stringify((() => {{{steps}}})()) + 'END';</script></body>"
+    )
+    (tmp_path / "page.html").write_text(text.replace("</body>", end))
+    done = subprocess.run(
+        [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+         "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "page.html").as_uri()],
+        capture_output=True, text=True, timeout=HANG,
+    )  # fmt: skip
+    found = re.search(r"RESULT(.*)END", done.stdout, re.S)
+    assert found, done.stdout[-2000:] + done.stderr[-2000:]
+    return json.loads(html.unescape(found[1]))
+
+
 @pytest.mark.skipif(BROWSER is None, reason="needs a browser")
 def test_the_page_in_a_browser(tmp_path):
     """The script runs to its end: boxes, a folded block that unfolds, the overview, what a search finds."""
-    text = page(lay_out(*chain(4)))
     steps = """
       const count = () => document.querySelectorAll('.box').length;
       const said = [count(), document.querySelectorAll('.fold').length, panel.textContent];
@@ -297,19 +384,89 @@ def test_the_page_in_a_browser(tmp_path):
       said.push(document.getElementById('found').textContent);
       choose(matches[0], true);
       said.push(count(), panel.textContent, map.width > 0);
-      document.body.textContent = 'RESULT' + JSON.stringify(said) + 'END';
+      return said;
     """
-    (tmp_path / "page.html").write_text(text.replace("</body>", f"<script>{steps}</script></body>"))
-    done = subprocess.run(
-        [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-         "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "page.html").as_uri()],
-        capture_output=True, text=True, timeout=HANG,
-    )  # fmt: skip
-    found = re.search(r"RESULT(.*)END", done.stdout, re.S)
-    assert found, done.stdout[-2000:] + done.stderr[-2000:]
-    folded, bars, overview, unfolded, again, hits, chosen, panel, has_map = json.loads(html.unescape(found[1]))
+    folded, bars, overview, unfolded, again, hits, chosen, panel, has_map = in_browser(
+        tmp_path, page(drawing_of(*chain(4))), steps
+    )
     assert (folded, bars, unfolded, again) == (3, 1, 12, 3)
     assert overview.startswith("Overview12 operators") and "4 \u00d7 (FC, Relu, Scale), from operator 0" in overview
     assert "x0  (2 x 4 float32, 32 B)" in overview and "4  FC" in overview
     assert hits == "1 found" and chosen == 12  # what was found in a folded block unfolds it
     assert panel.startswith("Reluoperator 10 on CPU 0") and has_map
+
+
+def branches():
+    """Three branches of a value, and the value itself, meet in a sum."""
+    net = Net("branches")
+    net.Relu("x", "r")
+    for branch in "abc":
+        net.Tanh("r", f"{branch}1")
+        net.Sigmoid(f"{branch}1", f"{branch}2")
+    net.Sum(["r", "a2", "b2", "c2"], "s")
+    net.Relu("s", "y")
+    return drawing_of(net, {"x": (2, 3)})
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a browser")
+def test_branches_are_side_by_side(tmp_path):
+    """Readers are below writers, no two nodes overlap, and no edge crosses a node that it does not join."""
+    steps = """
+      folded.fill(false); draw();
+      const all = [...nodes.values()];
+      const lines = edges.map(edge => {
+        const line = edge.group.querySelector('path'), length = line.getTotalLength(), points = [];
+        for (let k = 1; k < 100; k++) { const p = line.getPointAtLength(length * k / 100); points.push([p.x, p.y]); }
+        return {from: edge.from.key, to: edge.to.key, skip: edge.group.classList.contains('skip'), points};
+      });
+      return [all.map(n => [n.key, n.x, n.y, n.width, n.height]), lines, width, height];
+    """
+    nodes, lines, width, height = in_browser(tmp_path, page(branches()), steps)
+    place = {key: rest for key, *rest in nodes}
+    assert len(place) == 10  # nine operators and the input
+    assert len({place[f"o{k}"][1] for k in (1, 3, 5)}) == 1 and len({place[f"o{k}"][0] for k in (1, 3, 5)}) == 3
+    for key, (x, y, wide, high) in place.items():
+        assert 0 <= x - wide / 2 and x + wide / 2 <= width and 0 <= y - high / 2 and y + high / 2 <= height
+        for other, (x2, y2, wide2, high2) in place.items():
+            assert key == other or abs(x - x2) >= (wide + wide2) / 2 or abs(y - y2) >= (high + high2) / 2
+    assert len(lines) == 12
+    assert [(line["from"], line["to"]) for line in lines if line["skip"]] == [("o0", "o7")]  # the residual edge
+    for line in lines:
+        assert place[line["from"]][1] < place[line["to"]][1]
+        for key in place.keys() - {line["from"], line["to"]}:
+            x, y, wide, high = place[key]
+            assert not [p for p in line["points"] if abs(p[0] - x) < wide / 2 and abs(p[1] - y) < high / 2]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a browser")
+def test_passes_are_columns_and_their_edges_are_drawn_when_asked_for(tmp_path):
+    steps = """
+      const far = () => document.querySelectorAll('.edge.far').length;
+      const said = [titles.map(t => titleOf(t.key)), far(), new Set([...nodes.values()].map(n => n.column)).size];
+      choose(net.boxes.findIndex(box => box.type === 'Relu'), false);
+      said.push(far());
+      overview();
+      said.push(far());
+      document.getElementById('all').click();
+      said.push(far(), edges.filter(edge => edge.far).length);
+      return said;
+    """
+    titles, before, columns, chosen, after, shown, known = in_browser(tmp_path, page(replicated(2)), steps)
+    assert titles == ["forward", "backward", "updates"] and columns == 3
+    assert before == after == 0 < chosen < shown == known
+    titles, *_ = in_browser(tmp_path, page(replicated(2, columns=True)), steps)
+    assert titles == [f"CPU {k}: {part}" for k in (0, 1) for part in ("forward", "backward", "updates")]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a browser")
+def test_a_net_of_thousands_of_operators_is_drawn(tmp_path):
+    """In pieces: laid out at once, a chain this long would exceed dagre's recursion."""
+    net = Net("long")
+    for k in range(3000):
+        net.Scale([f"x{k}"], f"x{k + 1}", scale=float(k + 1))
+        if k % 10 == 9:
+            net.Add([f"x{k + 1}", f"x{k - 8}"], f"x{k + 1}")
+    count, ordered = in_browser(
+        tmp_path, page(drawing_of(net)), "return [nodes.size, edges.every(edge => edge.from.y < edge.to.y)];"
+    )
+    assert count == 3300 and ordered

@@ -1,10 +1,12 @@
 """Progress of commands: a bar on a terminal, a line a minute elsewhere, in training, evaluation and make-db."""
 
+import builtins
 import os
 import re
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -115,3 +117,13 @@ def test_make_db_shows_bars(tmp_path):
     shown = on_a_terminal("-m", "netbuilder.tools.make_db", str(folder), str(tmp_path / "db.minidb"))
     for title in ("write", "check"):
         assert any(re.search(rf"{title}: +100%.* 6/6 ", line) for line in shown)
+
+
+def test_a_bar_in_a_notebook(monkeypatch, capsys):
+    """Whose streams are no terminals; a line per minute would be all that it shows otherwise."""
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    with Progress("notes", 2) as progress:
+        progress.advance(2)
+    assert "notes: 100%" in capsys.readouterr().err

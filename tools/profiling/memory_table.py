@@ -6,23 +6,22 @@ from collections.abc import Sequence
 
 from netbuilder.proto.errors import bytes_text
 from netbuilder.runtime.profile.memory import KINDS
-from netbuilder.runtime.profile.table import again_text, text_table
+from netbuilder.runtime.profile.table import again_text
+from netbuilder.runtime.profile.text_table import Report, TextTable
 from netbuilder.tools.profiling.net_memory import NetMemory
 
-__all__ = ["memory_table"]
+__all__ = ["memory_report"]
 
 
-def memory_table(found: NetMemory, top: int = 20, *, width: int | None = None) -> str:
-    """Return the memory of a net as tables for a terminal.
+def memory_report(found: NetMemory, top: int = 20) -> Report:
+    """Return the memory of a net as tables, after a summary.
 
     Args:
         found: the memory.
         top: how many values to list, the largest first.
-        width: cut off lines after so many characters; None: do not.
     """
-    parts = [_summary(found), _totals(found), _in_arena(found, top), _outside(found, top)]
-    text = "\n\n".join(part for part in parts if part)
-    return text if width is None else "\n".join(line[:width] for line in text.splitlines())
+    tables = (_totals(found), _in_arena(found, top), _outside(found, top))
+    return [_summary(found), *(table for table in tables if table is not None)]
 
 
 def _summary(found: NetMemory) -> str:
@@ -45,13 +44,13 @@ def _summary(found: NetMemory) -> str:
     return "\n".join(lines)
 
 
-def _totals(found: NetMemory) -> str:
+def _totals(found: NetMemory) -> TextTable:
     rows: list[Sequence[str]] = [(bytes_text(found.memory.arena), "arena", "values that share memory, and scratch")]
     rows += [(bytes_text(getattr(found.memory, kind)), kind, text) for kind, text in KINDS.items()]
-    return text_table("by kind", ("bytes", "kind", "what"), _right(rows))
+    return TextTable("by kind", ("bytes", "kind", "what"), rows)
 
 
-def _in_arena(found: NetMemory, top: int) -> str:
+def _in_arena(found: NetMemory, top: int) -> TextTable | None:
     values = sorted(
         (value for arena in found.maps for value in arena.values), key=lambda value: (-value.nbytes, value.start)
     )
@@ -60,16 +59,10 @@ def _in_arena(found: NetMemory, top: int) -> str:
         for value in values[:top]
     ]
     title = f"in the arena, the {len(rows)} largest of {len(values)}"
-    return text_table(title, ("bytes", "steps", "kind", "value", "first step"), _right(rows)) if rows else ""
+    return TextTable(title, ("bytes", "steps", "kind", "value", "first step"), rows) if rows else None
 
 
-def _outside(found: NetMemory, top: int) -> str:
+def _outside(found: NetMemory, top: int) -> TextTable | None:
     rows = [(bytes_text(held.nbytes), held.kind, held.name) for held in found.held[:top]]
     title = f"outside the arena, the {len(rows)} largest of {len(found.held)}"
-    return text_table(title, ("bytes", "kind", "value"), _right(rows)) if rows else ""
-
-
-def _right(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Return rows whose first column is aligned to the right."""
-    width = max((len(row[0]) for row in rows), default=0)
-    return [(row[0].rjust(width), *row[1:]) for row in rows]
+    return TextTable(title, ("bytes", "kind", "value"), rows) if rows else None

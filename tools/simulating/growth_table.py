@@ -8,7 +8,7 @@ from netbuilder.parallel.simulation.allreduce import Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.published import Published
 from netbuilder.parallel.simulation.simulate import Prediction
-from netbuilder.runtime.profile.table import text_table
+from netbuilder.runtime.profile.text_table import TextTable
 from netbuilder.tools.picture import figure_classes, save_picture
 
 __all__ = ["draw_growth", "growth_table", "link_table", "published_table"]
@@ -16,9 +16,9 @@ __all__ = ["draw_growth", "growth_table", "link_table", "published_table"]
 _HEAD = ("devices", "hosts", "step ms", "compute ms", "exchange ms", "exposed ms", "hidden", "efficiency", "samples/s")
 
 
-def growth_table(title: str, found: Sequence[Prediction]) -> str:
+def growth_table(title: str, found: Sequence[Prediction]) -> TextTable:
     """Return predictions as a table; "hidden" is the share of the exchange that does not make the step longer."""
-    return text_table(title, _HEAD, [_row(each) for each in found])
+    return TextTable(title, _HEAD, [_row(each) for each in found])
 
 
 def _row(found: Prediction) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def _row(found: Prediction) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def published_table(published: Published, found: Sequence[Prediction]) -> str:
+def published_table(published: Published, found: Sequence[Prediction]) -> TextTable:
     """Return predictions with the published steps of the same sizes; efficiencies are relative to the first one."""
     rows = [
         (
@@ -40,10 +40,10 @@ def published_table(published: Published, found: Sequence[Prediction]) -> str:
         for (size, seconds), each in zip(published.steps, found)
     ]  # fmt: skip
     head = ("devices", "published ms", "efficiency", "predicted ms", "efficiency", "exchange ms", "exposed ms")
-    return text_table(published.source, head, rows)
+    return TextTable(published.source, head, rows)
 
 
-def link_table(points: Sequence[tuple[int, float]], link: Link, processes: int) -> str:
+def link_table(points: Sequence[tuple[int, float]], link: Link, processes: int) -> TextTable:
     """Return the times of measured allreduces, and those that the link gives."""
     cluster = Cluster(processes, 1, link)
     rows = [
@@ -51,7 +51,7 @@ def link_table(points: Sequence[tuple[int, float]], link: Link, processes: int) 
         for size, seconds in points
     ]
     title = f"allreduce over {processes} processes: {link}"
-    return text_table(title, ("bytes", "measured us", "by the link us", "GB/s"), rows)
+    return TextTable(title, ("bytes", "measured us", "by the link us", "GB/s"), rows)
 
 
 def _bandwidth(link: Link, size: int) -> str:

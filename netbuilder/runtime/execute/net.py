@@ -34,9 +34,9 @@ from netbuilder.ops.core.registry import plain_kernel
 from netbuilder.ops.core.renaming import all_operators
 from netbuilder.ops.core.replication import Replication
 from netbuilder.passes.replicated_net import replicated_net
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError
+from netbuilder.proto import PROTO_CUDA, DeviceError, NetDef, NetError
 from netbuilder.proto.depth import MOST_NESTED, deep_nets, nesting
-from netbuilder.proto.errors import counted
+from netbuilder.proto.errors import counted, unsaid_cause
 from netbuilder.runtime.execute.executable import Plan, make_plan
 from netbuilder.runtime.execute.measuring import MeasuringBetweenRuns
 from netbuilder.runtime.execute.not_finite import NotFiniteFinder
@@ -324,6 +324,8 @@ class RuntimeNet:
                 self._run_counted()  # one plan, in which nothing waits
             else:
                 self._run_cancellable(iterations, time_limit)
+        except (NetError, DeviceError) as error:
+            raise error.with_traceback(None) from unsaid_cause(error)
         finally:
             now.remove(use)
 
@@ -412,11 +414,14 @@ class RuntimeNet:
             NetError, DeviceError, OperatorError: as ``run``.
         """
         found: list[Plan] = []
-        for part in self._parts or (self._whole,):
-            plan = self._plan_at(part.start, 0) if part.start < part.end else None
-            found += [plan] if plan is not None else []
-            if plan is None or plan.end < part.end:
-                break
+        try:
+            for part in self._parts or (self._whole,):
+                plan = self._plan_at(part.start, 0) if part.start < part.end else None
+                found += [plan] if plan is not None else []
+                if plan is None or plan.end < part.end:
+                    break
+        except (NetError, DeviceError) as error:
+            raise error.with_traceback(None) from unsaid_cause(error)
         return found
 
     def measure_choices(self) -> None:

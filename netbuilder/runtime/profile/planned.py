@@ -20,9 +20,9 @@ from netbuilder.runtime.execute.executable import Planned, plan_buffers
 from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.plan.program import read_program
 from netbuilder.runtime.profile.call import CallProfile, describe_step
-from netbuilder.runtime.profile.table import text_table
+from netbuilder.runtime.profile.text_table import Report, TextTable
 
-__all__ = ["PlannedKind", "PlannedStep", "planned_step", "planned_table"]
+__all__ = ["PlannedKind", "PlannedStep", "planned_report", "planned_step"]
 
 _GPU: Location = (PROTO_CUDA, 0)
 
@@ -168,13 +168,12 @@ def _make_blobs(workspace: Workspace, net: NetDef, init: NetDef, inputs: Mapping
         workspace.make(name).bind(spec, new_buffer(spec, location), location)
 
 
-def planned_table(found: PlannedStep, top: int = 20, *, width: int | None = None) -> str:
-    """Return a planned step as tables for a terminal.
+def planned_report(found: PlannedStep, top: int = 20) -> Report:
+    """Return a planned step as tables, after a summary.
 
     Args:
         found: the step.
         top: how many calls to list, the longest first.
-        width: cut off lines after so many characters; None: do not.
     """
     on_gpu = [call for call in found.calls if call.device.startswith("GPU")]
     lines = [
@@ -190,13 +189,11 @@ def planned_table(found: PlannedStep, top: int = 20, *, width: int | None = None
     longest = sorted(on_gpu, key=found.seconds_of, reverse=True)[:top]
     calls = [(*_figures(found.seconds_of(call), call.nbytes, call.flops), call.name, call.kernel) for call in longest]
     head = ("ideal ms", "GB", "GFLOP")
-    parts = [
+    return [
         "\n".join(lines),
-        text_table("by kind", (*head, "calls", "kind"), kinds),
-        text_table(f"by call, the {len(calls)} longest of {len(on_gpu)}", (*head, "call", "kernel"), calls),
+        TextTable("by kind", (*head, "calls", "kind"), kinds),
+        TextTable(f"by call, the {len(calls)} longest of {len(on_gpu)}", (*head, "call", "kernel"), calls),
     ]
-    text = "\n\n".join(parts)
-    return text if width is None else "\n".join(line[:width] for line in text.splitlines())
 
 
 def _figures(seconds: float, nbytes: int, flops: int) -> Sequence[str]:

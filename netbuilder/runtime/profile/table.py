@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from netbuilder.proto.errors import bytes_text
 from netbuilder.runtime.profile.call import CallProfile
 from netbuilder.runtime.profile.record import Kind, Profile
 from netbuilder.runtime.profile.roofline import Limits
+from netbuilder.runtime.profile.text_table import Report, TextTable, report_text
 
-__all__ = ["again_text", "profile_table", "text_table"]
+__all__ = ["again_text", "profile_report", "profile_table"]
 
 _HEAD = ("time ms", "share", "GFLOP/s", "GB/s", "limit ms", "of limit")
 _PLACES = 3  # that are listed
 _VISIBLE = 0.5e-6  # seconds: less is shown as 0.000 ms
 
 
-def profile_table(profile: Profile, top: int = 20, *, width: int | None = None) -> str:
-    """Return a profile as tables for a terminal.
+def profile_table(profile: Profile, top: int = 20) -> str:
+    """Return a profile as text, see ``profile_report``."""
+    return report_text(profile_report(profile, top))
+
+
+def profile_report(profile: Profile, top: int = 20) -> Report:
+    """Return a profile as tables, after a summary.
 
     Args:
         profile: the profile.
         top: how many calls, copies and waits to list, the longest first.
-        width: cut off lines after so many characters; None: do not.
     """
-    tables = (_calls, _by_numpy, _copies, _waits, _not_captured)
-    parts = [_summary(profile), _kinds(profile), *(table(profile, top) for table in tables)]
-    text = "\n\n".join(part for part in parts if part)
-    return text if width is None else "\n".join(line[:width] for line in text.splitlines())
+    tables = [_kinds(profile), *(table(profile, top) for table in (_calls, _by_numpy, _copies, _waits, _not_captured))]
+    return [_summary(profile), *(table for table in tables if table is not None)]
 
 
 def _summary(profile: Profile) -> str:
@@ -95,15 +96,15 @@ def _rounded(limits: Limits) -> str:
     return f"in 16 bits {rate / 1e9:.1f} GFLOP/s ({limits.bfloat16_by}), " if rate else ""
 
 
-def _kinds(profile: Profile) -> str:
+def _kinds(profile: Profile) -> TextTable:
     rows = [
         (*_figures(profile, kind, kind.flops, kind.nbytes, kind.limit_seconds), f"{kind.calls:g}", kind.kind)
         for kind in profile.kinds()
     ]
-    return text_table("by kind", (*_HEAD, "calls", "kind"), rows)
+    return TextTable("by kind", (*_HEAD, "calls", "kind"), rows)
 
 
-def _calls(profile: Profile, top: int) -> str:
+def _calls(profile: Profile, top: int) -> TextTable:
     slowest = sorted(profile.calls, key=lambda call: -call.seconds)[:top]
     several = len({(call.lane, call.device) for call in profile.calls}) > 1
     rows = []
@@ -112,10 +113,10 @@ def _calls(profile: Profile, top: int) -> str:
         where = f"{call.device}: " if several else ""
         rows.append((*figures, f"{where}{call.name}", _shapes(call), call.kernel))
     title = f"by call, the {len(rows)} that take longest of {len(profile.calls)}"
-    return text_table(title, (*_HEAD, "call", "first input, first output", "kernel"), rows)
+    return TextTable(title, (*_HEAD, "call", "first input, first output", "kernel"), rows)
 
 
-def _by_numpy(profile: Profile, top: int) -> str:
+def _by_numpy(profile: Profile, top: int) -> TextTable | None:
     """Return what runs by NumPy, with the places of the first calls."""
     found = profile.by_numpy()
     rows = []
@@ -124,35 +125,35 @@ def _by_numpy(profile: Profile, top: int) -> str:
         places = ", ".join(each.places[:_PLACES]) + more
         rows.append((_ms(each.seconds), f"{each.calls:g}", each.kind, each.kernel, places))
     if not rows:
-        return ""
+        return None
     seconds = sum(each.seconds for each in found)
     calls = sum(each.calls for each in found)
     title = f"by NumPy: {calls:g} calls, {_ms(seconds)} ms, {profile.share_of(seconds):.1%}"
-    return text_table(title, ("time ms", "calls", "kind", "kernel", "places"), rows)
+    return TextTable(title, ("time ms", "calls", "kind", "kernel", "places"), rows)
 
 
-def _copies(profile: Profile, top: int) -> str:
+def _copies(profile: Profile, top: int) -> TextTable | None:
     copies = sorted((call for call in profile.calls if call.category == "copy"), key=lambda call: -call.seconds)
     if not copies:
-        return ""
+        return None
     seconds = sum(call.seconds for call in copies)
     rows = [(_ms(call.seconds), call.name, call.reason) for call in copies[:top]]
     share = f"{_ms(seconds)} ms, {profile.share_of(seconds):.1%}"
-    return text_table(f"copies inserted by the plan: {len(copies)}, {share}", ("time ms", "copy of", "because"), rows)
+    return TextTable(f"copies inserted by the plan: {len(copies)}, {share}", ("time ms", "copy of", "because"), rows)
 
 
-def _waits(profile: Profile, top: int) -> str:
+def _waits(profile: Profile, top: int) -> TextTable | None:
     waits = sorted((wait for wait in profile.waits if wait.seconds > _VISIBLE), key=lambda wait: -wait.seconds)[:top]
     rows = [(_ms(wait.seconds), str(wait.lane), wait.before, wait.after) for wait in waits]
-    return text_table("waits of lanes for one another", ("time ms", "lane", "before", "for"), rows) if rows else ""
+    return TextTable("waits of lanes for one another", ("time ms", "lane", "before", "for"), rows) if rows else None
 
 
-def _not_captured(profile: Profile, top: int) -> str:
+def _not_captured(profile: Profile, top: int) -> TextTable | None:
     """Return the calls that are in no CUDA graph, with what prevents it; those that take longest first."""
     calls = sorted((call for call in profile.calls if call.why_no_graph), key=lambda call: -call.seconds)
     rows = [(_ms(call.seconds), call.device, call.name, call.why_no_graph) for call in calls[:top]]
     head = ("time ms", "device", "call", "because")
-    return text_table(f"calls in no CUDA graph: {len(calls)}", head, rows) if rows else ""
+    return TextTable(f"calls in no CUDA graph: {len(calls)}", head, rows) if rows else None
 
 
 def _figures(profile: Profile, row: CallProfile | Kind, flops: float, nbytes: float, limit: float) -> tuple[str, ...]:
@@ -172,24 +173,6 @@ def _figures(profile: Profile, row: CallProfile | Kind, flops: float, nbytes: fl
 def _shapes(call: CallProfile) -> str:
     firsts = [" ".join(str(each[0]).split(" ")[1:]) if each else "nothing" for each in (call.inputs, call.outputs)]
     return " -> ".join(firsts)
-
-
-def text_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return aligned columns; columns of numbers are aligned to the right."""
-    every = [tuple(head), *map(tuple, rows)]
-    widths = [max(len(row[i]) for row in every) for i in range(len(head))]
-    figures = [all(_is_figure(row[i]) for row in every[1:]) for i in range(len(head))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if figure else cell.ljust(width) for cell, width, figure in zip(row, widths, figures)
-        ).rstrip()
-        for row in every
-    ]
-    return "\n".join([title, *lines])
-
-
-def _is_figure(text: str) -> bool:
-    return not text or text.rstrip("%").replace(".", "", 1).isdigit()
 
 
 def _ms(seconds: float) -> str:

@@ -21,10 +21,11 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.profile.arena_map import arena_maps
 from netbuilder.runtime.profile.memory import planned_memory
+from netbuilder.runtime.profile.text_table import report_text
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import EdgeContext
 from netbuilder.tools.profiling.memory_page import memory_page
-from netbuilder.tools.profiling.memory_table import memory_table
+from netbuilder.tools.profiling.memory_table import memory_report
 from netbuilder.tools.profiling.net_memory import net_memory
 from netbuilder.tools.profiling.ready import Ready
 from on_gpu import gpus, noted
@@ -262,7 +263,7 @@ def test_memory_is_reported_for_each_gpu():
         assert [each.nbytes for each in maps] == [plan.memory.arenas[PROTO_CUDA, n] for n in (0, 1)]
         assert {value.device for value in maps[1].values} == {"GPU 1"}
         found = net_memory(Ready(workspace, "net", frozenset()))
-        table, page = memory_table(found), memory_page(found)
+        table, page = report_text(memory_report(found)), memory_page(found)
         assert f"GPU 0: {memory.gpus[0] / 1024:.1f} KiB, GPU 1: " in table
         assert f"arena on GPU 1 {maps[1].nbytes / 1024:.1f} KiB for" in table
         assert "The arena on GPU 0</h2>" in page and "The arena on GPU 1</h2>" in page

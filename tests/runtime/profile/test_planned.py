@@ -13,8 +13,9 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
-from netbuilder.runtime.profile.planned import planned_step, planned_table
+from netbuilder.runtime.profile.planned import planned_report, planned_step
 from netbuilder.runtime.profile.profiling import profile
+from netbuilder.runtime.profile.text_table import report_text
 from netbuilder.tools import profile as tool
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo, zoo_model
 
@@ -157,4 +158,4 @@ def test_the_calls_are_those_that_a_gpu_runs(dtype):
 def test_a_table_without_calls_on_the_host():
     found = of_zoo("lenet", batch=8)
     assert {call.device for call in found.calls} <= {"CPU 0", "GPU 0"}
-    assert "LearningRate" in planned_table(found)
+    assert "LearningRate" in report_text(planned_report(found))

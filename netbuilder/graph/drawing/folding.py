@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
+from netbuilder.graph.drawing.boxes import UPDATES, Blob, Box
 from netbuilder.proto.late_dataclass import dataclass
-from netbuilder.tools.drawing.boxes import Blob, Box
 
-__all__ = ["Fold", "find_folds", "repeats"]
+__all__ = ["Fold", "find_folds", "kind_of", "repeats"]
 
 _LONGEST = 400  # longest block, in operators
-_LEAST_HIDDEN = 3  # least number of operators that a fold must hide
+_LEAST_HIDDEN = 5  # least number of operators that a fold must hide
 _IGNORED = ("stream", "seed", "name", "net")  # arguments with these in their names may differ between equal blocks
 
 
@@ -30,20 +30,20 @@ class Fold:
 
 
 def find_folds(boxes: Sequence[Box], blobs: Sequence[Blob]) -> list[Fold]:
-    """Return the repeated blocks of each lane.
+    """Return the repeated blocks of each part on each device.
 
     Args:
         boxes, blobs: of the drawing.
     """
     found = []
-    for lane in sorted({box.lane for box in boxes}):
-        own = [index for index, box in enumerate(boxes) if box.lane == lane]
+    for place in sorted({(box.lane, box.part) for box in boxes}):
+        own = [index for index, box in enumerate(boxes) if (box.lane, box.part) == place]
 
         def values_that_enter(start: int, length: int, own: Sequence[int] = own) -> int:
             read = {value for index in own[start : start + length] for value in boxes[index].inputs}
             return sum(0 <= blobs[value].writer < own[start] for value in read)
 
-        kinds = [_signature(boxes[index], blobs) for index in own]
+        kinds = [kind_of(boxes[index], blobs) for index in own]
         for start, length, times in repeats(kinds, values_that_enter):
             end = start + length
             found.append(Fold(own[start:end], own[end : start + length * times], times))
@@ -90,6 +90,11 @@ def repeats(
     return sorted(chosen)
 
 
-def _signature(box: Box, blobs: Sequence[Blob]) -> Hashable:
+def kind_of(box: Box, blobs: Sequence[Blob]) -> Hashable:
+    """Return what is equal for operators that compute the same: type, part, arguments and shapes of outputs.
+
+    After the backward pass shapes may differ: what is done for all parameters is one block.
+    """
     arguments = tuple(sorted(item for item in box.arguments.items() if not any(part in item[0] for part in _IGNORED)))
-    return box.type, box.backward, arguments, tuple(blobs[output].shape for output in box.outputs)
+    shapes = () if box.part == UPDATES else tuple(blobs[output].shape for output in box.outputs)
+    return box.type, box.part, arguments, shapes

@@ -1,1 +1,0 @@
-"""Drawings of nets: their layout, and the page that shows them."""

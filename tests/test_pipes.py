@@ -34,6 +34,7 @@ WRITERS = {
     "tools/speed_page.py": "figures and a page of the checkout",
     "tools/bench": "files that it has made, and /proc",
     "tools/proof/processes.py": "files that it has made",
+    "netbuilder/graph/drawing/page.py": "files of the package",
     "netbuilder/data/digits.py": "a file of the package",
     "netbuilder/data/class_names.py": "asks is_file() first",
     "netbuilder/runtime/profile/process_memory.py": "/proc",

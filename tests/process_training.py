@@ -180,6 +180,7 @@ CASES = {
     "block momentum of micro-batches, by a strategy": Case(
         options={"strategy": "block_momentum:2,momentum=0.5", "accumulate_steps": 2}, sizes=(24, 13, 24, 3)
     ),
+    "DiLoCo": Case(convnet, IMAGES, options={"strategy": "diloco:2"}, sizes=(24,) * 4),
     "blocks, a layer outside": Case(scaled_by_common, outside=common_layer, sizes=(24,) * 4, blocks=2),
 }
 
@@ -204,6 +205,9 @@ SHARED = {
     if name in ("dense, adam", "convnet", "normalization over all", "tables outside", "micro-batches")
 }
 """Those that processes of one device each train with ``shared_model=True``, as one process with two devices does."""
+
+ROUNDED = Case(normalized, IMAGES, options={"strategy": "diloco:2,bits=8"}, sizes=(24,) * 6)
+"""Changes of blocks of which processes exchange 8 bits."""
 
 
 def build_case(case: Case, devices: int, rendezvous: Rendezvous | None) -> tuple[ModelHelper, parallel.Replicas]:
@@ -338,6 +342,9 @@ def main() -> None:
             values = train_case(case, 1, place)[-1]
             if place.shard_id == 0:
                 np.savez(folder / f"{name}.npz", **values)
+        return
+    if sys.argv[2:] == ["rounded"]:
+        np.savez(folder / f"{place.shard_id}.npz", **train_case(ROUNDED, 2, place)[-1])
         return
     devices = DEVICES // place.num_shards
     if devices > 1:  # nets are compared over a store; by four processes over MPI

@@ -20,6 +20,7 @@ _EXPORTS = {
     "netbuilder.distributed.strategies": [
         "STRATEGIES",
         "BlockMomentum",
+        "DiLoCo",
         "HalfPrecision",
         "LocalSGD",
         "PartialSynchronization",
@@ -35,6 +36,7 @@ _EXPORTS = {
 __all__ = [
     "STRATEGIES",
     "BlockMomentum",
+    "DiLoCo",
     "DistributedOptimizer",
     "HalfPrecision",
     "Heartbeat",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from netbuilder.distributed.stores.heartbeat import Heartbeats as Heartbeats
     from netbuilder.distributed.strategies import STRATEGIES as STRATEGIES
     from netbuilder.distributed.strategies import BlockMomentum as BlockMomentum
+    from netbuilder.distributed.strategies import DiLoCo as DiLoCo
     from netbuilder.distributed.strategies import HalfPrecision as HalfPrecision
     from netbuilder.distributed.strategies import LocalSGD as LocalSGD
     from netbuilder.distributed.strategies import PartialSynchronization as PartialSynchronization

@@ -18,6 +18,7 @@ from netbuilder.proto.suggestions import did_you_mean
 __all__ = [
     "STRATEGIES",
     "BlockMomentum",
+    "DiLoCo",
     "HalfPrecision",
     "LocalSGD",
     "PartialSynchronization",
@@ -364,12 +365,15 @@ class BlockMomentum(Strategy):
         momentum: of the blocks, in [0, 1); None: 1 - 1 / number of replicas.
         learning_rate: of the blocks, positive.
         nesterov: replicas start a block from the look-ahead.
+        bits: of an element of the changes that processes exchange: 32, or 8, with what rounding loses added to the
+            next block's change.
     """
 
     iterations: int
     momentum: float | None = None
     learning_rate: float = 1.0
     nesterov: bool = False
+    bits: int = 32
     name = "block_momentum"
     sums_gradients = False
     blocks = True
@@ -377,13 +381,19 @@ class BlockMomentum(Strategy):
     def __post_init__(self) -> None:
         _count(self, "iterations", self.iterations)
         if self.momentum is not None and not 0 <= _number(self, "momentum", self.momentum) < 1:
-            raise ArgumentError(f"BlockMomentum: momentum must lie in [0, 1), got {self.momentum!r}")
+            raise ArgumentError(f"{type(self).__name__}: momentum must lie in [0, 1), got {self.momentum!r}")
         if not 0 < _number(self, "learning_rate", self.learning_rate) < math.inf:
-            raise ArgumentError(f"BlockMomentum: learning_rate must be positive and finite, got {self.learning_rate!r}")
+            raise ArgumentError(
+                f"{type(self).__name__}: learning_rate must be positive and finite, got {self.learning_rate!r}"
+            )
         _flag(self, "nesterov", self.nesterov)
+        _count(self, "bits", self.bits)
+        if self.bits not in (8, 32):
+            raise ArgumentError(f"{type(self).__name__}: bits must be 32 or 8, got {self.bits}")
 
     def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
-        return 4.0 * _elements(shapes) / self.iterations
+        scales = 4 * len(shapes) if self.bits == 8 else 0
+        return (self.bits // 8 * _elements(shapes) + scales) / self.iterations
 
     def rule(self, replicas: int) -> BlockRule | None:
         momentum = 1.0 - 1.0 / replicas if self.momentum is None else float(self.momentum)
@@ -392,7 +402,24 @@ class BlockMomentum(Strategy):
             learning_rate=float(self.learning_rate),
             lookahead=momentum if self.nesterov else 0.0,
             iterations=self.iterations,
+            bits=self.bits,
         )
+
+
+@dataclass(frozen=True)
+class DiLoCo(BlockMomentum):
+    """``BlockMomentum`` with Nesterov's momentum, and the momentum and rate that were published for long blocks.
+
+    Replicas usually train with Adam meanwhile, for some hundred steps.
+
+    Source: Douillard and others, "DiLoCo: distributed low-communication training of language models", 2023,
+    arXiv:2311.08105, section 3.
+    """
+
+    momentum: float | None = 0.9
+    learning_rate: float = 0.7
+    nesterov: bool = True
+    name = "diloco"
 
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -407,6 +434,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
         Zero,
         LocalSGD,
         BlockMomentum,
+        DiLoCo,
     )  # fmt: skip
 }
 """The strategies by the names of their text forms."""

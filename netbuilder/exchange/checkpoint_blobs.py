@@ -62,7 +62,8 @@ class CheckpointBlobs:
             return []
         stored = dict.fromkeys(names)
         once = set(self.record.parameters) if self.record.shared else set()
-        once.update(map(self.record.devices.short_name, self.record.block_state))
+        of_rule = (*self.record.block_state, *self.record.block_residuals)
+        once.update(map(self.record.devices.short_name, of_rule))
         replica_of = self.record.devices.replica_of
         return [
             name

@@ -24,7 +24,10 @@ class BlockRule:
         g' = g + v' + lookahead * (v' - v)
 
     All replicas start the next block from g'. ``lookahead`` is 0 for the classical block momentum, and ``momentum`` for
-    Nesterov's: g is then the model with the look-ahead, from which the replicas start.
+    Nesterov's: g is then the model with the look-ahead, from which the replicas start. That is the outer step of DiLoCo,
+    SGD with Nesterov's momentum on g - w.
+
+    With 8 ``bits``, each of several processes takes w - g of its own replicas, which is then averaged by AllreduceInt8.
 
     Args:
         momentum: share of v that is kept, in [0, 1).
@@ -33,9 +36,11 @@ class BlockRule:
         iterations: length of a block in iterations of the main net; 0: each call of RunNet is one block.
         warmup_iterations: number of iterations before the first block; None: there is no warm-up.
         master: the replica that has g and v.
+        bits: of an element of the changes that processes exchange, 32 or 8.
 
     Source: Chen and Huo, "Scalable training of deep learning machines by incremental block training with intra-block
-    parallel optimization and blockwise model-update filtering", ICASSP 2016, section 2.
+    parallel optimization and blockwise model-update filtering", ICASSP 2016, section 2. Douillard and others, "DiLoCo:
+    distributed low-communication training of language models", 2023, arXiv:2311.08105, algorithm 1.
     """
 
     momentum: float
@@ -44,6 +49,7 @@ class BlockRule:
     iterations: int = 0
     warmup_iterations: int | None = None
     master: int = 0
+    bits: int = 32
 
     @staticmethod
     def global_name(parameter: str) -> str:
@@ -60,6 +66,11 @@ class BlockRule:
         """Return the blob of a parameter's previous block momentum, which only a look-ahead needs, within an update."""
         return parameter + "_v_prev"
 
+    @staticmethod
+    def residual_name(parameter: str) -> str:
+        """Return the blob of what a process has not given of a parameter's change, in the first replica's scope."""
+        return parameter + "_residual"
+
     counter = "block_iterations"
     """Blob in the scope of the master, if ``iterations`` is set: how many iterations of the block have run.
 
@@ -73,6 +84,7 @@ class BlockRule:
         return {
             _KEY + "rule": [repr(float(number)) for number in numbers],
             _KEY + "lengths": [self.iterations, warmup, self.master],
+            **({} if self.bits == 32 else {_KEY + "bits": self.bits}),
         }
 
     @classmethod
@@ -82,7 +94,8 @@ class BlockRule:
             return None
         momentum, learning_rate, lookahead = (float(text) for text in found[_KEY + "rule"])
         iterations, warmup, master = map(int, found[_KEY + "lengths"])
-        return cls(momentum, learning_rate, lookahead, iterations, None if warmup < 0 else warmup, master)
+        bits = int(found.get(_KEY + "bits", 32))
+        return cls(momentum, learning_rate, lookahead, iterations, None if warmup < 0 else warmup, master, bits)
 
 
 @dataclass(frozen=True)

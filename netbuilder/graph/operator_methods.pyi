@@ -157,6 +157,8 @@ class OperatorMethods:
         """common_world, X+ -> Y+. Every output is the sum of all inputs of all processes."""
     def AllreduceBucket(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, precision: str | None = ..., deterministic: bool | int | None = ..., clip: float | None = ..., devices: int | None = ..., **common: Unpack[_Common]) -> Any:
         """common_world, X+ -> Y+. Output i is the sum of input i over the processes."""
+    def AllreduceInt8(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> Any:
+        """common_world, X+ -> Y+. Output i is the sum, over the processes, of X_i + R_i rounded to 255 levels."""
     def AllreduceLowRank(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, rank: int | None = ..., warm_start: bool | int | None = ..., residual: bool | int | None = ..., **common: Unpack[_Common]) -> Any:
         """common_world, X+ -> Y+. Output i is an approximation, of rank ``rank`` or less, of the sum of X_i over the processes."""
     def AllreduceThreshold(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, residual: bool | int | None = ..., bound: float | None = ..., **common: Unpack[_Common]) -> Any:

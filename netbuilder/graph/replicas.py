@@ -177,6 +177,13 @@ class Replicas:
         scope = self.devices.scopes[self.block.master]
         return tuple(scope + name for name in (*names, *([self.block.counter] if self.block.iterations else [])))
 
+    @property
+    def block_residuals(self) -> tuple[str, ...]:
+        """Full names of what this process has not given of the parameters' changes; empty where nothing is rounded."""
+        if self.block is None or self.block.bits == 32 or self.processes == 1:
+            return ()
+        return tuple(self.devices.scopes[0] + self.block.residual_name(name) for name in self.parameters)
+
     @checked()
     def short_names(self, blobs: Iterable[Any], known: Iterable[str]) -> list[str]:
         """Return names without a replica's scope for blobs given with or without it.

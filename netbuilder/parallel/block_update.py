@@ -18,6 +18,8 @@ from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["BlockRequest", "block_nets", "global_from_first"]
 
+_HOST = make_device_option(PROTO_CPU, 0)
+
 
 @dataclass(frozen=True)
 class BlockRequest:
@@ -47,7 +49,8 @@ def block_nets(
     """Return the nets by which replicas that train on their own are brought together.
 
     Parameters follow the rule; computed parameters are averaged. All of it is an allreduce over the replicas, operators
-    on the master, and a broadcast from it.
+    on the master, and a broadcast from it. Where changes are rounded, the master of each process forms that of its own
+    replicas before the processes exchange.
 
     Args:
         main: the main net, with the replicas' own updates; the nets have its executor.
@@ -71,9 +74,16 @@ def block_nets(
     place, scope = devices.options[0], devices.scopes[0]
     parameters = [scope + name for name in record.parameters]
     all_further, all_copies = list[OperatorDef](), list[OperatorDef]()  # to the masters of other processes
+    rounded = record.block_residuals
+    changes = [list(_change(name, len(record) if rounded else record.world.size)) for name in parameters]
     if link is not None:
         sums = allreduce(averaged, devices, peer_access=peer_access, hand_back=False, debug_info=debug_info)
-        sums.op.extend(link.allreduce([group[0] for group in averaged]))
+        if rounded:
+            sums.op.extend(_on(place, [op for change in changes for op in change]))
+            sums.op.extend(link.exchange("AllreduceInt8", parameters, rounded))
+            sums.op.extend(link.allreduce([scope + name for name in record.computed]))
+        else:
+            sums.op.extend(link.allreduce([group[0] for group in averaged]))
         copies = broadcast([*averaged, *further], devices, debug_info=debug_info)
         all_further = link.broadcast([group[0] for group in further])
         all_copies = link.broadcast([group[0] for group in (*averaged, *further)])
@@ -83,7 +93,11 @@ def block_nets(
     else:
         sums = allreduce(averaged, devices, peer_access=peer_access, debug_info=debug_info)
         copies = broadcast([*averaged, *further], devices, debug_info=debug_info)
-    rules = [op for parameter in parameters for op in _rule(parameter, rule, record.world.size)]
+    rules = [
+        op
+        for name, change in zip(parameters, changes)
+        for op in (*(() if rounded else change), *_rule(name, rule, record.processes if rounded else 1))
+    ]
     means = [_scale(scope + name, 1.0 / record.world.size) for name in record.computed]
 
     def net(name: str, *ops: OperatorDef) -> Net:
@@ -97,6 +111,7 @@ def block_nets(
         return made
 
     init = [op for parameter in parameters for op in _initial(parameter)]
+    empty = [make_op("ConstantFill", [p], [kept], value=0.0) for p, kept in zip(parameters, rounded)]
     resets = _resets(main, record) if request.resets_momentum else []
     update = [*sums.op, *_on(place, [*rules, *means]), *all_further, *copies.op, *resets]
     warm_up = None
@@ -104,7 +119,7 @@ def block_nets(
         held = [_copy(parameter, BlockRule.global_name(parameter)) for parameter in parameters]
         warm_up = net("warmup-broadcast", *all_copies, *copies.op, *_on(place, held))
     return BlockNets(
-        init=net("global_model_init", *_on(place, init), *_counter(scope, rule)),
+        init=net("global_model_init", *_on(place, init), *_on(_HOST, empty), *_counter(scope, rule)),
         update=net("global_model", *update),
         warm_up=warm_up,
     )
@@ -122,7 +137,7 @@ def global_from_first(record: Replicas, names: Iterable[str]) -> list[OperatorDe
 
 def _check_names(main: NetDef, record: Replicas) -> None:
     known = {blob for op in main.op for blob in (*op.input, *op.output)}
-    if taken := sorted(known.intersection(record.block_state)):
+    if taken := sorted(known.intersection((*record.block_state, *record.block_residuals))):
         raise NetError(
             f"net {main.name!r}: block-wise updates keep their state in {taken}, but blobs of these names exist "
             "already; rename them"
@@ -155,18 +170,22 @@ def _counter(scope: str, rule: BlockRule) -> list[OperatorDef]:
         return []
     start = -(rule.warmup_iterations or 0)
     fill = make_op("ConstantFill", [], [scope + rule.counter], shape=[1], value=start, dtype=TensorProto.INT64)
-    return [*_on(make_device_option(PROTO_CPU, 0), [fill])]
+    return [*_on(_HOST, [fill])]
 
 
-def _rule(parameter: str, rule: BlockRule, replicas: int) -> Iterator[OperatorDef]:
-    """Yield the operators that apply the rule to a parameter of the master, which has the sum over the replicas."""
+def _change(parameter: str, replicas: int) -> Iterator[OperatorDef]:
+    """Yield the operators that make the sum of a parameter over replicas the change of its mean."""
+    yield _scale(parameter, 1.0 / replicas)
+    yield make_op("Sub", [parameter, BlockRule.global_name(parameter)], [parameter])
+
+
+def _rule(parameter: str, rule: BlockRule, changes: int) -> Iterator[OperatorDef]:
+    """Yield the operators that apply the rule to a parameter of the master, which has the sum of so many changes."""
     held, momentum = BlockRule.global_name(parameter), BlockRule.momentum_name(parameter)
     change = BlockRule.previous_name(parameter)
     if rule.lookahead:
         yield _copy(momentum, change)
-    yield _scale(parameter, 1.0 / replicas)
-    yield make_op("Sub", [parameter, held], [parameter])
-    yield _scale(parameter, rule.learning_rate)
+    yield _scale(parameter, rule.learning_rate / changes)
     yield _scale(momentum, rule.momentum)
     yield make_op("Add", [momentum, parameter], [momentum])
     yield make_op("Add", [held, momentum], [held])

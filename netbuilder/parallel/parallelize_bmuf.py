@@ -54,6 +54,7 @@ def Parallelize_BMUF(
     *,
     block_iterations: int | None = None,
     lookahead: float | None = None,
+    block_bits: int = 32,
     options: DataParallelOptions | None = None,
     **fields: Any,
 ) -> Replicas:
@@ -95,6 +96,8 @@ def Parallelize_BMUF(
             first; checkpoints hold the count. None: each call of ``RunNet`` is a block.
         lookahead: the look-ahead as a multiple of ``block_momentum``; None: 1 with ``nesterov``, else 0. Caffe2's
             ``nesterov=True`` has the opposite sign, -1.
+        block_bits: of an element of the changes that several processes exchange: 32, or 8, with what rounding loses
+            added to the next block's change.
         options: as for ``Parallelize``; it has no options that are for exchanged gradients.
 
     Returns:
@@ -136,6 +139,7 @@ def Parallelize_BMUF(
         iterations=_count("block_iterations", block_iterations, least=1) or 0,
         warmup_iterations=_count("warmup_iterations", warmup_iterations, least=0),
         master=_master(master_device, chosen.ids),
+        bits=_bits(block_bits),
     )
     if settings.chosen_precision(options.dtype, model_helper_obj) == "float16":
         raise NetError("Parallelize_BMUF does not scale gradients, as dtype='float16' needs; let it be 'bfloat16'")
@@ -213,6 +217,14 @@ def _count(name: str, value: Any, *, least: int) -> int | None:
     if value < least:
         raise NetError(f"{name} must be at least {least}, got {value!r}")
     return int(value)
+
+
+def _bits(bits: Any) -> int:
+    if not is_whole(bits):
+        raise TypeError(f"block_bits must be an integer, got {bits!r}")
+    if bits not in (8, 32):
+        raise NetError(f"block_bits must be 32 or 8, got {bits!r}")
+    return int(bits)
 
 
 def _master(device: Any, ids: tuple[int, ...]) -> int:

@@ -207,7 +207,7 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
 
     These are parameters, computed parameters, and the blobs that the init net fills and the main net changes in each
     step, such as momenta and iteration counters. With block-wise updates they are those of all replicas, which differ,
-    and the global parameters and their momenta. Residuals of the exchange between processes are not among them: those
+    the global parameters and their momenta, and what rounding has kept. Residuals of sums of gradients between processes are not among them: those
     of one process are not those of another, and they begin at zero when training resumes.
 
     Raises:
@@ -218,7 +218,7 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
     count = 1 if record.block is None else len(record)
     scopes = record.devices.scopes[:count]
     found = {scope + name for scope in scopes for name in (*record.parameters, *record.computed)}
-    found.update(record.outside, record.block_state)
+    found.update(record.outside, record.block_state, record.block_residuals)
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     for op in main.op:
         found.update(blob for blob in op.output if blob in made and (record.devices.replica_of(blob) or 0) < count)

@@ -131,7 +131,7 @@ def FinalizeAfterCheckpoint(
     workspace.run_net_once(net)
     made_equal(record, (*names, *outside), workspace)
     if set(record.parameters).intersection(names) or set(record.outside).intersection(outside):
-        for residual in filter(workspace.has, record.residuals):
+        for residual in filter(workspace.has, (*record.residuals, *record.block_residuals)):
             workspace.feed(residual, np.zeros_like(workspace.fetch(residual)))
 
 

@@ -9,6 +9,7 @@ import pytest
 from netbuilder import parallel
 from netbuilder.distributed import (
     BlockMomentum,
+    DiLoCo,
     DistributedOptimizer,
     HalfPrecision,
     LocalSGD,
@@ -56,6 +57,8 @@ EXCHANGES = {"AllreduceBucket", "AllreduceLowRank", "AllreduceThreshold", "Allre
         ("zero:1", Zero(1)),
         ("local_sgd:8", LocalSGD(8)),
         ("block_momentum:8,momentum=0.5,nesterov=true", BlockMomentum(8, 0.5, nesterov=True)),
+        ("block_momentum:8,bits=8", BlockMomentum(8, bits=8)),
+        ("diloco:500,bits=8", DiLoCo(500, 0.9, 0.7, True, 8)),
     ],
 )
 def test_text_forms(text, want):
@@ -92,6 +95,9 @@ def test_text_forms(text, want):
         (lambda: LocalSGD(0), ArgumentError, "LocalSGD: iterations must be at least 1"),
         (lambda: BlockMomentum(2, momentum=1.0), ArgumentError, r"momentum must lie in \[0, 1\), got 1.0"),
         (lambda: BlockMomentum(2, learning_rate=0), ArgumentError, "learning_rate must be positive"),
+        (lambda: DiLoCo(2, momentum=1.0), ArgumentError, r"DiLoCo: momentum must lie in \[0, 1\), got 1.0"),
+        (lambda: DiLoCo(2, bits=16), ArgumentError, "DiLoCo: bits must be 32 or 8, got 16"),
+        (lambda: BlockMomentum(2, bits=True), TypeError, "bits must be an integer, got True"),
         (
             lambda: Strategy.of("top:0.1"),
             ArgumentError,
@@ -250,6 +256,8 @@ def test_sparse_gradients_are_exchanged_whole(caplog):
         (Zero(1), "552 bytes"),
         (PartialSynchronization(30), "100 bytes"),
         (LocalSGD(8), "46 bytes"),
+        (DiLoCo(8), "46 bytes"),
+        (DiLoCo(8, bits=8), "14 bytes"),
     ],
     ids=str,
 )
@@ -481,7 +489,9 @@ def test_partial_synchronization(monkeypatch, size, devices):
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("strategy", [LocalSGD(3), BlockMomentum(2, 0.5), BlockMomentum(2, 0.5, 0.8, True)], ids=str)
+@pytest.mark.parametrize(
+    "strategy", [LocalSGD(3), BlockMomentum(2, 0.5), BlockMomentum(2, 0.5, 0.8, True), DiLoCo(3)], ids=str
+)
 @pytest.mark.parametrize("size, devices", [(2, 1), (2, 2)])
 def test_blocks(monkeypatch, strategy, size, devices):
     """STEPS is no multiple of a block, so that some steps follow the last one."""
@@ -542,6 +552,7 @@ def test_an_overflow_names_the_gradient_and_the_rank(monkeypatch):
         (PowerSGD(3), 28 * 4),  # its factors would have 30 elements
         (PartialSynchronization(14), 14 * 4 + 8),
         (LocalSGD(2), 28 * 4 / 2),
+        (DiLoCo(2, bits=8), (28 + 2 * 4) / 2),
     ],
     ids=str,
 )

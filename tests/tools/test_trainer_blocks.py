@@ -99,6 +99,8 @@ def test_the_options():
     assert parse([*BASE, *BLOCKS]).block == BlockOptions(3)
     options = parse([*BASE, *BLOCKS, *WAYS["nesterov"], "--block-warmup-steps=4"])
     assert options.block == BlockOptions(3, 0.9, 0.6, True, 4, True)
+    assert parse([*BASE, *BLOCKS, "--block-bits=8"]).block == BlockOptions(3, bits=8)
+    assert Replicas.load(run_of(*BLOCKS, "--block-bits=8").model.train.net.Proto()).block.bits == 8
     run = run_of(*BLOCKS, *WAYS["nesterov"])
     rule = Replicas.load(run.model.train.net.Proto()).block
     assert (rule.iterations, rule.momentum, rule.lookahead, rule.learning_rate) == (3, 0.6, 0.6, 0.9)
@@ -109,6 +111,7 @@ PROBLEMS = {
     "--block-learning-rate=0": "--block-learning-rate: must be positive, got 0",
     "--block-momentum=1": r"--block-momentum: must be in [0, 1), got 1",
     "--block-warmup-steps=-1": "--block-warmup-steps: must not be negative, got -1",
+    "--block-bits=16": "--block-bits: must be one of 32, 8, got 16",
     "--combine-bn": "--combine-bn: cannot be combined with --block-steps",
     "--ema=0.9": "--ema: cannot be combined with --block-steps",
     "--block-reset-momentum --momentum=0": "--block-reset-momentum: needs --optimizer sgd with a --momentum",

@@ -34,6 +34,7 @@ Array = Any
 DEFAULT_STRATEGIES = (
     "plain", "half", "half:bfloat16", "topk:0.1", "topk:0.01", "topk:0.01,residual=false", "threshold:0.001",
     "threshold:0.01", "powersgd:2", "powersgd:4", "zero:1", "partial:2000", "local_sgd:8", "block_momentum:8",
+    "diloco:8", "diloco:8,bits=8",
 )  # fmt: skip
 
 _CLASSES = 10

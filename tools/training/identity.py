@@ -55,7 +55,8 @@ def _of_blocks(options: Options) -> dict[str, Any]:
     if (block := options.block) is None:
         return {}
     return {"--block-learning-rate": block.learning_rate, "--block-momentum": block.momentum,
-            "--block-nesterov": block.nesterov, "--block-reset-momentum": block.reset_momentum}  # fmt: skip
+            "--block-nesterov": block.nesterov, "--block-reset-momentum": block.reset_momentum,
+            "--block-bits": block.bits}  # fmt: skip
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

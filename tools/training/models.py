@@ -119,6 +119,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             reset_momentum_sgd=block.reset_momentum,
             warmup_iterations=block.warmup_steps or None,
             block_iterations=block.steps,
+            block_bits=block.bits,
             **common,
         )
     model.net.set_observable(OUTPUTS)

@@ -56,6 +56,12 @@ class BlockOptions:
         must=NOT_NEGATIVE,
     )
     reset_momentum: bool = switch("with sgd: set the momenta to 0 after each block")
+    bits: int = option(
+        "bits of an element of the changes that several processes exchange; what 8 lose is added to the next block's "
+        "change",
+        default=32,
+        choices=(32, 8),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,8 +72,8 @@ EXEMPT: dict[str, dict[str, str]] = {
             "ReduceScatter"
         ),
         "Caffe2 does not have it; sums in float64 are compared": (
-            "AllreduceBucket AllreduceLowRank AllreduceThreshold AllreduceTopK AverageChunk BroadcastBucket "
-            "GatherFromOwners ReduceToOwners"
+            "AllreduceBucket AllreduceInt8 AllreduceLowRank AllreduceThreshold AllreduceTopK AverageChunk "
+            "BroadcastBucket GatherFromOwners ReduceToOwners"
         ),
         "Caffe2 does not have it; indexing of the whole table is compared": "LookupRows RowsToOwners",
         "it works on a store": "FileStoreHandlerCreate RedisStoreHandlerCreate StoreAdd StoreGet",

@@ -24,8 +24,8 @@ class BlockRule:
         g' = g + v' + lookahead * (v' - v)
 
     All replicas start the next block from g'. ``lookahead`` is 0 for the classical block momentum, and ``momentum`` for
-    Nesterov's: g is then the model with the look-ahead, from which the replicas start. That is the outer step of DiLoCo,
-    SGD with Nesterov's momentum on g - w.
+    Nesterov's: g is then the model with the look-ahead, from which the replicas start. That is the outer step of
+    DiLoCo, SGD with Nesterov's momentum on g - w.
 
     With 8 ``bits``, each of several processes takes w - g of its own replicas, which is then averaged by AllreduceInt8.
 

@@ -207,8 +207,8 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
 
     These are parameters, computed parameters, and the blobs that the init net fills and the main net changes in each
     step, such as momenta and iteration counters. With block-wise updates they are those of all replicas, which differ,
-    the global parameters and their momenta, and what rounding has kept. Residuals of sums of gradients between processes are not among them: those
-    of one process are not those of another, and they begin at zero when training resumes.
+    the global parameters and their momenta, and what rounding has kept. Residuals of sums of gradients over processes
+    are not among them: those of one process are not those of another, and they begin at zero when training resumes.
 
     Raises:
         NetError: the model is not data-parallel.

@@ -111,7 +111,7 @@ PROBLEMS = {
     "--block-learning-rate=0": "--block-learning-rate: must be positive, got 0",
     "--block-momentum=1": r"--block-momentum: must be in [0, 1), got 1",
     "--block-warmup-steps=-1": "--block-warmup-steps: must not be negative, got -1",
-    "--block-bits=16": "--block-bits: must be one of 32, 8, got 16",
+    "--block-bits=16": "--block-bits: invalid choice: 16 (choose from 32, 8)",
     "--combine-bn": "--combine-bn: cannot be combined with --block-steps",
     "--ema=0.9": "--ema: cannot be combined with --block-steps",
     "--block-reset-momentum --momentum=0": "--block-reset-momentum: needs --optimizer sgd with a --momentum",

@@ -247,6 +247,8 @@ def _bucket_seconds(bucket: Bucket, times: StepTimes, cluster: Cluster, exchange
     selecting = _SELECTING.get(type(strategy), 0.0) * elements
     if isinstance(strategy, TopK):
         return selecting + allgather_seconds(cluster, 8 * strategy.fraction * elements)
+    if isinstance(strategy, BlockMomentum) and strategy.bits == 8:
+        return allgather_seconds(cluster, elements)
     if isinstance(strategy, PowerSGD):
         shapes = [
             times.shapes.get(name, (-(-size // 4),)) for name, size in times.gradients if name in bucket.gradients

@@ -208,7 +208,7 @@ def simulate(times: StepTimes, cluster: Cluster, exchange: Exchange | None = Non
     compute = sum(each.seconds for each in work) / _rates(cluster, True, False)
     header = allreduce_seconds(cluster, exchange.header_bytes) if exchange.header_bytes else 0.0
     if (rare := exchange.steps_between) > 1:  # parameters, of as many bytes as the gradients, after the last step
-        once = (allreduce_seconds(cluster, times.gradient_bytes) + header) / rare if cluster.size > 1 else 0.0
+        once = (_block_seconds(cluster, exchange, times.gradient_bytes) + header) / rare if cluster.size > 1 else 0.0
         return Prediction(
             cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute, compute + once, once,
             (),
@@ -242,13 +242,19 @@ def _crowded(work: TimedWork, times: StepTimes, cluster: Cluster) -> float:
     return work.seconds * max(1.0, cluster.devices * one / cluster.memory_bandwidth)
 
 
+def _block_seconds(cluster: Cluster, exchange: Exchange, nbytes: float) -> float:
+    """Return the seconds in which parameters of so many bytes are averaged at the end of a block."""
+    rounded = isinstance(exchange.strategy, BlockMomentum) and exchange.strategy.bits == 8
+    return allgather_seconds(cluster, nbytes / 4) if rounded else allreduce_seconds(cluster, nbytes)
+
+
 def _bucket_seconds(bucket: Bucket, times: StepTimes, cluster: Cluster, exchange: Exchange) -> float:
     strategy, elements = exchange.strategy, bucket.nbytes / 4
     selecting = _SELECTING.get(type(strategy), 0.0) * elements
     if isinstance(strategy, TopK):
         return selecting + allgather_seconds(cluster, 8 * strategy.fraction * elements)
-    if isinstance(strategy, BlockMomentum) and strategy.bits == 8:
-        return allgather_seconds(cluster, elements)
+    if isinstance(strategy, BlockMomentum):
+        return _block_seconds(cluster, exchange, bucket.nbytes)
     if isinstance(strategy, PowerSGD):
         shapes = [
             times.shapes.get(name, (-(-size // 4),)) for name, size in times.gradients if name in bucket.gradients

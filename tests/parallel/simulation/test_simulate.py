@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netbuilder.distributed import HalfPrecision, LocalSGD, PowerSGD, Threshold, TopK
+from netbuilder.distributed import DiLoCo, HalfPrecision, LocalSGD, PowerSGD, Threshold, TopK
 from netbuilder.distributed.worlds.session import HEADER_BYTES
 from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.links import Link
@@ -149,6 +149,7 @@ def test_strategies():
         (TopK(0.1), 3 * (1 + 0.2 * 6 * MB / 1e9) + 1.5 * MB * 7e-9),
         (PowerSGD(2), 2 * (6 + 1.5 * 2 * (2 * (500 + 500 + 1000 + 1000) + MB / 4) / 1e9) + 1.5 * MB * 4e-9),
         (LocalSGD(8), (6 + 1.5 * 6 * MB / 1e9) / 8),
+        (DiLoCo(8, bits=8), 3 * (1 + 1.5 * MB / 1e9) / 8),
     ):
         found = simulate(times, cluster, dataclasses.replace(whole, strategy=strategy))
         assert found.exchange == pytest.approx(want), strategy

@@ -31,10 +31,12 @@ __all__ = [
     "built_graphs",
     "compile_graph",
     "compiled",
+    "failures",
     "graph_of",
     "machine",
     "measured",
     "release_graphs",
+    "searches",
     "seconds",
     "usual_limit",
 ]
@@ -201,6 +203,16 @@ def compiled(
         return built_graphs[key]
 
 
+def searches(ctx: PlanContext) -> bool:
+    """Whether an operator's kernel is to be measured: its argument ``exhaustive_search`` says so.
+
+    Helpers pass it as ``cudnn_exhaustive_search`` to operators for which Caffe2's measure nothing.
+    """
+    given = arguments(ctx.op_def)
+    asked = any(given.get(name, False) for name in ("exhaustive_search", "cudnn_exhaustive_search"))
+    return asked and ctx.enabled("measured_choices")
+
+
 def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | PlannedGraph | None:
     """Return the compiled graph of a recipe for an operator; None if cuDNN has none.
 
@@ -209,13 +221,12 @@ def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | PlannedGraph |
     """
     if described_gpu() is not None:
         return PlannedGraph(recipe)
-    given = arguments(ctx.op_def)
-    limit = given.get("ws_nbytes_limit")
+    limit = arguments(ctx.op_def).get("ws_nbytes_limit")
     return compiled(
         recipe,
         ctx.device_id,
         limit=limit if isinstance(limit, int) else None,
-        exhaustive=bool(given.get("exhaustive_search", False)) and ctx.enabled("measured_choices"),
+        exhaustive=searches(ctx),
         deterministic=not ctx.enabled("atomic_sums"),
     )
 
@@ -264,7 +275,7 @@ def build_fastest(builder: Builder, recipe: Recipe, limit: int | None, determini
     return _built(builder, best)
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def failures() -> tuple[type[Exception], ...]:
     """Return what is raised where a plan cannot be built or run: its own type for those that are refused."""
     return (library.cudnn().cudnnGraphNotSupportedError, RuntimeError, MemoryError)
 
@@ -273,7 +284,7 @@ def _built(builder: Builder, index: int) -> bool:
     """Build a plan, which the graph then executes; return whether that was possible."""
     try:
         builder.graph.build_plan_at_index(index)
-    except _failures():
+    except failures():
         return False
     return True
 
@@ -282,7 +293,7 @@ def measured(builder: Builder, index: int) -> float | None:
     """Return the seconds that a plan takes, the least of a few rounds; None if it cannot be built or run."""
     try:
         return _time(builder, index) if _built(builder, index) else None
-    except _failures():  # where scratch memory does not fit, too
+    except failures():  # where scratch memory does not fit, too
         return None
 
 

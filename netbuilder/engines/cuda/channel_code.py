@@ -122,6 +122,7 @@ class Images:
 
 
 def images_of(op: Any, x: TensorSpec) -> Images:
+    """Return the order of the images of an operator."""
     order = order_of(x)
     if order is not None:
         return Images(order.images, order.channels, order.pixels, True)
@@ -184,12 +185,14 @@ def each_place(
 
 
 def source(v: ChannelsVariant, parameters: Sequence[str], lines: Sequence[str]) -> str:
+    """Return a kernel's source, given its parameters before the extents, and its statements."""
     pack = f"template <typename T> struct alignas(sizeof(T) * {v.width}) Pack {{ T v[{v.width}]; }};"
     head = f'extern "C" __global__ void NAME({", ".join([*parameters, "i64 images", "int channels", "i64 pixels"])}) {{'
     return with_prelude("\n".join([pack, head, *_places(v), *lines, "}", ""]))
 
 
 def arrays(v: ChannelsVariant, *names: str, const: bool = True) -> list[str]:
+    """Return the parameters for those of some images that the variant has."""
     types = dict(v.images)
     return [f"{'const ' if const else ''}{c_type(types[name])}* {name}" for name in names if name in types]
 
@@ -200,6 +203,7 @@ def numbers_of(v: ChannelsVariant, *names: str) -> list[str]:
 
 
 def one_number(name: str, storage: str | None) -> list[str]:
+    """Return the parameter for an array of one number; [] if it has no type."""
     return [] if storage is None else [f"const {c_type(storage)}* {name}"]
 
 
@@ -259,10 +263,12 @@ def sums(v: ChannelsVariant, finish: Sequence[str]) -> list[str]:
 
 
 def memory_of_sums() -> list[str]:
+    """Return the parameters for the memory of sums, which follow all others but the extents."""
     return ["double* partial", "unsigned* ended"]
 
 
 def accumulators(v: ChannelsVariant) -> str:
+    """Return the statement for a thread's two sums of each of its elements."""
     return f"{v.wide} one[{v.width}] = {{}}, two[{v.width}] = {{}};"
 
 

@@ -105,11 +105,11 @@ def test_the_argument_of_helpers(times, monkeypatch):
     assert run("alone", times, monkeypatch, argument="cudnn_exhaustive_search")
 
 
-@pytest.mark.parametrize("how", ["not asked for", "deterministic", "switched off"])
+@pytest.mark.parametrize("how", ["not asked for", "no choice is measured", "switched off"])
 def test_nothing_is_measured(how, times, monkeypatch):
     if how == "switched off":
         monkeypatch.setenv(SWITCH_VARIABLE, "0")
-    without = ["measured"] if how == "deterministic" else None
+    without = ["measured"] if how == "no choice is measured" else None
     assert not run("alone", times, monkeypatch, without=without, search=int(how != "not asked for"))
     assert times["measured"] == 0
 

@@ -73,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _plan(parser, options)
     if options.output:
         parser.error("-o/--output is for the page of --memory; use --json or --trace for times")
+    if options.exhaustive_search:
+        parser.error("--exhaustive-search is for a described GPU: give --gpu with its name or file")
     print(describe_machine())
     warn_if_busy(busy_share())
     check_outputs(options, "json", "trace")
@@ -107,8 +109,9 @@ def _plan(parser: OptionsParser[_Options], options: _Options) -> int:
             model, inputs = zoo_model(options.net, _zoo(options))
             net, init = model.net.Proto(), model.param_init_net.Proto()
     found = planned_step(
-        net, init, inputs, gpu, dtype=options.dtype, observable=options.observable, without=options.without or None
-    )
+        net, init, inputs, gpu, exhaustive_search=options.exhaustive_search, dtype=options.dtype,
+        observable=options.observable, without=options.without or None,
+    )  # fmt: skip
     print_report(planned_report(found, options.top))
     write_json(options.json, found.to_dict(), indent=None, announced=True)
     return 0
@@ -190,6 +193,10 @@ class _Options:
         f"computes on a GPU that is described: {', '.join(known_gpus())}, or a JSON file",
         nargs="?", const=HERE, metavar="GPU",
     )  # fmt: skip
+    exhaustive_search: bool = switch(
+        "on a described GPU: take a kernel of ours instead of cuDNN's where it reads and writes fewer bytes, as a "
+        "search would find if time were bytes"
+    )
     net_type: str = option(
         f"with several devices, how the net is executed (default: dag): {', '.join(NET_TYPES)}",
         default="dag",

@@ -171,6 +171,7 @@ def test_what_cannot_run(arguments, message, capsys):
     ("arguments", "message"),
     [
         (["--batch", "0"], "must be a positive whole number, got '0'"),
+        (["--exhaustive-search"], "--exhaustive-search is for a described GPU"),
         (["--input", "data"], "must be BLOB=SHAPE, such as data=32x3x224x224"),
         (["--input", "data=3xtwo"], "must be BLOB=SHAPE"),
         (["--input", "data=3:float128"], "TYPE is one of float32"),

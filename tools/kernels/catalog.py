@@ -15,6 +15,7 @@ from netbuilder.engines.cuda.channels import CHANNEL_FUSIONS, CHANNELS
 from netbuilder.engines.cuda.copies import ELEMENTS, MOST_AXES, padded_kernel, parts_kernel, transposed_kernel
 from netbuilder.engines.cuda.dense import bias_kernel, column_sums
 from netbuilder.engines.cuda.gpu_layout import BFLOAT16, image_spec, row_major_spec
+from netbuilder.engines.cuda.gradient_pair import gradient_pair
 from netbuilder.engines.cuda.kernel import Kernel, known_kernels
 from netbuilder.engines.cuda.losses import ROWS
 from netbuilder.engines.cuda.lrn import lrn_kernel
@@ -245,6 +246,10 @@ def _over_channels() -> None:
             "SpatialBN": ([x, *[c] * 6], [x, *[c] * 6, one]),
             "SpatialBNGradient": ([x, c, x, *[c] * 4], [x, c, x, *[c] * 4, one], [x, c, x, *[c] * 4, one, one]),
         }
+        if dtype != np.float64:
+            op = decode(find("SpatialBNGradient"), make_op("SpatialBNGradient", [*"xsdmv"], [*"ycb"]))
+            for add, shared in ((False, False), (False, True), (True, True)):
+                gradient_pair(op, x, c, add=add, shared=shared)
         for op_type, variants in given.items():
             for specs in variants:
                 outs, blobs = [f"y{k}" for k in range(outputs[op_type])], [f"x{k}" for k in range(len(specs))]

@@ -41,6 +41,7 @@ __all__ = [
     "finish_graphs",
     "graph_of",
     "release_graphs",
+    "searches",
 ]
 
 _ALIGNMENT = 16  # of addresses, in bytes, which the frontend promises to kernels
@@ -187,6 +188,16 @@ def compiled(
         return found
 
 
+def searches(ctx: PlanContext) -> bool:
+    """Whether an operator's kernel is to be measured: its argument ``exhaustive_search`` says so.
+
+    Helpers pass it as ``cudnn_exhaustive_search`` to operators for which Caffe2's measure nothing.
+    """
+    given = arguments(ctx.op_def)
+    asked = any(given.get(name, False) for name in ("exhaustive_search", "cudnn_exhaustive_search"))
+    return asked and ctx.enabled("measured_choices")
+
+
 def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | PlannedGraph | UnbuiltGraph | None:
     """Return the compiled graph of a recipe for an operator; None if cuDNN has none.
 
@@ -195,14 +206,10 @@ def graph_of(recipe: Recipe, ctx: PlanContext) -> CompiledGraph | PlannedGraph |
     """
     if described_gpu() is not None:
         return PlannedGraph(recipe)
-    given = arguments(ctx.op_def)
-    limit = given.get("ws_nbytes_limit")
+    limit = arguments(ctx.op_def).get("ws_nbytes_limit")
     with gpu(ctx.device_id):
         wanted = _wanted(
-            recipe,
-            limit if isinstance(limit, int) else None,
-            bool(given.get("exhaustive_search", False)) and ctx.enabled("measured_choices"),
-            not ctx.enabled("atomic_sums"),
+            recipe, limit if isinstance(limit, int) else None, searches(ctx), not ctx.enabled("atomic_sums")
         )
         return _found((ctx.device_id, wanted), later=ctx.builds_later)
 

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.cuda.gpu_layout import image_spec
+from netbuilder.engines.cuda.gradient_pair import gradient_pair
 from netbuilder.engines.cuda.many_tensors import joinable_program
 from netbuilder.engines.cuda.steps import Reference, prepared, scratch_memory
-from netbuilder.engines.cudnn.compiled import graph_of
+from netbuilder.engines.cudnn.compiled import graph_of, searches
 from netbuilder.engines.cudnn.convolutions import image_tensor
 from netbuilder.engines.cudnn.element_types import serves, types_as_given
+from netbuilder.engines.cudnn.faster import faster
 from netbuilder.engines.cudnn.graphs import (
     BatchNormalization,
     BatchNormalizationGradient,
@@ -209,5 +211,9 @@ def _gradient(
         outputs = [spec, channels, channels]
         again = images.nbytes * (2 + len(others))  # what the sums are computed from is read again for dX
         results = [spec, *outputs] if shared else outputs
-        return prepared(inputs, results, [graph.step(memory)], scratch, again=again)
+        made = prepared(inputs, results, [graph.step(memory)], scratch, again=again)
+        if others and searches(ctx):
+            pair = gradient_pair(op, spec, channels, add=len(others) > 1, shared=shared)
+            return faster(ctx, f"{graph.recipe} {shared=}", made, pair)
+        return made
     return None

@@ -21,6 +21,7 @@ __all__ = [
     "build_fastest",
     "build_plan",
     "compile_graph",
+    "failures",
     "machine",
     "measured",
     "new_graph",
@@ -179,7 +180,7 @@ def build_fastest(builder: Builder, recipe: Recipe, limit: int | None, determini
     return _built(builder, best)
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def failures() -> tuple[type[Exception], ...]:
     """Return what is raised where a plan cannot be built or run: its own type for those that are refused."""
     return (library.cudnn().cudnnGraphNotSupportedError, RuntimeError, MemoryError)
 
@@ -188,7 +189,7 @@ def _built(builder: Builder, index: int) -> bool:
     """Build a plan, which the graph then executes; return whether that was possible."""
     try:
         builder.graph.build_plan_at_index(index)
-    except _failures():
+    except failures():
         return False
     return True
 
@@ -197,7 +198,7 @@ def measured(builder: Builder, index: int) -> float | None:
     """Return the seconds that a plan takes, the least of a few rounds; None if it cannot be built or run."""
     try:
         return _time(builder, index) if _built(builder, index) else None
-    except _failures():  # where scratch memory does not fit, too
+    except failures():  # where scratch memory does not fit, too
         return None
 
 

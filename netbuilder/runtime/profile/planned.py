@@ -15,6 +15,7 @@ from netbuilder.graph.shapes import infer_shapes
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
+from netbuilder.proto.arguments import make_argument
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.execute.executable import Planned, plan_buffers
 from netbuilder.runtime.execute.workspace import Workspace
@@ -119,8 +120,9 @@ class PlannedStep:
 
 
 def planned_step(
-    net: Any, init_net: Any, inputs: Mapping[str, TensorSpec], gpu: DescribedGPU, **options: Any
-) -> PlannedStep:
+    net: Any, init_net: Any, inputs: Mapping[str, TensorSpec], gpu: DescribedGPU, *,
+    exhaustive_search: bool = False, **options: Any,
+) -> PlannedStep:  # fmt: skip
     """Plan a step for a described GPU; neither the net nor its init net runs, and no GPU or library of one is needed.
 
     Args:
@@ -128,6 +130,8 @@ def planned_step(
         init_net: the net that makes its parameters, likewise.
         inputs: the specs of its other inputs, which are taken to be in the GPU's memory.
         gpu: the GPU.
+        exhaustive_search: plan as if kernels had been searched for: where there is one of cuDNN and one of ours, that
+            which reads and writes fewer bytes.
         options: of ``Workspace`` (allow_tf32, engines, without) and ``Workspace.create_net`` (dtype, observable, ...).
 
     Raises:
@@ -135,6 +139,8 @@ def planned_step(
         ShapeError: shapes do not fit.
     """
     proto, init = message_of(net), message_of(init_net)
+    if exhaustive_search:
+        proto = _searching(proto)
     with planned_for(gpu), warnings.catch_warnings():
         # This CPU is not the one beside the described GPU.
         warnings.filterwarnings("ignore", ".* activations were requested, but this CPU", RuntimeWarning)
@@ -151,6 +157,17 @@ def planned_step(
     end = found.compilation.end
     last = created.program[end].op_def.type if end < len(created.program) else None
     return PlannedStep(proto.name, gpu, created.options.dtype, created.options.allow_tf32, calls, last)
+
+
+def _searching(net: NetDef) -> NetDef:
+    """Return a copy of a net whose operators search for the fastest kernel."""
+    made = NetDef()
+    made.CopyFrom(net)
+    for op in made.op:
+        kept = [arg for arg in op.arg if arg.name != "exhaustive_search"]
+        del op.arg[:]
+        op.arg.extend([*kept, make_argument("exhaustive_search", 1)])
+    return made
 
 
 def _make_blobs(workspace: Workspace, net: NetDef, init: NetDef, inputs: Mapping[str, TensorSpec]) -> None:

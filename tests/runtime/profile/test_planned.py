@@ -24,10 +24,13 @@ H100 = read_gpu("h100")
 FLOAT = np.dtype(np.float32)
 
 
-def of_zoo(name, gpu=H100, dtype=None, **options):
+def of_zoo(name, gpu=H100, dtype=None, exhaustive_search=False, **options):
     with DeviceScope(ON_GPU):
         model, inputs = zoo_model(name, ZooOptions(**options))
-    return planned_step(model.net, model.param_init_net, inputs, gpu, dtype=dtype, observable="outputs")
+    return planned_step(
+        model.net, model.param_init_net, inputs, gpu, exhaustive_search=exhaustive_search, dtype=dtype,
+        observable="outputs",
+    )  # fmt: skip
 
 
 def one_layer(images, elements, build):
@@ -65,6 +68,21 @@ def test_the_gradient_of_a_normalization_with_relu_has_two_passes():
     image = 2 * 4 * 64 * 112 * 112
     # X, dY and Y twice, dX, and the gradient before the Relu in scratch memory.
     assert 8 * image < call.nbytes < 8 * image + 4096
+
+
+def test_a_search_takes_the_kernels_with_fewer_bytes():
+    found = of_zoo("resnet50", batch=4, dtype="bfloat16", exhaustive_search=True)
+    call = next(call for call in found.calls if call.output == "conv1_grad")
+    image = 2 * 4 * 64 * 112 * 112
+    # X and dY twice, Y, and dX; a byte for 8 elements of Y is written and read.
+    assert 6 * image + image // 8 < call.nbytes < 6 * image + image // 8 + 4096
+    usual, searched = (
+        {kind.kind: kind.nbytes for kind in each.kinds()}
+        for each in (of_zoo("resnet50", batch=4, dtype="bfloat16"), found)
+    )
+    fewer = {kind for kind, nbytes in usual.items() if searched[kind] < nbytes}
+    assert fewer == {"ReluGradient+SpatialBNGradient", "Sum+ReluGradient+SpatialBNGradient"}
+    assert {kind: usual[kind] for kind in usual.keys() - fewer} == {k: searched[k] for k in searched.keys() - fewer}
 
 
 def test_the_sums_are_those_of_the_calls():

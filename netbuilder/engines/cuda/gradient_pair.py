@@ -1,0 +1,67 @@
+"""The gradient of a batch normalization with the Relu after it, as a pair of kernels: sums per channel, then dX.
+
+The first one reads X, dY and the Relu's result Y, and the second one X and dY again. Where the gradient of the Relu is
+needed by others, or is that of a sum, the first one writes it and the second one reads it. Else the first one writes
+a bit for each element of Y, which the second one reads in its place; where elements are read one by one, it reads Y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from netbuilder.engines.cuda.channel_code import Launcher, images_of
+from netbuilder.engines.cuda.channels import backprop_stats_kernel, gradient_kernel
+from netbuilder.engines.cuda.steps import Reference, Step, one_call, prepared, scratch_memory
+from netbuilder.engines.references import In, Out
+from netbuilder.ops.core.contexts import Call, Prepared
+from netbuilder.ops.core.operator import TensorSpec
+
+__all__ = ["gradient_pair"]
+
+
+def gradient_pair(op: Any, x: TensorSpec, channels: TensorSpec, *, add: bool, shared: bool) -> Prepared:
+    """Prepare the gradient: X, scale, dY, mean, inverse deviation, Y, [addend] -> [dZ], dX, dscale, dbias.
+
+    Args:
+        op: the SpatialBNGradient, of a whole batch.
+        x: the spec of X, in which all images are stored.
+        channels: the spec of each number per channel, in float32.
+        add: the gradient of Y is the sum of dY and an addend; only with ``shared``.
+        shared: the gradient of the Relu's input is output 0.
+    """
+    found, scratch = images_of(op, x), scratch_memory()
+    names = ["x", "dy", "y", *(["addend"] if add else []), *(["dz"] if shared else [])]
+    sums = Launcher(backprop_stats_kernel, found, dict.fromkeys([*names, "dx"], x), relu=True)
+    second = {"x": x, "dy": x, "dx": x} if shared else dict.fromkeys([*names, "dx"], x)
+    gradient = Launcher(gradient_kernel, found, second, relu=not shared)
+    inputs = ("x", "scale", "dy", "mean", "inverse", "y", *(["addend"] if add else []))
+    outputs = (*(["dz"] if shared else []), "dx", "dscale", "dbias")
+    memory: dict[str, Reference] = {name: In(i) for i, name in enumerate(inputs)}
+    memory |= {name: Out(j) for j, name in enumerate(outputs)}
+    memory |= {name: scratch.allocate(channels.nbytes) for name in ("dscale_sum", "dbias_sum")}
+    again = 2 * x.nbytes
+    if sums.masked:
+        mask = scratch.allocate(x.size // sums.width)
+        memory["mask"], again = mask, again + mask.nbytes
+    elif not shared:
+        again += x.nbytes
+
+    def bind(memory: Mapping[str, Any], workspace: Any) -> Call:
+        given = {"mask": memory["dscale_sum"], **memory}  # without a mask, nothing is read or written there
+        images = [given[name] for name in (*names, "dx")]
+        results = [given["dz" if shared else "mask"], given["dscale_sum"], given["dbias_sum"]]
+        more = [given["addend"]] if add else []
+        first = [given[name] for name in ("x", "mean", "inverse", "dy", "y")] + more + results
+        last = [given["x"], given["scale"], given["dz" if shared else "dy"], given["mean"], given["inverse"]]
+        last += [] if shared else [given["y"], given["mask"]]
+        last += [given[name] for name in ("dscale_sum", "dbias_sum", "dx", "dscale", "dbias")]
+        read = [given[name] for name in ("x", "dz", "dx")] if shared else images
+        return one_call([sums.bind(images, first, workspace), gradient.bind(read, [*last, np.float64(1)])])
+
+    specs = dict.fromkeys((*names, "dx"), x)
+    step = Step(f"{sums.name}, {gradient.name}", bind, memory, sums.sums)
+    given, made = ([specs.get(name, channels) for name in each] for each in (inputs, outputs))
+    return prepared(given, made, [step], scratch, again=again)

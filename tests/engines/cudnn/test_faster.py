@@ -6,7 +6,7 @@ import pytest
 from checks import interpret
 from kernel_cases import normalization, random
 from netbuilder.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE
-from netbuilder.engines.cudnn import compiled
+from netbuilder.engines.cudnn import compiled, plans
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_argument, make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -24,7 +24,7 @@ def times(monkeypatch, tmp_path):
     """The seconds of our kernels, beside 2 of each graph of cuDNN; what was measured is kept in a folder of its own."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
-    monkeypatch.setattr(compiled, "machine", lambda: f"a GPU of {tmp_path}; cuDNN 9.28.0")
+    monkeypatch.setattr(plans, "machine", lambda: f"a GPU of {tmp_path}; cuDNN 9.28.0")
     found = {"own": 1.0, "measured": 0}
     return found
 
@@ -65,7 +65,7 @@ def run(form, times, monkeypatch, *, precision="float32", without=None, **option
             names = [launch.name for launch in machine.launches[before:]]
             return times["own"] if any(name.startswith(OWN[0]) for name in names) else 2.0
 
-        monkeypatch.setattr(compiled, "seconds", seconds)
+        monkeypatch.setattr(plans, "seconds", seconds)
         for name, array in arrays.items():
             workspace.feed(name, array, GPU)
         workspace.create_net(net, observable=wanted)

@@ -66,8 +66,7 @@ def builder(optimizer: type[Optimizer]) -> Builder:
 
     Arguments as for ``build_sgd``, and ``kwargs`` for the optimizer.
     """
-    build.__name__ = build.__qualname__ = _name(optimizer)
-    return suggests_arguments(build)
+    return suggests_arguments(_named(build, optimizer))
 
 
 def selective_builder(optimizer: type[Optimizer]) -> SelectiveBuilder:
@@ -96,13 +95,15 @@ def selective_builder(optimizer: type[Optimizer]) -> SelectiveBuilder:
     Args:
         parameters: the same as ``params``, which replaces it.
     """
-    build.__name__ = build.__qualname__ = _name(optimizer)
-    return suggests_arguments(build)
+    return suggests_arguments(_named(build, optimizer))
 
 
-def _name(optimizer: type[Optimizer]) -> str:
+def _named(build: Any, optimizer: type[Optimizer]) -> Any:
+    """Give a builder its name, as a function of the optimizer's module."""
     name = next(name for name, named in OPTIMIZERS.items() if named is optimizer)
-    return f"build_{name.replace('-', '_')}"
+    build.__name__ = build.__qualname__ = f"build_{name.replace('-', '_')}"
+    build.__module__ = optimizer.__module__
+    return build
 
 
 def _rate_name(optimizer: type[Optimizer]) -> str:

@@ -22,7 +22,7 @@ SOON = 25.0  # seconds: the 5 of the launcher, on a machine that does other thin
 class Launched:
     """A launcher that runs, and what it has printed."""
 
-    started: list["Launched"] = []  # by the test that runs; the fixture beside the tests abandons what it has left
+    started: list["Launched"] = []  # by the test that runs; the fixture of conftest.py abandons what it has left
 
     def __init__(self, folder, mode, *options, program=("-m", "netbuilder.tools.launch")):
         command = [sys.executable, *program, "-n", "2", *options, PROGRAM, mode, str(folder)]

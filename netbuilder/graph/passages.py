@@ -12,7 +12,7 @@ __all__ = ["values_left"]
 def values_left(versions: Versions, indices: Iterable[int]) -> Iterator[tuple[int, set[int]]]:
     """Yield each operator with the values that these operators have written by then, and that later ones read.
 
-    What lies on all ways through the operators is at one point the only such value, in whatever order they are.
+    A value that every path through the operators passes is at one point the only one, in whatever order they are.
 
     Args:
         versions: of the values.

@@ -34,7 +34,7 @@ _FORMS = {
 
 _EITHER_ORDER = frozenset({"Add", "Mul"})
 LOW = -1e30
-"""Scores of this and less have the weight 0 beside any greater one."""
+"""Scores of this and less have the weight 0 if there is any greater one."""
 
 
 @dataclass(frozen=True)

@@ -255,9 +255,8 @@ def _restored(wanted: Wanted, kept: KeptPlan) -> CompiledGraph | None:
     cudnn, handle = library.cudnn(), library.handle()
     builder = new_graph(wanted.recipe, handle=handle)  # which knows the tensors' numbers
     builder.graph = cudnn.pygraph(handle=handle)
-    with between_captures(
-        gpu(array_module(PROTO_CUDA).cuda.get_device_id()), wait=True
-    ):  # the frontend captures a call, and frees memory
+    # The frontend captures a call, and frees memory.
+    with between_captures(gpu(array_module(PROTO_CUDA).cuda.get_device_id()), wait=True):
         try:
             builder.graph.deserialize(handle, list(plan))
         except (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError):

@@ -142,7 +142,7 @@ def planned_step(
     if exhaustive_search:
         proto = _searching(proto)
     with planned_for(gpu), warnings.catch_warnings():
-        # This CPU is not the one beside the described GPU.
+        # This CPU is not that of the described GPU's machine.
         warnings.filterwarnings("ignore", ".* activations were requested, but this CPU", RuntimeWarning)
         workspace = Workspace(threads=1)
         _make_blobs(workspace, proto, init, inputs)

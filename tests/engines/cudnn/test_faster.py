@@ -21,7 +21,7 @@ TOLERANCES = {"float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 
 @pytest.fixture
 def times(monkeypatch, tmp_path):
-    """The seconds of our kernels, where each graph of cuDNN takes 2; what was measured is kept in a folder of its own."""
+    """The seconds of our kernels; each graph of cuDNN takes 2. What was measured is kept in a folder of its own."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
     monkeypatch.setattr(plans, "machine", lambda: f"a GPU of {tmp_path}; cuDNN 9.28.0")

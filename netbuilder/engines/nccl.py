@@ -1,7 +1,8 @@
 """NCCL, called through CuPy: GPUs exchange values with one another without passing the host.
 
 The GPUs that a process drives have one communicator each, for each set of GPUs that exchanges values; it is made when
-the first operator of such a set is bound, and kept. A group of calls is given to all GPUs of the process at once, on
+the first operator of such a set is bound. Those of the last ``KEPT`` sets are kept, others as long as a plan uses them.
+A group of calls is given to all GPUs of the process at once, on
 the stream that each of them has for exchanges. This stream first waits for the work that the GPU has when the group
 begins; the GPU's later work waits for the group where its results are needed. All groups of a GPU go to one stream, so
 their order is that in which they begin.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import warnings
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -35,6 +37,7 @@ from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
     "ISSUING",
+    "KEPT",
     "TYPES",
     "BoundGroup",
     "GpuGroup",
@@ -141,6 +144,9 @@ class NcclCall:
     root: int = 0
 
 
+KEPT = 8
+"""Sets of GPUs whose communicators are kept when nothing uses them any more; each takes memory on its GPUs."""
+
 ISSUING = new_lock()
 """One group at a time: GPUs that get groups in different orders would wait for one another forever."""
 
@@ -156,6 +162,12 @@ class GpuGroup:
     def __init__(self, devices: Sequence[int], communicators: Sequence[Any]) -> None:
         self.devices = tuple(devices)
         self.communicators = tuple(communicators)
+        self._bound: weakref.WeakSet[BoundGroup] = weakref.WeakSet()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there are collectives that are bound to the communicators."""
+        return len(self._bound) > 0
 
     def bind(self, calls: Sequence[NcclCall]) -> BoundGroup:
         """Bind collectives to their arrays; they run as one group.
@@ -163,7 +175,16 @@ class GpuGroup:
         Args:
             calls: an array that one of them writes is in no other one.
         """
-        return BoundGroup(self, calls)
+        bound = BoundGroup(self, calls)
+        self._bound.add(bound)
+        return bound
+
+    def destroy(self) -> None:
+        """Free the communicators, after what they have begun."""
+        for number in self.devices:
+            gpu(number).stream(StreamRole.EXCHANGE).raw.synchronize()
+        for each in self.communicators:
+            each.destroy()
 
 
 class BoundGroup:
@@ -297,6 +318,7 @@ def _pack(calls: Sequence[NcclCall], devices: Sequence[int]) -> tuple[list[NcclC
 
 
 groups: dict[tuple[int, ...], GpuGroup] = {}
+"""Those of this process; the one that was asked for last is the last one."""
 _making = new_lock()
 
 
@@ -316,8 +338,9 @@ def gpu_group(devices: Sequence[int]) -> GpuGroup:
     """
     key = tuple(devices)
     with _making:
-        found = groups.get(key)
+        found = groups.pop(key, None)
         if found is None:
+            _make_room()
             module = nccl()
             try:
                 with gpu(key[0]):  # connecting changes the current GPU
@@ -327,5 +350,14 @@ def gpu_group(devices: Sequence[int]) -> GpuGroup:
                     f"NCCL cannot connect the GPUs {list(key)}: {error}; run with NCCL_DEBUG=INFO to see why, or "
                     "build the net with use_nccl=False"
                 ) from error
-            found = groups[key] = GpuGroup(key, communicators)
+            found = GpuGroup(key, communicators)
+        groups[key] = found
     return found
+
+
+def _make_room() -> None:
+    """Destroy the communicators of sets that nothing uses, so that with one more ``KEPT`` sets are kept."""
+    for key in [key for key, group in groups.items() if not group.in_use]:
+        if len(groups) < KEPT:
+            break
+        groups.pop(key).destroy()

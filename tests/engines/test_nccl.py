@@ -136,6 +136,40 @@ def test_communicators_are_made_once_for_each_set():
 
 
 @pytest.mark.emulated
+def test_communicators_have_a_bound(monkeypatch):
+    """Beyond it those go that nothing uses, the longest unused first; a set that is used again is connected again."""
+    monkeypatch.setattr(nccl, "KEPT", 2)
+    with gpus(4):
+        arrays = on_gpus([1.0], [2.0])
+        bound = gpu_group([0, 1]).bind([NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)])
+        for pair in ([1, 2], [2, 3], [0, 3], [2, 3]):
+            gpu_group(pair)
+            assert len(nccl.groups) <= 2 and (0, 1) in nccl.groups
+        module = nccl.nccl()
+        assert module.destroyed == [1, 2, 2, 3, 0, 3] and module.created.count((2, 3)) == 2
+        bound.begin()()
+        assert [each.tolist() for each in fetched(arrays)] == [[3.0], [3.0]]
+        del bound
+        gpu_group([1, 3])
+        assert module.destroyed[-2:] == [0, 1]
+
+
+@pytest.mark.emulated
+def test_communicators_that_plans_use_are_kept(monkeypatch):
+    monkeypatch.setattr(nccl, "KEPT", 1)
+    with gpus(3):
+        arrays = on_gpus([1.0], [2.0], [3.0])
+        sets = [[0, 1], [0, 1, 2]]
+        bound = [
+            gpu_group(each).bind([NcclCall("allReduce", arrays[: len(each)], arrays[: len(each)], "FLOAT64", 1)])
+            for each in sets
+        ]
+        for each in bound:
+            each.begin()()
+        assert nccl.nccl().destroyed == [] and [each.tolist() for each in fetched(arrays)] == [[9.0], [9.0], [9.0]]
+
+
+@pytest.mark.emulated
 def test_gpus_that_cannot_be_connected():
     with gpus(2), pytest.raises(DeviceError, match=r"NCCL cannot connect the GPUs \[0, 0\].*duplicate.*use_nccl=False"):
         gpu_group([0, 0])

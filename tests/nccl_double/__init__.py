@@ -253,6 +253,7 @@ class NcclDouble:
 
     def __init__(self) -> None:
         self.created: list[tuple[int | None, ...]] = []
+        self.destroyed: list[int | None] = []
         self.groups: list[list[Call]] = []
         self.patience = _PATIENCE
         self._cliques: dict[bytes, Clique] = {}
@@ -343,6 +344,7 @@ def _by_clique(items: Iterable[tuple[Any, ...]]) -> dict[Clique, list[tuple[Any,
 
 class _Communicator:
     nccl: NcclDouble
+    _destroyed = False
 
     def __init__(self, ndev: int, commId: bytes, rank: int, clique: Clique | None = None) -> None:
         self._rank = rank
@@ -368,7 +370,8 @@ class _Communicator:
         return self._clique.devices[self._rank]
 
     def destroy(self) -> None:
-        pass
+        self._destroyed = True
+        self.nccl.destroyed.append(self.device_id())
 
     def abort(self) -> None:
         with self._clique.condition:
@@ -380,6 +383,8 @@ class _Communicator:
             raise NcclError("NCCL_ERROR_REMOTE_ERROR: a rank has aborted")
 
     def _give(self, what: str, send: int, receive: int, count: int, dtype: int, detail: Any, stream: int) -> None:
+        if self._destroyed:
+            raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: the communicator is destroyed")
         self.nccl.give(self._clique, self._rank, Call(what, send, receive, count, dtype, detail, stream))
 
     def allReduce(self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int) -> None:

@@ -22,6 +22,7 @@ from netbuilder.tools.bench.busy import busy_rate
 from netbuilder.tools.bench.check import check
 from netbuilder.tools.bench.exchange import Exchanges, exchange_lines, predicted_lines
 from netbuilder.tools.bench.gpu import GpuRun, gpu_lines, gpu_page, gpu_table, require_gpu
+from netbuilder.tools.bench.gpu_bytes import GPU_NETS, gpu_bytes
 from netbuilder.tools.bench.growth import Sweeps, growth
 from netbuilder.tools.bench.input import Inputs, input_rates
 from netbuilder.tools.bench.memory import Ours, Point, depths_and_batches, memory_lines, sides_of
@@ -249,6 +250,11 @@ def _gpu(options: Options) -> Iterator[Line]:
         print(f"\n{gpu_table(records)}", flush=True)
 
 
+def _gpu_bytes(options: Options) -> Iterator[Line]:
+    python = options.peer_python or peer_python("models")
+    return gpu_bytes(list(GPU_NETS), options.batch or 256, options.dtype or "bfloat16", python)
+
+
 def _memory(options: Options, *, test: bool = False) -> Iterator[Line]:
     types = [options.dtype] if options.dtype or test else DTYPES
     works = [_memory_work(net, options, dtype or DTYPES[0], None) for net in options.nets for dtype in types]
@@ -409,6 +415,12 @@ WORKS: dict[str, Entry] = {
         "GPUs: ResNet-50 in bfloat16 and TF32, LSTM and MLP, with PyTorch eager, compiled, and compiled with CUDA "
         "graphs; memory, input, operators; two GPUs if there are",
         _gpu,
+    ),
+    "gpu-bytes": Entry(
+        _OTHERS,
+        "bytes that a step reads and writes on an H100 by its plan, batch 256, with PyTorch's compiled graphs; no GPU is "
+        "needed",
+        _gpu_bytes,
     ),
     "memory": Entry(_MEMORY, "a training step, with PyTorch eager and compiled", _memory),
     "memory-growth": Entry(_MEMORY, "the same by batch and by depth of a ResNet", _memory_growth),

@@ -37,8 +37,8 @@ from torch.utils import _pytree
 GPU = SimpleNamespace(
     type="cuda", index=0, name="H100", major=9, minor=0, multi_processor_count=132, warp_size=32,
     max_threads_per_multi_processor=2048, max_threads_per_block=1024, regs_per_multiprocessor=65536,
-    shared_memory_per_block=48 << 10, shared_memory_per_block_optin=227 << 10, shared_memory_per_multiprocessor=228 << 10,
-    L2_cache_size=50 << 20, total_memory=80 << 30, gcnArchName="",
+    shared_memory_per_block=48 << 10, shared_memory_per_block_optin=227 << 10,
+    shared_memory_per_multiprocessor=228 << 10, L2_cache_size=50 << 20, total_memory=80 << 30, gcnArchName="",
 )  # fmt: skip
 """What the compiler asks of the device."""
 
@@ -84,7 +84,9 @@ class Counter:
         with V.set_fake_mode(self.mode), V.set_debug_handler(DebugContext()), V.set_graph_handler(lowering):
             lowering.run(*inputs)
             lowering._update_scheduler()
-            nodes = [node for node in lowering.scheduler.nodes if not isinstance(node, scheduler.NopKernelSchedulerNode)]
+            nodes = [
+                node for node in lowering.scheduler.nodes if not isinstance(node, scheduler.NopKernelSchedulerNode)
+            ]
             self.nbytes.append(sum(_nbytes(node) for node in nodes))
             self.kernels.append(sum(not isinstance(node.node, ir.MultiOutput) for node in nodes))
 

@@ -418,8 +418,7 @@ WORKS: dict[str, Entry] = {
     ),
     "gpu-bytes": Entry(
         _OTHERS,
-        "bytes that a step reads and writes on an H100 by its plan, batch 256, with PyTorch's compiled graphs; no GPU is "
-        "needed",
+        "bytes that a step reads and writes on an H100, by the plan and by PyTorch's compiled graphs, without a GPU",
         _gpu_bytes,
     ),
     "memory": Entry(_MEMORY, "a training step, with PyTorch eager and compiled", _memory),

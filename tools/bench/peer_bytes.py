@@ -133,7 +133,8 @@ def count(name: str, batch: int, dtype: str) -> dict[str, Any]:
     counter = Counter(mode)
 
     def partition(graph: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
-        joint_graph_passes(graph)
+        with V.set_fake_mode(mode):
+            joint_graph_passes(graph)
         return min_cut_rematerialization_partition(graph, inputs, compiler="inductor", **options)
 
     def loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.cuda.code import with_prelude
-from netbuilder.engines.cuda.gpu_layout import ChannelsLast, array_dtype, elements_of, order_of
+from netbuilder.engines.cuda.gpu_layout import (
+    ChannelsLast,
+    array_dtype,
+    elements_of,
+    image_spec,
+    order_of,
+    row_major_spec,
+)
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cuda.steps import one_call
 from netbuilder.engines.gpu import gpu
@@ -65,10 +72,13 @@ extern "C" __global__ void NAME(const {kind}* x, {kind}* y, i64 size, i64 run, i
     return Kernel("parts_copied", with_prelude(text))
 
 
-def _part(x: Any, y: Any, size: int, *numbers: int) -> Callable[[], object]:
-    """Return the call that copies one part."""
-    kernel, arguments = parts_kernel(x.dtype.itemsize), (x, y, *map(np.int64, (size, *numbers)))
-    return lambda: kernel(_blocks(size), arguments)
+def _part(itemsize: int, x: Any, y: Any, size: int, *numbers: int) -> Callable[[], object]:
+    """Return the call that copies one part, in the widest words into which it can be divided."""
+    places = [x.data.ptr, y.data.ptr, *(number * itemsize for number in (size, *numbers))]
+    width = max(width for width in ELEMENTS if width >= itemsize and not any(place % width for place in places))
+    words = [number * itemsize // width for number in (size, *numbers)]
+    kernel, arguments = parts_kernel(width), (x, y, *map(np.int64, words))
+    return lambda: kernel(_blocks(words[0]), arguments)
 
 
 def _constant(target: Any, value: Any) -> Callable[[], object]:
@@ -78,52 +88,67 @@ def _constant(target: Any, value: Any) -> Callable[[], object]:
     return lambda: target.data.copy_from_device_async(source.data, source.nbytes)
 
 
-def _runs(op: Any, whole: TensorSpec, parts: Sequence[TensorSpec]) -> tuple[list[int], int]:
-    """Return how many elements each part has in a row of the whole, and how long that row is."""
-    axis = op.axis_in(whole.ndim, whole.shape)
-    inner = math.prod(whole.shape[axis + 1 :])
-    outer = max(math.prod(whole.shape[:axis]), 1)
-    return [part.size // outer for part in parts], whole.shape[axis] * inner
+def _stored(spec: TensorSpec, elements: str, last: bool) -> TensorSpec:
+    """Return the spec of a value whose channels are last, or that is in plain order, with elements of a type."""
+    return image_spec(spec, "NCHW", elements) if last else row_major_spec(spec.plain, elements)
+
+
+def _runs(whole: TensorSpec, parts: Sequence[TensorSpec], axis: int) -> tuple[list[int], int]:
+    """Return how many elements each part has in a row of the whole, as they are stored, and how long that row is."""
+    row = whole.shape[axis] * (1 if order_of(whole) else math.prod(whole.shape[axis + 1 :]))
+    return [part.size * row // whole.size for part in parts], row
 
 
 def concat(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
-    """Prepare Concat: a launch for each part."""
+    """Prepare Concat: a launch for each part. Channels of images stay last, and elements of 16 bits what they are."""
     plain = [spec.plain for spec in specs]
     outs = list(op.infer(*plain)[: op.n_out])
     y = outs[0]
     if any(not _serves(spec) or spec.dtype != y.dtype for spec in plain) or not y.size:
         return None
-    runs, stride = _runs(op, y, plain)
+    axis = op.axis_in(y.ndim, y.shape)
+    kinds = {elements_of(spec) for spec in specs if spec.size}
+    elements = kinds.pop() if len(kinds) == 1 else y.dtype.name
+    last = axis == 1 and not op.add_axis and any(order_of(spec) for spec in specs)
+    given, outs[0] = [_stored(spec, elements, last) for spec in plain], _stored(y, elements, last)
+    runs, stride = _runs(outs[0], given, axis)
+    part = functools.partial(_part, array_dtype(elements).itemsize)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         calls, begin = [], 0
-        for x, run in zip(inputs, runs):
+        for x, spec, run in zip(inputs, given, runs):
             if run:
-                calls.append(_part(x, outputs[0], x.size, run, 0, run, begin, stride))
+                calls.append(part(x, outputs[0], spec.size, run, 0, run, begin, stride))
             begin += run
         calls += [_constant(info, op.infer(*plain)[1].known) for info in outputs[1:]]
         return one_call(calls)
 
-    return Prepared(plain, outs, bind, name=f"cuda {parts_kernel(y.dtype.itemsize).name}", extensions=CAPTURABLE)
+    return Prepared(given, outs, bind, name=f"cuda {parts_kernel(y.dtype.itemsize).name}", extensions=CAPTURABLE)
 
 
 def split(op: Any, ctx: PlanContext, x: TensorSpec, *extents: TensorSpec) -> Prepared | None:
-    """Prepare Split: a launch for each part; the extents are known."""
-    outs = list(op.infer(x.plain, *extents))
+    """Prepare Split: a launch for each part; the extents are known. Parts are stored as the whole is."""
+    plain = list(op.infer(x.plain, *extents))
     if not _serves(x) or not x.size:
         return None
-    runs, stride = _runs(op, x, outs)
+    axis, elements = op.axis_in(x.ndim, x.shape), elements_of(x)
+    last = axis == 1 and not op.add_axis and order_of(x) is not None
+    if order_of(x) and not last:
+        elements = x.dtype.name
+    given, outs = _stored(x, elements, last), [_stored(part, elements, last) for part in plain]
+    runs, stride = _runs(given, outs, axis)
+    part = functools.partial(_part, array_dtype(elements).itemsize)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Callable[[], object]:
         calls, begin = [], 0
-        for y, run in zip(outputs, runs):
+        for y, spec, run in zip(outputs, outs, runs):
             if run:
-                calls.append(_part(inputs[0], y, y.size, run, begin, stride, 0, run))
+                calls.append(part(inputs[0], y, spec.size, run, begin, stride, 0, run))
             begin += run
         return one_call(calls)
 
     name = f"cuda {parts_kernel(x.dtype.itemsize).name}"
-    return Prepared([x.plain, *(None for _ in extents)], outs, bind, name=name, extensions=CAPTURABLE)
+    return Prepared([given, *(None for _ in extents)], outs, bind, name=name, extensions=CAPTURABLE)
 
 
 @functools.cache

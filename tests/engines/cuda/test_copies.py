@@ -127,6 +127,39 @@ def test_channel_shuffle_of_images_with_channels_last(dtype):
         np.testing.assert_array_equal(workspace.fetch("y"), np.einsum("nchw,kc->nkhw", a, w[..., 0, 0]))
 
 
+@pytest.mark.emulated
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("channels", [(4, 8), (3, 5), (1, 8), (8, 0)])
+def test_images_with_channels_last_are_joined_and_divided_as_they_are(dtype, channels):
+    """With 16 bits, too, and in the other order for what would otherwise be copied twice: nothing is reordered."""
+    first, second = channels
+    ops = [
+        make_op("Conv", ["x", "v"], ["a"], kernel=1), make_op("Conv", ["x", "w"], ["b"], kernel=1),
+        make_op("Concat", ["a", "b"], ["c", "info"], axis=1), make_op("Split", ["c", "info"], ["d", "e"], axis=1),
+        make_op("Conv", ["d", "u"], ["y"], kernel=1),
+    ]  # fmt: skip
+    if not second:
+        ops[1] = make_op("Slice", ["x"], ["b"], starts=[0, 0, 0, 0], ends=[-1, 0, -1, -1])
+    shapes = {"x": (2, 4, 3, 5), "v": (first, 4, 1, 1), "w": (max(second, 1), 4, 1, 1), "u": (4, first, 1, 1)}
+    values = {name: RNG.integers(-2, 3, shape).astype(np.float32) for name, shape in shapes.items()}
+    with cudnn_double():
+        workspace = Workspace()
+        for name, value in values.items():
+            workspace.feed(name, value, ON_GPU)
+        net = NetDef(name="net", device_option=ON_GPU, op=ops)
+        workspace.create_net(net, dtype=dtype, observable=["y", "e"])
+        workspace.run_net("net")
+        (plan,) = workspace.net("net").plan_ahead()
+        copied = [step for step in plan.steps if step.prepared.name.startswith("cuda nb_parts_copied")]
+        assert len(copied) == 2
+        whole = copied[0].outputs[0].spec
+        assert whole.layout.elements == dtype and not whole.layout.is_row_major
+        a, b = (np.einsum("nchw,kc->nkhw", values["x"], values[name][..., 0, 0]) for name in "vw")
+        np.testing.assert_array_equal(workspace.fetch("e"), b[:, :second])
+        expected = np.einsum("nchw,kc->nkhw", a, values["u"][..., 0, 0])
+        np.testing.assert_array_equal(workspace.fetch("y"), expected)
+
+
 def test_they_do_not_divide_a_graph():
     """Nothing is read on the host: the gradient of Concat knows the extents."""
     ops = [

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from netbuilder.caffe2.missing import names_of
+from netbuilder.data.threads import Thread
 from netbuilder.proto import ArgumentError
 
 __all__ = ["CompleteInTimeOrDie", "EuthanizeIfNecessary", "WatcherThread"]
@@ -23,7 +24,7 @@ _GRACE = 5.0  # seconds between the interrupt and the abort
 __getattr__ = names_of(__name__)
 
 
-class WatcherThread(threading.Thread):
+class WatcherThread(Thread):
     """Ends the process if ``completed`` is not set in time.
 
     It writes the stack of every thread to standard error and interrupts the main thread (KeyboardInterrupt); five

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
+from netbuilder.data.threads import Thread
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import launchers
 from netbuilder.distributed.transport.pmi_server import PLACE, Beginning, PmiServer, announce
@@ -99,7 +99,7 @@ class Rank:
         given = Beginning(self.store.with_prefix("mpi"), place.size, place.rank, time_limits().first)
         announce(given)
         server = PmiServer(given, lambda reason: print(f"rank {place.rank}: {reason}", file=sys.stderr, flush=True))
-        threading.Thread(target=server.serve, args=[ours], daemon=True).start()
+        Thread(target=server.serve, args=[ours], daemon=True).start()
         return dict(zip(PLACE, (str(theirs.fileno()), str(place.rank), str(place.size)))), theirs
 
     def _stream(self, name: str) -> int | None:
@@ -110,11 +110,11 @@ class Rank:
     def run(self) -> int:
         prefix = f"[rank {self.place.rank}] ".encode()
         pumps = [
-            threading.Thread(target=copy_stream, args=(pipe.fileno(), number, prefix), daemon=True)
+            Thread(target=copy_stream, args=(pipe.fileno(), number, prefix), daemon=True)
             for pipe, number in ((self._child.stdout, 1), (self._child.stderr, 2))
             if pipe is not None
         ]
-        for thread in (*pumps, threading.Thread(target=self.obey, daemon=True)):
+        for thread in (*pumps, Thread(target=self.obey, daemon=True)):
             thread.start()
         while self._child.poll() is None:
             if time.monotonic() > self._kill_at:

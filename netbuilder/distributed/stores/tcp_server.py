@@ -13,11 +13,11 @@ import secrets
 import selectors
 import socket
 import struct
-import threading
 import time
 from collections import defaultdict
 from dataclasses import field
 
+from netbuilder.data.threads import Thread
 from netbuilder.distributed.stores import tcp_session as wire
 from netbuilder.distributed.stores.memory import MemoryStore
 from netbuilder.distributed.stores.secret import check_secret
@@ -90,7 +90,7 @@ class TcpStoreServer:
         self.selector = selectors.DefaultSelector()
         self._bell, bell = socket.socketpair()
         self.selector.register(bell, selectors.EVENT_READ, None)
-        self._thread = threading.Thread(target=self._run, args=(bell,), name=f"store-{self.port}", daemon=True)
+        self._thread = Thread(target=self._run, args=(bell,), name=f"store-{self.port}", daemon=True)
         self._thread.start()
 
     @property

@@ -8,11 +8,11 @@ import pickle
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, NoReturn
 
+from netbuilder.data.threads import Thread
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import process_manager
 from netbuilder.distributed.transport.launchers import has_process_manager, job_store
@@ -133,7 +133,7 @@ def _start_manager(beginning: Beginning) -> _Begun:
     assert manager.stdin is not None
     manager.stdin.write(text)
     manager.stdin.flush()
-    threading.Thread(target=_end_with, args=[manager, beginning.rank], daemon=True).start()
+    Thread(target=_end_with, args=[manager, beginning.rank], daemon=True).start()
     # MPI writes to the connection at exit, after Python has closed its sockets
     return _Begun(beginning.store, ours.detach(), manager.stdin)
 

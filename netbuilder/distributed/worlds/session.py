@@ -7,7 +7,6 @@ import hashlib
 import math
 import os
 import struct
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from netbuilder.data.forking import new_lock, renew_after_fork
+from netbuilder.data.threads import Thread
 from netbuilder.distributed.failure.recent import Recent
 from netbuilder.distributed.failure.roll_call import State, main_stack
 from netbuilder.distributed.failure.watchdog import Watchdog
@@ -160,7 +160,7 @@ class Session:
             signs = store.with_prefix("ranks")
             self._heartbeat = Heartbeat(signs, self.rank, lambda: self._state().encode().decode(), interval=SIGN)
             self._watchdog.signs = Heartbeats(signs, self.size)
-        threading.Thread(target=self._watchdog.supervise, name="netbuilder-watchdog", daemon=True).start()
+        Thread(target=self._watchdog.supervise, name="netbuilder-watchdog", daemon=True).start()
 
     def unwatch(self) -> None:
         """Send no more heartbeats."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 
 from netbuilder.data.forking import renew_after_fork
+from netbuilder.data.threads import Thread
 from netbuilder.data.waiting import Cancellation, CancelledError, FairLock, lock_of_this_thread, wait
 from netbuilder.graph.defuse import dependencies
 from netbuilder.graph.versions import reads_of
@@ -133,7 +134,7 @@ class PartsRun:
         self._left = list(range(len(parts)))
         self._done: set[int] = set()
         self._active: set[int] = set()  # threads that run parts and do not wait
-        self._helpers: set[threading.Thread] = set()
+        self._helpers: set[Thread] = set()
         self._ended = threading.Condition()  # a helper has ended
         self._cancellation = Cancellation(net, parts=self)
         self._over = False
@@ -216,9 +217,7 @@ class PartsRun:
             return False
         self._active.discard(this)
         if not self._active and self._next() is not None:
-            helper = threading.Thread(
-                target=copy_context().run, args=(self._help,), name=f"netbuilder-{self._net}", daemon=True
-            )
+            helper = Thread(target=copy_context().run, args=(self._help,), name=f"netbuilder-{self._net}", daemon=True)
             helper.start()  # it begins when it has acquired the lock
             assert helper.ident is not None
             self._helpers.add(helper)

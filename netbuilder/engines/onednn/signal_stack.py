@@ -3,7 +3,7 @@
 The matrix products of oneDNN 3.2 for AVX2, of 253 terms or more, let the stack pointer point to memory from malloc. A
 handler of a signal that comes meanwhile, such as SIGTERM or Ctrl-C, writes before that memory, into that of others, and
 the process ends later, in ``free()``. Python's handlers take the alternate stack of the thread if there is one. Linux
-prefers the main thread for a signal to the process, so that thread gets one.
+gives a signal to the main thread, unless that one is handling another at that moment, so the main thread gets one.
 """
 
 from __future__ import annotations

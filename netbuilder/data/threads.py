@@ -20,7 +20,7 @@ class Thread(threading.Thread):
     """
 
     @property
-    def _bootstrap(self) -> Callable[[], object]:  # type: ignore[override]
+    def _bootstrap(self) -> Callable[[], object]:
         """What the thread calls; only the thread keeps it."""
         function: Callable[[], object] = functools.partial(super()._bootstrap)  # type: ignore[misc]
         self._started = _Beginning(function)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.data.threads import Thread
+from netbuilder.proto.threads import Thread
 from netbuilder.runtime import Workspace
 
 __all__ = ["BackgroundPlan"]

@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from netbuilder.data.forking import new_lock, renew_after_fork
-from netbuilder.data.threads import Thread
 from netbuilder.proto import NetError, UsageError
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Parallel", "Parallelizable"]
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
-from netbuilder.data.threads import Thread
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Comparison", "Side", "TimeLimits", "Way", "Worker", "compare"]
 

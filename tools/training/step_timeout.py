@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from netbuilder.data.threads import Thread
+from netbuilder.proto.threads import Thread
 from netbuilder.tools.training.callbacks import Callback
 
 if TYPE_CHECKING:

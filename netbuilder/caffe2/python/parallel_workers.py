@@ -12,8 +12,8 @@ from typing import Any
 
 from netbuilder.caffe2.missing import names_of
 from netbuilder.data.forking import after_fork, new_lock
-from netbuilder.data.threads import Thread
 from netbuilder.proto import NetError
+from netbuilder.proto.threads import Thread
 
 __all__ = [
     "GlobalWorkerCoordinator",

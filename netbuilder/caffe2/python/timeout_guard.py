@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from netbuilder.caffe2.missing import names_of
-from netbuilder.data.threads import Thread
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.threads import Thread
 
 __all__ = ["CompleteInTimeOrDie", "EuthanizeIfNecessary", "WatcherThread"]
 

@@ -22,7 +22,6 @@ if __name__ == "__main__":
     # In place of this folder, whose modules are not to be found by their bare names: the one that has the package.
     sys.path[0] = str(Path(__file__).resolve().parents[3])
 
-from netbuilder.data.threads import Thread
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import launchers
 from netbuilder.distributed.transport.pmi_server import PLACE, Beginning, PmiServer, announce
@@ -30,6 +29,7 @@ from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.engines.copy_stream import copy_stream
 from netbuilder.engines.unread import wait_until_read
 from netbuilder.proto.errors import DistributedError
+from netbuilder.proto.threads import Thread
 
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl
 _LOOK = 5.0  # seconds that one question to the store waits

@@ -6,9 +6,9 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from netbuilder.data.threads import Thread
 from netbuilder.engines.copy_stream import copy_stream
 from netbuilder.engines.unread import wait_until_read
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Relay", "relayed"]
 

@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from netbuilder.data.threads import Thread
 from netbuilder.distributed.stores.store import Store
 from netbuilder.proto.errors import DistributedError, NetError
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Heartbeat", "Heartbeats", "LastSign"]
 

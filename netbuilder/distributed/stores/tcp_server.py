@@ -17,13 +17,13 @@ import time
 from collections import defaultdict
 from dataclasses import field
 
-from netbuilder.data.threads import Thread
 from netbuilder.distributed.stores import tcp_session as wire
 from netbuilder.distributed.stores.memory import MemoryStore
 from netbuilder.distributed.stores.secret import check_secret
 from netbuilder.proto.errors import DistributedError, NetError
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
+from netbuilder.proto.threads import Thread
 
 __all__ = ["STRANGERS", "Client", "TcpStoreServer"]
 

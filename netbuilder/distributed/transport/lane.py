@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from netbuilder.data.forking import new_lock, renew_after_fork
-from netbuilder.data.threads import Thread
 from netbuilder.data.waiting import wait
 from netbuilder.proto import DistributedError
+from netbuilder.proto.threads import Thread
 
 __all__ = ["FORKED", "Lane", "Submitted"]
 

@@ -20,9 +20,9 @@ if __name__ == "__main__":  # run by its path, with the module path of the rank
     _told = sys.stdin.buffer
     sys.path[:] = json.loads(_told.readline())
 
-from netbuilder.data.threads import Thread
 from netbuilder.distributed.transport.pmi_server import Beginning, PmiServer
 from netbuilder.proto.errors import DistributedError
+from netbuilder.proto.threads import Thread
 
 __all__ = ["ENDED", "LEAVES"]
 

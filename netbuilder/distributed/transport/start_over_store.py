@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, NoReturn
 
-from netbuilder.data.threads import Thread
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport import process_manager
 from netbuilder.distributed.transport.launchers import has_process_manager, job_store
@@ -22,6 +21,7 @@ from netbuilder.distributed.transport.start import meet
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto.errors import DeviceError, DistributedError
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = [
     "begin_over_store",

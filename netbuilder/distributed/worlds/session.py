@@ -17,7 +17,6 @@ from typing import TypeVar
 import numpy as np
 
 from netbuilder.data.forking import new_lock, renew_after_fork
-from netbuilder.data.threads import Thread
 from netbuilder.distributed.failure.recent import Recent
 from netbuilder.distributed.failure.roll_call import State, main_stack
 from netbuilder.distributed.failure.watchdog import Watchdog
@@ -29,6 +28,7 @@ from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.promises import History, Promise, Votes, is_kept
 from netbuilder.proto import DistributedError
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = ["AHEAD", "HEADER_BYTES", "SIGN", "Collective", "Session"]
 

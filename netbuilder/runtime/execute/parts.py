@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 
 from netbuilder.data.forking import renew_after_fork
-from netbuilder.data.threads import Thread
 from netbuilder.data.waiting import Cancellation, CancelledError, FairLock, lock_of_this_thread, wait
 from netbuilder.graph.defuse import dependencies
 from netbuilder.graph.versions import reads_of
@@ -16,6 +15,7 @@ from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import NetDef, OperatorDef
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Part", "PartsRun", "parts_of"]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
-from netbuilder.data.threads import Thread
+from netbuilder.proto.threads import Thread
 
 __all__ = ["PeriodicCall", "run_concurrently"]
 

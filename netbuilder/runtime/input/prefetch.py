@@ -13,12 +13,12 @@ from types import GeneratorType
 from typing import Any
 
 from netbuilder.data.forking import renew_after_fork
-from netbuilder.data.threads import Thread
 from netbuilder.graph.blob import blob_name
 from netbuilder.proto import DeviceOption, NetError
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.numbers import listed
+from netbuilder.proto.threads import Thread
 from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.input.batches import Batch, Splitter, warn_if_constant
 

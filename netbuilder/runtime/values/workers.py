@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from netbuilder.data.forking import new_lock, renew_after_fork
-from netbuilder.data.threads import Thread
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Team", "Worker", "pool", "thread_count"]
 

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from netbuilder.data.threads import Thread
+from netbuilder.proto.threads import Thread
 
 UNDER_LIMITS = """
 import resource, sys, threading
 from pathlib import Path
-from netbuilder.data.threads import Thread
+from netbuilder.proto.threads import Thread
 
 threading.stack_size(1 << 20)
 ended = []

@@ -17,7 +17,7 @@ from typing import Any
 
 from netbuilder.proto.errors import NetError, ParseError
 from netbuilder.proto.extras import how_to_install
-from netbuilder.proto.files import read_text
+from netbuilder.proto.opened_files import read_text
 
 __all__ = ["parse_json", "parse_toml", "parse_yaml", "read_structured"]
 

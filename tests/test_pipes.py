@@ -24,7 +24,7 @@ WRITERS = {
     "netbuilder/engines/kept_files.py": "files of its own folder of the cache",
     "netbuilder/engines/llvm/machine.py": "/proc",
     "netbuilder/engines/onednn/autotune.py": "/proc",
-    "proto/files.py": "here",
+    "proto/opened_files.py": "here",
     "proto/whole_file.py": "writes drafts, and syncs folders",
     "tools/imagenet_trainer.py": "the null device",
     "tools/onednn_interface.py": "the null device",
@@ -58,7 +58,7 @@ def calls(tree):
                 if (function.value.id, function.attr) in {("os", "open"), ("io", "open")}:
                     yield node.lineno, "os.open"
             if isinstance(function, ast.Attribute) and function.attr in ("read_text", "read_bytes"):
-                if not (isinstance(function.value, ast.Name) and function.value.id == "files"):
+                if not (isinstance(function.value, ast.Name) and function.value.id == "opened_files"):
                     yield node.lineno, function.attr
 
 
@@ -70,7 +70,7 @@ def test_every_reader_opens_files_by_the_one_that_refuses_pipes(folder):
         if name in WRITERS or name.startswith("tools/bench/"):
             continue
         found += [f"{name}:{line}: {what}" for line, what in calls(ast.parse(path.read_text(encoding="utf-8")))]
-    assert not found, "open these by netbuilder.proto.files.open_file, or say in WRITERS what they are"
+    assert not found, "open these by netbuilder.proto.opened_files.open_file, or say in WRITERS what they are"
 
 
 def test_the_list_has_no_more_than_there_is():

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from netbuilder.proto import NetError, files
+from netbuilder.proto import NetError, opened_files
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import count, split_problem, trusted_option
 from netbuilder.tools.options import OptionsParser, argument, option
@@ -56,7 +56,7 @@ class _Options:
 
 
 def _train(path: str, options: _Options) -> None:
-    text = Characters(files.read_text(path))
+    text = Characters(opened_files.read_text(path))
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")
     size = Size(len(text.alphabet), options.hidden, options.layers)

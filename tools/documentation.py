@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from netbuilder.proto import files
+from netbuilder.proto import opened_files
 from netbuilder.tools.operators_page import page as operators_page
 
 __all__ = ["on_config", "on_files", "on_page_markdown"]
@@ -40,7 +40,7 @@ def on_files(pages: Any, config: Any) -> Any:
     """Add the pages that are made."""
     from mkdocs.structure.files import File
 
-    made = {target: files.read_text(_ROOT / source) for source, target in _FROM_ROOT.items()}
+    made = {target: opened_files.read_text(_ROOT / source) for source, target in _FROM_ROOT.items()}
     made["operators.md"] = operators_page()
     made |= {f"reference/{name}.md": _reference(name) for name in _PACKAGES}
     for path, text in made.items():

@@ -27,6 +27,7 @@ from netbuilder.proto import (
     NetError,
     OperatorDef,
     files,
+    opened_files,
 )
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.late_dataclass import dataclass
@@ -204,7 +205,7 @@ def _read_parameters(path: Path, *, trusted: bool) -> dict[str, Any]:
             f"{waits[0]!r}; give the net that makes the parameters, such as init_net.pb"
         )
     place_operators(net, _device("cpu"))  # parameters are computed on the CPU, whatever the net says
-    with files.naming(path):
+    with opened_files.naming(path):
         if not trusted:
             check_fills(net.op, f"--parameters: init net {net.name!r}")
         workspace.run_net_once(net)

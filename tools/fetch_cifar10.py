@@ -21,8 +21,8 @@ import numpy as np
 from netbuilder.data import encode_jpeg
 from netbuilder.data.image_codec import decode_image
 from netbuilder.proto import NetError, ParseError
-from netbuilder.proto.files import open_file
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.opened_files import open_file
 from netbuilder.proto.structured_text import parse_json
 from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.parser import whole_number

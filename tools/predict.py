@@ -20,7 +20,7 @@ from netbuilder.exchange.classification import Classifier, ends_with_softmax
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_exporter import load_predictor_from_db
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
-from netbuilder.proto import ArgumentError, ParseError, files
+from netbuilder.proto import ArgumentError, ParseError, opened_files
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.structured_text import parse_json
@@ -102,7 +102,7 @@ def _mean(text: str) -> tuple[float, ...]:
     if not text.endswith(".npy"):
         return _numbers(text)
     try:
-        array = np.load(io.BytesIO(files.read_bytes(text)), allow_pickle=False)
+        array = np.load(io.BytesIO(opened_files.read_bytes(text)), allow_pickle=False)
     except OSError as error:
         raise argparse.ArgumentTypeError(error_text(error)) from None
     except (ValueError, EOFError) as error:
@@ -223,7 +223,7 @@ def load(path: str, init: str | None = None, **options: Any) -> Predictor:
 def _class_names(path: str | None) -> list[str] | None:
     if path is None:
         return None
-    text = files.read_text(path)
+    text = opened_files.read_text(path)
     if not text.lstrip().startswith("["):
         return text.splitlines()
     found = parse_json(text, f"--classes {path!r}, which begins with '['")

@@ -10,10 +10,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import Any
 
 from netbuilder.proto import DeviceError, DistributedError, NetError, OperatorError
 from netbuilder.proto.os_errors import error_text, is_out_of_memory
 from netbuilder.tools.streams import discard, standard_streams
+
+resource: Any  # limits of processes, which not all systems have
+try:
+    import resource
+except ImportError:
+    resource = None
 
 __all__ = ["EXPECTED", "reporting", "text_of"]
 
@@ -90,8 +97,18 @@ def text_of(error: BaseException) -> str:
     """Return what an error says, in one line; also where memory is used up, of which Python itself says nothing."""
     text = error_text(error)
     if is_out_of_memory(error):
-        return f"not enough memory{f': {text}' if text else ''}; ulimit -v, or the limit of a container, may be too low"
+        return f"not enough memory{f': {text}' if text else ''}; {_limits()}, may be too low"
     return text
+
+
+def _limits() -> str:
+    """Return the limits that memory may have reached: those of this process, with their values, and its container's."""
+    if resource is None:
+        return "the memory of the machine, or the limit of a container"
+    kinds = {"ulimit -v": resource.RLIMIT_AS, "ulimit -d": resource.RLIMIT_DATA}
+    limits = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
+    found = [f"{name} ({limit >> 10} KiB)" for name, limit in limits.items() if limit != resource.RLIM_INFINITY]
+    return ", ".join([*(found or ["the memory of the machine"]), "or the limit of a container"])
 
 
 def _flushed(main: Main, arguments: Sequence[str] | None) -> int:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.proto import NetError
-from netbuilder.proto.files import open_file
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.opened_files import open_file
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.bench.predict import BOUND
 from netbuilder.tools.bench.report import SAME

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
+from netbuilder.proto.threads import Thread
 from netbuilder.runtime import Workspace
 
 __all__ = ["BackgroundPlan"]
@@ -22,7 +22,7 @@ class BackgroundPlan:
 
     def __init__(self, workspace: Workspace, plan: Any) -> None:
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(workspace, plan), name="background plan", daemon=True)
+        self._thread = Thread(target=self._run, args=(workspace, plan), name="background plan", daemon=True)
         self._thread.start()
 
     def _run(self, workspace: Workspace, plan: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from netbuilder.proto import NetDef, NetError, files
+from netbuilder.proto import NetDef, NetError, files, opened_files
 
 __all__ = ["NETS", "ModelDownloader", "complete", "installed", "is_installed", "model_folder", "validModelName"]
 
@@ -70,7 +70,7 @@ class ModelDownloader:
         predict_net, init_net = (files.load(folder / name, NetDef, allow_unknown=True) for name in NETS)
         predict_net.name, init_net.name = model_name, f"{model_name}_init"
         try:
-            value_info = json.loads(files.read_text(folder / VALUE_INFO))
+            value_info = json.loads(opened_files.read_text(folder / VALUE_INFO))
         except ValueError as error:
             raise NetError(f"{str(folder / VALUE_INFO)!r}: it is no JSON: {error}") from error
         return init_net, predict_net, value_info

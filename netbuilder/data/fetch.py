@@ -9,7 +9,7 @@ import urllib.parse
 from pathlib import Path
 
 from netbuilder.proto import NetError, ParseError
-from netbuilder.proto.files import open_file
+from netbuilder.proto.opened_files import open_file
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["fetch_file"]

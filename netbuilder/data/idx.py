@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.extents import count_elements
-from netbuilder.proto import ParseError, files
+from netbuilder.proto import ParseError, opened_files
 from netbuilder.proto.os_errors import error_text
 
 __all__ = ["read_idx"]
@@ -36,7 +36,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
         ParseError: the file is truncated, or not an IDX file.
     """
     name = os.fspath(path)
-    data = files.read_bytes(path)
+    data = opened_files.read_bytes(path)
     packed = len(data) if data[:2] == _GZIP else None
     if packed is not None:
         data = _unpacked(data, name)

@@ -17,7 +17,7 @@ from netbuilder.data.class_names import read_class_names
 from netbuilder.data.image_records import ImageRecord, read_image_record
 from netbuilder.data.npz_file import read_npz
 from netbuilder.data.record_list import RecordList, open_records
-from netbuilder.proto import NetError, ParseError, files
+from netbuilder.proto import NetError, ParseError, opened_files
 from netbuilder.proto.errors import counted
 
 __all__ = [
@@ -81,7 +81,7 @@ class ImageFiles:
 
     def __getitem__(self, number: int) -> ImageRecord:
         path = self.files[number]
-        return ImageRecord(path, files.read_bytes(path), (self._labels[number : number + 1],))
+        return ImageRecord(path, opened_files.read_bytes(path), (self._labels[number : number + 1],))
 
     def labels(self) -> Array:
         return self._labels
@@ -171,7 +171,7 @@ def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
     """
     place = Path(root) if root is not None else Path(path).parent
     rows: list[tuple[str, str]] = []
-    data = files.read_bytes(path)
+    data = opened_files.read_bytes(path)
     try:
         lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
         for fields in lines:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from netbuilder.proto import ParseError
 from netbuilder.proto.errors import counted
-from netbuilder.proto.files import open_descriptor
+from netbuilder.proto.opened_files import open_descriptor
 
 __all__ = ["LmdbFile"]
 

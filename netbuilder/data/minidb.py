@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from netbuilder.proto import NetError, ParseError
-from netbuilder.proto.files import open_descriptor, open_file
+from netbuilder.proto.opened_files import open_descriptor, open_file
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["append_minidb", "minidb_offsets", "read_minidb", "read_minidb_at", "write_minidb"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.extents import count_elements
-from netbuilder.proto import ParseError, files
+from netbuilder.proto import ParseError, opened_files
 
 __all__ = ["read_npz"]
 
@@ -27,7 +27,7 @@ def read_npz(path: str | os.PathLike[str]) -> Mapping[str, Array]:
         ParseError: it is not such a file, damaged, or holds Python objects, which could run code.
     """
     name = os.fspath(path)
-    with files.open_file(path) as raw:
+    with opened_files.open_file(path) as raw:
         try:
             with zipfile.ZipFile(raw) as pack:
                 entries = [entry for entry in pack.infolist() if entry.filename.endswith(".npy")]

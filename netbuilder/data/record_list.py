@@ -8,7 +8,7 @@ from typing import Protocol
 from netbuilder.data.lmdb_folder import open_lmdb
 from netbuilder.data.minidb import minidb_offsets, read_minidb_at
 from netbuilder.proto import NetError
-from netbuilder.proto.files import open_descriptor
+from netbuilder.proto.opened_files import open_descriptor
 
 __all__ = ["RecordList", "database_type", "open_records"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.proto import NetError, ParseError, TensorProto
-from netbuilder.proto.files import open_file
+from netbuilder.proto.opened_files import open_file
 
 __all__ = ["TextRows"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from netbuilder.data.forking import new_lock
 from netbuilder.engines.kept_files import replace_file
-from netbuilder.proto.files import read_bytes
+from netbuilder.proto.opened_files import read_bytes
 
 __all__ = ["CACHE_VARIABLE", "SWITCH_VARIABLE", "Choices", "cache_file", "cache_folder", "choices_of", "turned_off"]
 

@@ -12,7 +12,7 @@ from netbuilder.data.image_codec import decode_image, resize_image
 from netbuilder.data.image_transform import middle_part
 from netbuilder.exchange.image_preparation import ImagePreparation
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.proto import ArgumentError, NetDef, ShapeError, files
+from netbuilder.proto import ArgumentError, NetDef, ShapeError, opened_files
 from netbuilder.proto.late_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Classifier:
         }  # fmt: skip
         if isinstance(image, (str, os.PathLike)):
             name = os.fspath(image)
-            data: bytes | Array = files.read_bytes(name)
+            data: bytes | Array = opened_files.read_bytes(name)
         else:
             name, data = "image", image if isinstance(image, bytes) else _pixels(image, channels)
         found = prepared_image(

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.proto import NetError
-from netbuilder.proto.files import read_bytes
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.opened_files import read_bytes
 from netbuilder.proto.structured_text import parse_json
 
 try:

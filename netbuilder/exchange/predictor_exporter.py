@@ -39,6 +39,7 @@ from netbuilder.proto import (
     ParseError,
     PredictorConsts,
     files,
+    opened_files,
 )
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.late_dataclass import dataclass
@@ -301,7 +302,7 @@ def load_from_db(
     """
     meta, values = _read(filename, db_type)
     space = workspace or default.workspace()
-    with files.naming(filename):
+    with opened_files.naming(filename):
         rest = NetDef()
         rest.CopyFrom(net_of(meta, _NAMES.GLOBAL_INIT_NET_TYPE))
         more = [] if parameters_only else [op for op in rest.op if op.type != "Load"]
@@ -358,7 +359,7 @@ def prepare_prediction_net(
     """
     space = workspace or default.workspace()
     meta = load_from_db(filename, db_type, device_option, workspace=space, trusted=trusted)
-    with files.naming(filename):
+    with opened_files.naming(filename):
         nets = []
         for key in (_NAMES.PREDICT_INIT_NET_TYPE, _NAMES.PREDICT_NET_TYPE):
             net = NetDef()
@@ -396,7 +397,7 @@ def load_predictor_from_db(
         for kind in (_NAMES.INPUTS_BLOB_TYPE, _NAMES.OUTPUTS_BLOB_TYPE)
     }
     inputs, outputs = (given or found for given, found in zip((inputs, outputs), names.values()))
-    with files.naming(filename):
+    with opened_files.naming(filename):
         shapes = _shapes(net_of(meta, _NAMES.PREDICT_INIT_NET_TYPE))
         specs = {name: TensorSpec(shapes[name], np.dtype(np.float32)) for name in inputs if name in shapes}
         net = net_of(meta, _NAMES.PREDICT_NET_TYPE)

@@ -36,6 +36,7 @@ from netbuilder.proto import (
     TensorShape,
     TensorShapes,
     files,
+    opened_files,
 )
 from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.proto.call_checks import checked
@@ -273,7 +274,7 @@ def load_predictor(
     if outputs is None and _OUTPUTS in found:
         outputs = _names(found[_OUTPUTS], _OUTPUTS, predict_path)
     specs = stored_specs(predict_net, str(predict_path))
-    with files.naming(predict_path):
+    with opened_files.naming(predict_path):
         return Predictor(
             init_proto,
             predict_net,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.proto import ParseError, files
+from netbuilder.proto import ParseError, opened_files
 from netbuilder.proto.structured_text import parse_json
 from netbuilder.proto.whole_file import whole_file
 
@@ -32,7 +32,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
     Source: https://huggingface.co/docs/safetensors, section "Format".
     """
-    data = files.read_bytes(path)
+    data = opened_files.read_bytes(path)
     try:
         length = int.from_bytes(data[:8], "little")
         if not 2 <= length <= min(_LONGEST, len(data) - 8):

@@ -15,6 +15,7 @@ from typing import Any
 
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.proto import NetError, UsageError
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Parallel", "Parallelizable"]
 
@@ -80,7 +81,7 @@ class Parallel:
         self._lock = new_lock()
         self._unusable = ""
         self._threads = [
-            threading.Thread(
+            Thread(
                 target=_work,
                 args=(self._tasks, parallelizable, self._failed),
                 name=f"netbuilder-parallel-{number}",

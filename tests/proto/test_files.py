@@ -22,16 +22,7 @@ from netbuilder.proto import (
     TensorProtos,
 )
 from netbuilder.proto.arguments import make_op
-from netbuilder.proto.files import (
-    load,
-    load_text,
-    parse,
-    parse_text,
-    save,
-    save_text,
-    to_bytes,
-    to_text,
-)
+from netbuilder.proto.files import load, load_text, parse, parse_text, save, save_text, to_bytes, to_text
 from netbuilder.proto.wire import find_fault
 
 LENET = net("lenet").main

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from netbuilder.proto import files
+from netbuilder.proto import opened_files
 from netbuilder.proto.os_errors import error_text
 
 
@@ -31,12 +31,12 @@ def test_what_the_system_says_of_a_file(tmp_path, monkeypatch):
         ("x" * 300, f"'{'x' * 300}': file name too long"),
     ):
         assert text_of(lambda name=name: open(name, "rb")) == text
-        assert text_of(lambda name=name: files.read_bytes(name)) == text
+        assert text_of(lambda name=name: opened_files.read_bytes(name)) == text
 
 
 def test_an_error_without_a_file_gets_its_name():
     def read():
-        with files.naming("net.pb"):
+        with opened_files.naming("net.pb"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     assert text_of(read) == "'net.pb': input/output error"

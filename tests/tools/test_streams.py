@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import os
+import resource
 import struct
 import subprocess
 import sys
@@ -136,9 +137,9 @@ def test_help_into_a_pipe_whose_reader_has_ended():
 
 
 @pytest.mark.parametrize("error, message", [
-    (MemoryError(), "not enough memory; ulimit -v, or the limit of a container, may be too low"),
-    (MemoryError("Unable to allocate 3 GiB"), "not enough memory: Unable to allocate 3 GiB; ulimit -v"),
-    (RuntimeError("can't start new thread"), "not enough memory: can't start new thread; ulimit -v"),
+    (MemoryError(), "not enough memory; the memory of the machine, or the limit of a container, may be too low"),
+    (MemoryError("Unable to allocate 3 GiB"), "not enough memory: Unable to allocate 3 GiB; the memory of"),
+    (RuntimeError("can't start new thread"), "not enough memory: can't start new thread; the memory of"),
 ])  # fmt: skip
 def test_memory_that_is_used_up(capsys, error, message):
     @reporting("it")
@@ -147,6 +148,19 @@ def test_memory_that_is_used_up(capsys, error, message):
 
     assert main() == 1
     assert capsys.readouterr().err.startswith(f"it: {message}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+@pytest.mark.parametrize("letter, name", [("v", "RLIMIT_AS"), ("d", "RLIMIT_DATA")])
+def test_memory_that_a_limit_leaves_too_little_of(capsys, monkeypatch, letter, name):
+    real = resource.getrlimit
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda kind: (3 << 20, 9 << 20) if kind == getattr(resource, name) else real(kind)
+    )
+    assert reporting("it")(lambda arguments=None: bytearray(1 << 60))() == 1
+    assert capsys.readouterr().err == (
+        f"it: not enough memory; ulimit -{letter} (3072 KiB), or the limit of a container, may be too low\n"
+    )
 
 
 def test_other_faults_have_their_traceback():

@@ -11,12 +11,12 @@ import signal
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Comparison", "Side", "TimeLimits", "Way", "Worker", "compare"]
 
@@ -80,7 +80,7 @@ class Worker:
             self._errors.close()
             raise
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=_read, args=(self._process.stdout, self._lines), daemon=True)
+        self._reader = Thread(target=_read, args=(self._process.stdout, self._lines), daemon=True)
         self._reader.start()
         self.loss: float | None = None
         self.peak = 0

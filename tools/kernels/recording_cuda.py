@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.engines.gpu_packages import how_to_install
-from netbuilder.proto import DeviceError, ParseError, files
+from netbuilder.proto import DeviceError, ParseError, opened_files
 from netbuilder.proto.whole_file import write_text
 
 __all__ = ["record", "recorded"]
@@ -26,7 +26,7 @@ def recorded(folder: Path) -> list[tuple[str, str, tuple[str, ...], tuple[str, .
     found = []
     for file in sorted(folder.glob("*.json")):
         try:
-            kernel = json.loads(files.read_text(file))
+            kernel = json.loads(opened_files.read_text(file))
             kept = tuple(option for option in kernel["options"] if option.startswith(("-D", "-std", "--std", "-fmad")))
             found.append((file.stem, kernel["source"], kept, tuple(kernel["names"])))
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.step_times import StepTimes
-from netbuilder.proto import NetError, files
+from netbuilder.proto import NetError, opened_files
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.structured_text import parse_json
 from netbuilder.runtime import Workspace
@@ -43,7 +43,7 @@ def read_record(path: str, what: str) -> Any:
         ParseError: it is not JSON.
         OSError: it cannot be read.
     """
-    return parse_json(files.read_text(path), f"{path!r}, which should have {what}")
+    return parse_json(opened_files.read_text(path), f"{path!r}, which should have {what}")
 
 
 def read_step(path: str) -> StepTimes:
@@ -84,7 +84,7 @@ def read_log(path: str) -> Measured:
         OSError: it cannot be read.
     """
     found = []
-    for line in files.read_text(path).splitlines():
+    for line in opened_files.read_text(path).splitlines():
         with suppress(ValueError, KeyError, TypeError):  # the last line of a run that was killed
             entry = parse_json(line)
             if entry["kind"] == "epoch":

@@ -8,7 +8,7 @@ import re
 from netbuilder.data import ImageTransform, decoding_threads
 from netbuilder.data.image_size import check_resized
 from netbuilder.exchange import ImagePreparation
-from netbuilder.proto import DeviceError, NetError, ParseError, files
+from netbuilder.proto import DeviceError, NetError, ParseError, opened_files
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.common_options import max_pixels_option, upright_option
@@ -83,7 +83,7 @@ class InputOptions:
         if self.class_names is None:
             return ()
         try:
-            lines = files.read_text(self.class_names).splitlines()
+            lines = opened_files.read_text(self.class_names).splitlines()
         except (OSError, ParseError) as error:
             raise NetError(f"--class-names: {error_text(error)}") from None
         return tuple(line.strip() for line in lines if line.strip())

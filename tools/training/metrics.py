@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from netbuilder.proto import NetError, files
+from netbuilder.proto import NetError, opened_files
 from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.structured_text import parse_json
@@ -90,7 +90,7 @@ class Metrics:
         if self._plot is None or self._earlier is None or not epochs:
             return
         found: dict[int, dict[str, Any]] = {}
-        for line in files.read_text(self._earlier).splitlines():
+        for line in opened_files.read_text(self._earlier).splitlines():
             try:
                 entry = parse_json(line)
             except ValueError:

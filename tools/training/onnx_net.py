@@ -18,7 +18,7 @@ from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper, brew
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.renaming import rename_blobs
-from netbuilder.proto import NetDef, NetError, OperatorDef, files
+from netbuilder.proto import NetDef, NetError, OperatorDef, opened_files
 from netbuilder.proto.arguments import arguments
 
 __all__ = ["OnnxNet", "digest_of"]
@@ -39,7 +39,7 @@ Shape = tuple[int, ...]
 
 def digest_of(file: str) -> str:
     """Return a text that differs if a file has other contents."""
-    return hashlib.sha256(files.read_bytes(file)).hexdigest()[:16]
+    return hashlib.sha256(opened_files.read_bytes(file)).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)

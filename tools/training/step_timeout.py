@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from netbuilder.proto.threads import Thread
 from netbuilder.tools.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ class StepTimeout(Callback):
         self._where = "" if rank is None else f"rank {rank}: "
         self._steps = 0
         self._over = threading.Event()
-        self.thread: threading.Thread | None = None
+        self.thread: Thread | None = None
 
     def __enter__(self) -> StepTimeout:
         if self._seconds is not None:
-            self.thread = threading.Thread(target=self._watch, name="netbuilder-step-limit", daemon=True)
+            self.thread = Thread(target=self._watch, name="netbuilder-step-limit", daemon=True)
             self.thread.start()
         return self
 

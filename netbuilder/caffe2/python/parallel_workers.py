@@ -13,6 +13,7 @@ from typing import Any
 from netbuilder.caffe2.missing import names_of
 from netbuilder.data.forking import after_fork, new_lock
 from netbuilder.proto import NetError
+from netbuilder.proto.threads import Thread
 
 __all__ = [
     "GlobalWorkerCoordinator",
@@ -135,14 +136,14 @@ class WorkerCoordinator:
         self._init_fun = init_fun
         self._state = state
         self._shutdown_fun = shutdown_fun
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Thread] = []
         self._lock = new_lock()
         self._active = self._started = False
         self.error: BaseException | None = None
 
     def add_thread(self, target: Callable[..., object], name: str, *args: Any) -> None:
         """Add a thread that will run ``target(coordinator, *args)``."""
-        self._threads.append(threading.Thread(target=target, args=(self, *args), name=name, daemon=True))
+        self._threads.append(Thread(target=target, args=(self, *args), name=name, daemon=True))
 
     def is_active(self) -> bool:
         """Whether the workers should continue."""

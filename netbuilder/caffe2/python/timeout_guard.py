@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from netbuilder.caffe2.missing import names_of
 from netbuilder.proto import ArgumentError
+from netbuilder.proto.threads import Thread
 
 __all__ = ["CompleteInTimeOrDie", "EuthanizeIfNecessary", "WatcherThread"]
 
@@ -23,7 +24,7 @@ _GRACE = 5.0  # seconds between the interrupt and the abort
 __getattr__ = names_of(__name__)
 
 
-class WatcherThread(threading.Thread):
+class WatcherThread(Thread):
     """Ends the process if ``completed`` is not set in time.
 
     It writes the stack of every thread to standard error and interrupts the main thread (KeyboardInterrupt); five

@@ -20,7 +20,7 @@ from netbuilder.caffe2.python import workspace
 from netbuilder.data import proto_to_tensor, tensor_to_proto
 from netbuilder.graph import BlobReference, Net
 from netbuilder.optimizers.optimizer import ITERATION, ITERATION_MUTEX, iteration_counter
-from netbuilder.proto import Argument, NetError, OperatorDef, TensorProto, files
+from netbuilder.proto import Argument, NetError, OperatorDef, TensorProto, files, opened_files
 from netbuilder.proto.arguments import argument_value, make_argument
 
 __all__ = [
@@ -165,7 +165,7 @@ def GetContentFromProtoString(s: bytes | str, function_map: Mapping[type[Any], C
 
 def ConvertProtoToBinary(proto_class: type[Any], filename: str, out_filename: str) -> None:
     """Read a message from a text or binary file and write it to a binary one."""
-    files.save(out_filename, TryReadProtoWithClass(proto_class, files.read_bytes(filename)))
+    files.save(out_filename, TryReadProtoWithClass(proto_class, opened_files.read_bytes(filename)))
 
 
 def OpAlmostEqual(op_a: OperatorDef, op_b: OperatorDef, ignore_fields: Iterable[str] | str | None = None) -> bool:

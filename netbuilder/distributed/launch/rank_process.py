@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.engines.copy_stream import copy_stream
 from netbuilder.engines.unread import wait_until_read
 from netbuilder.proto.errors import DistributedError
+from netbuilder.proto.threads import Thread
 
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl
 _LOOK = 5.0  # seconds that one question to the store waits
@@ -99,7 +99,7 @@ class Rank:
         given = Beginning(self.store.with_prefix("mpi"), place.size, place.rank, time_limits().first)
         announce(given)
         server = PmiServer(given, lambda reason: print(f"rank {place.rank}: {reason}", file=sys.stderr, flush=True))
-        threading.Thread(target=server.serve, args=[ours], daemon=True).start()
+        Thread(target=server.serve, args=[ours], daemon=True).start()
         return dict(zip(PLACE, (str(theirs.fileno()), str(place.rank), str(place.size)))), theirs
 
     def _stream(self, name: str) -> int | None:
@@ -110,11 +110,11 @@ class Rank:
     def run(self) -> int:
         prefix = f"[rank {self.place.rank}] ".encode()
         pumps = [
-            threading.Thread(target=copy_stream, args=(pipe.fileno(), number, prefix), daemon=True)
+            Thread(target=copy_stream, args=(pipe.fileno(), number, prefix), daemon=True)
             for pipe, number in ((self._child.stdout, 1), (self._child.stderr, 2))
             if pipe is not None
         ]
-        for thread in (*pumps, threading.Thread(target=self.obey, daemon=True)):
+        for thread in (*pumps, Thread(target=self.obey, daemon=True)):
             thread.start()
         while self._child.poll() is None:
             if time.monotonic() > self._kill_at:

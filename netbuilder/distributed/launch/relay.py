@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
 
 from netbuilder.engines.copy_stream import copy_stream
 from netbuilder.engines.unread import wait_until_read
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Relay", "relayed"]
 
@@ -35,7 +35,7 @@ def relayed() -> Iterator[Relay]:
     """Yield pipes, and copy what comes through them until the block ends."""
     pipes = [os.pipe(), os.pipe()]
     threads = [
-        threading.Thread(target=copy_stream, args=(reader, number), name="netbuilder-output", daemon=True)
+        Thread(target=copy_stream, args=(reader, number), name="netbuilder-output", daemon=True)
         for number, (reader, _) in enumerate(pipes, 1)
     ]
     for thread in threads:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from netbuilder.distributed.stores.store import Store, as_counter, check_key, check_value
 from netbuilder.proto.errors import DistributedError
-from netbuilder.proto.files import open_file
+from netbuilder.proto.opened_files import open_file
 from netbuilder.proto.os_errors import error_text
 
 __all__ = ["FileStore"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from netbuilder.distributed.stores.store import Store
 from netbuilder.proto.errors import DistributedError, NetError
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Heartbeat", "Heartbeats", "LastSign"]
 
@@ -34,7 +35,7 @@ class Heartbeat:
         self._store, self._rank, self._doing, self._interval = store, rank, doing, interval
         self._closed = threading.Event()
         self._beat(0)
-        self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.thread = Thread(target=self._run, name="heartbeat", daemon=True)
         self.thread.start()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 
 from netbuilder.proto.errors import NetError
-from netbuilder.proto.files import open_file
+from netbuilder.proto.opened_files import open_file
 from netbuilder.proto.os_errors import error_text
 
 __all__ = ["SECRET", "SECRET_FILE", "check_secret", "read_secret", "secret_in"]

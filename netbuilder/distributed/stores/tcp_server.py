@@ -13,7 +13,6 @@ import secrets
 import selectors
 import socket
 import struct
-import threading
 import time
 from collections import defaultdict
 from dataclasses import field
@@ -24,6 +23,7 @@ from netbuilder.distributed.stores.secret import check_secret
 from netbuilder.proto.errors import DistributedError, NetError
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
+from netbuilder.proto.threads import Thread
 
 __all__ = ["STRANGERS", "Client", "TcpStoreServer"]
 
@@ -90,7 +90,7 @@ class TcpStoreServer:
         self.selector = selectors.DefaultSelector()
         self._bell, bell = socket.socketpair()
         self.selector.register(bell, selectors.EVENT_READ, None)
-        self._thread = threading.Thread(target=self._run, args=(bell,), name=f"store-{self.port}", daemon=True)
+        self._thread = Thread(target=self._run, args=(bell,), name=f"store-{self.port}", daemon=True)
         self._thread.start()
 
     @property

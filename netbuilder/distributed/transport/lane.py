@@ -12,6 +12,7 @@ import numpy as np
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.data.waiting import wait
 from netbuilder.proto import DistributedError
+from netbuilder.proto.threads import Thread
 
 __all__ = ["FORKED", "Lane", "Submitted"]
 
@@ -96,7 +97,7 @@ class Lane:
             item.end(None, DistributedError(FORKED))
         self._waiting: deque[Submitted[Any]] = deque()
         self._more = threading.Condition(new_lock())
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._item: Submitted[Any] | None = None
         self.interrupted: BaseException | None = None
         self.when_idle: Callable[[], object] | None = None
@@ -105,10 +106,11 @@ class Lane:
         """Run a function in the thread, after all that were submitted before."""
         item = Submitted(self, function)
         with self._more:
-            self._waiting.append(item)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._work, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
+            self._waiting.append(item)
             self._more.notify()
         return item
 

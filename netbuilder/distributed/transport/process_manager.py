@@ -12,7 +12,6 @@ import pickle
 import signal
 import socket
 import sys
-import threading
 import time
 from contextlib import suppress
 from typing import IO
@@ -23,6 +22,7 @@ if __name__ == "__main__":  # run by its path, with the module path of the rank
 
 from netbuilder.distributed.transport.pmi_server import Beginning, PmiServer
 from netbuilder.proto.errors import DistributedError
+from netbuilder.proto.threads import Thread
 
 __all__ = ["ENDED", "LEAVES"]
 
@@ -44,8 +44,8 @@ class _Manager:
         self._leaves = False
 
     def run(self, connection: socket.socket) -> None:
-        threading.Thread(target=self._listen, daemon=True).start()
-        threading.Thread(target=self._watch, daemon=True).start()
+        Thread(target=self._listen, daemon=True).start()
+        Thread(target=self._watch, daemon=True).start()
         self._server.serve(connection)
         self._ended()
 

@@ -8,7 +8,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, NoReturn
@@ -22,6 +21,7 @@ from netbuilder.distributed.transport.start import meet
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto.errors import DeviceError, DistributedError
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = [
     "begin_over_store",
@@ -133,7 +133,7 @@ def _start_manager(beginning: Beginning) -> _Begun:
     assert manager.stdin is not None
     manager.stdin.write(text)
     manager.stdin.flush()
-    threading.Thread(target=_end_with, args=[manager, beginning.rank], daemon=True).start()
+    Thread(target=_end_with, args=[manager, beginning.rank], daemon=True).start()
     # MPI writes to the connection at exit, after Python has closed its sockets
     return _Begun(beginning.store, ours.detach(), manager.stdin)
 

@@ -7,7 +7,6 @@ import hashlib
 import math
 import os
 import struct
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.distributed.worlds.promises import History, Promise, Votes, is_kept
 from netbuilder.proto import DistributedError
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = ["AHEAD", "HEADER_BYTES", "SIGN", "Collective", "Session"]
 
@@ -160,7 +160,7 @@ class Session:
             signs = store.with_prefix("ranks")
             self._heartbeat = Heartbeat(signs, self.rank, lambda: self._state().encode().decode(), interval=SIGN)
             self._watchdog.signs = Heartbeats(signs, self.size)
-        threading.Thread(target=self._watchdog.supervise, name="netbuilder-watchdog", daemon=True).start()
+        Thread(target=self._watchdog.supervise, name="netbuilder-watchdog", daemon=True).start()
 
     def unwatch(self) -> None:
         """Send no more heartbeats."""

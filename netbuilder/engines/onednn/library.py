@@ -17,6 +17,7 @@ from typing import Any
 from netbuilder.data.forking import loading
 from netbuilder.engines.brief_calls import brief_call
 from netbuilder.engines.onednn import declarations as c
+from netbuilder.engines.onednn.signal_stack import give_signals_a_stack
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import is_out_of_memory
 
@@ -199,6 +200,7 @@ def _loaded() -> Library | str:
     engine = ffi.new("engine_t *")
     check(lib.dnnl_engine_create(engine, 1, 0), "engine")
     _end_team_before_fork(omp)
+    give_signals_a_stack()
     execute = brief_call(path, "dnnl_primitive_execute", ctypes.c_int)
     setter = brief_call(_OPENMP, "omp_set_num_threads")
     library = Library(ffi, lib, omp, engine[0], version, path, execute, setter)

@@ -11,7 +11,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from netbuilder.exchange.onnx.inference import check_external_data
-from netbuilder.proto import ParseError, files
+from netbuilder.proto import ParseError, opened_files
 
 __all__ = ["load_model", "without_constants"]
 
@@ -38,13 +38,13 @@ def load_model(onnx: Any, path: str | os.PathLike[str]) -> tuple[Any, dict[str, 
     """
     folder = os.path.dirname(os.path.abspath(path))
     try:
-        with files.open_file(path) as file:
+        with opened_files.open_file(path) as file:
             model, found = _parsed(onnx, file, os.fstat(file.fileno()).st_size)
         check_external_data(model, folder)
         _read_external(onnx, model, folder, found)
         onnx.checker.check_model(model)
     except FileNotFoundError:
-        files.read_bytes(path)  # lists files with similar names
+        opened_files.read_bytes(path)  # lists files with similar names
         raise
     except (_NotProtobuf, DecodeError, onnx.checker.ValidationError) as error:
         text = f"{os.fspath(path)!r} is not an ONNX model that ONNX's checker accepts: {error}"
@@ -188,7 +188,7 @@ def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) 
         where = {each.key: each.value for each in tensor.external_data}
         path = os.path.join(folder, where.get("location", ""))
         offset = int(where.get("offset", 0))
-        with files.open_file(path) as file:
+        with opened_files.open_file(path) as file:
             length = int(where.get("length", os.fstat(file.fileno()).st_size - offset))
             found[tensor.name] = _read_array(onnx, tensor, 9, file, offset, length)
         taken.append(tensor)

@@ -24,7 +24,7 @@ from netbuilder.exchange.onnx.model_inputs import with_shapes
 from netbuilder.exchange.onnx.read_model import ReadModel
 from netbuilder.exchange.onnx.reading import Reader
 from netbuilder.exchange.onnx.reference import ReferenceNodeWarning
-from netbuilder.proto import ParseError, files
+from netbuilder.proto import ParseError, opened_files
 
 __all__ = ["read_onnx"]
 
@@ -84,7 +84,7 @@ def read_onnx(
 def _read_file(
     onnx: Any, path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int | None]], options: Mapping[str, Any]
 ) -> ReadModel:
-    with files.naming(path):
+    with opened_files.naming(path):
         try:
             model, constants = load_model(onnx, path)
             return Reader(onnx, with_shapes(model, shapes), constants, **options).read()

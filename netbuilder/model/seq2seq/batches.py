@@ -12,7 +12,7 @@ import numpy as np
 
 from netbuilder.model.seq2seq.vocabulary import EOS_ID, GO_ID, PAD_ID, get_numberized_sentence
 from netbuilder.proto import ArgumentError
-from netbuilder.proto.files import open_lines
+from netbuilder.proto.opened_files import open_lines
 
 __all__ = ["Batch", "gen_batches", "prepare_batch"]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from netbuilder.proto import ArgumentError
-from netbuilder.proto.files import open_lines
+from netbuilder.proto.opened_files import open_lines
 
 __all__ = ["EOS", "EOS_ID", "GO", "GO_ID", "PAD", "PAD_ID", "UNK", "UNK_ID", "gen_vocab", "get_numberized_sentence"]
 

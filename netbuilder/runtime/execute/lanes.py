@@ -112,21 +112,20 @@ class LaneProgram:
         return wait, signal
 
     def _run_lane(self, lane: int) -> None:
-        before = self._before[lane]
-        if before is not None:
-            before()
-        calls = iter(self._programs[lane])
+        before, calls = self._before[lane], iter(self._programs[lane])
         try:
+            if before is not None:
+                before()
             with np.errstate(all="ignore"):
                 for call in calls:
                     call()
         except _Stopped:
             pass
         except BaseException as error:
-            position = len(self._programs[lane]) - length_hint(calls) - 1
+            self._end()  # first: what follows may lack memory
+            position = max(len(self._programs[lane]) - length_hint(calls) - 1, 0)
             if self._failure is None:
                 self._failure = (self._items[lane][position][1], error, threading.current_thread().name)
-            self._end()
 
     def _end(self) -> None:
         """Make all lanes end at their next wait."""

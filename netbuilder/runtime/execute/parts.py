@@ -15,6 +15,7 @@ from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import subgraphs
 from netbuilder.proto import NetDef, OperatorDef
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Part", "PartsRun", "parts_of"]
 
@@ -133,7 +134,7 @@ class PartsRun:
         self._left = list(range(len(parts)))
         self._done: set[int] = set()
         self._active: set[int] = set()  # threads that run parts and do not wait
-        self._helpers: set[threading.Thread] = set()
+        self._helpers: set[Thread] = set()
         self._ended = threading.Condition()  # a helper has ended
         self._cancellation = Cancellation(net, parts=self)
         self._over = False
@@ -216,9 +217,7 @@ class PartsRun:
             return False
         self._active.discard(this)
         if not self._active and self._next() is not None:
-            helper = threading.Thread(
-                target=copy_context().run, args=(self._help,), name=f"netbuilder-{self._net}", daemon=True
-            )
+            helper = Thread(target=copy_context().run, args=(self._help,), name=f"netbuilder-{self._net}", daemon=True)
             helper.start()  # it begins when it has acquired the lock
             assert helper.ident is not None
             self._helpers.add(helper)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
+from netbuilder.proto.threads import Thread
+
 __all__ = ["PeriodicCall", "run_concurrently"]
 
 _ENDING_SECONDS = 10.0  # for all calls together to end after an interrupt
@@ -32,19 +34,20 @@ def run_concurrently(calls: Sequence[Callable[[], object]], stop: Callable[[Base
             stop(error)
 
     threads = [
-        threading.Thread(target=copy_context().run, args=(work, call), name=f"netbuilder-step-{index}", daemon=True)
+        Thread(target=copy_context().run, args=(work, call), name=f"netbuilder-step-{index}", daemon=True)
         for index, call in enumerate(calls)
     ]
-    for thread in threads:
-        thread.start()
     try:
         for thread in threads:
+            thread.start()
+        for thread in threads:
             thread.join()
-    except BaseException as error:  # an interrupt: wait for the threads to end, unless they hang
+    except BaseException as error:  # an interrupt, or no memory for a thread: wait for the others, unless they hang
         stop(error)
         end = time.monotonic() + _ENDING_SECONDS
         for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
+            if thread.ident is not None:
+                thread.join(max(0.0, end - time.monotonic()))
         raise
     if failures:
         raise failures[0]
@@ -72,7 +75,7 @@ class PeriodicCall:
             except BaseException as error:
                 self._failure = error
 
-        self._thread = threading.Thread(target=copy_context().run, args=(repeat,), daemon=True)
+        self._thread = Thread(target=copy_context().run, args=(repeat,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

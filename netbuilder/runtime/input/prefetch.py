@@ -18,6 +18,7 @@ from netbuilder.proto import DeviceOption, NetError
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.numbers import listed
+from netbuilder.proto.threads import Thread
 from netbuilder.runtime.execute.workspace import Workspace
 from netbuilder.runtime.input.batches import Batch, Splitter, warn_if_constant
 
@@ -124,7 +125,7 @@ class Prefetch:
         self._ended = self._closing = self._warned = False
         self._error: BaseException | None = None
         self._began = time.perf_counter()
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -199,8 +200,9 @@ class Prefetch:
     def _start(self) -> None:
         if self._thread is None and not self._closing:
             self._began = time.perf_counter()
-            self._thread = threading.Thread(target=self._work, name="netbuilder-input", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._work, name="netbuilder-input", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _wait(self) -> Batch | None:
         with self.changed:

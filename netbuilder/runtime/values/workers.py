@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from netbuilder.data.forking import new_lock, renew_after_fork
+from netbuilder.proto.threads import Thread
 
 __all__ = ["Team", "Worker", "pool", "thread_count"]
 
@@ -23,7 +24,7 @@ def _nothing() -> None:
     pass
 
 
-class Worker(threading.Thread):
+class Worker(Thread):
     """A thread that runs one job after another; it waits in between and ends with the process."""
 
     def __init__(self, number: int) -> None:
@@ -34,6 +35,7 @@ class Worker(threading.Thread):
         self._done.acquire()
         self._job: Call = _nothing
         self._busy = self._dismissed = False
+        self._error: BaseException | None = None
         self.start()
 
     def begin(self, job: Call) -> None:
@@ -42,7 +44,11 @@ class Worker(threading.Thread):
         self._go.release()
 
     def wait(self) -> None:
+        """Wait until the job has ended; raise its error: jobs catch those of calls, but may lack memory for that."""
         self._done.acquire()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
 
     def run(self) -> None:
         while True:
@@ -50,10 +56,14 @@ class Worker(threading.Thread):
             if self._dismissed:
                 return
             job, self._job = self._job, _nothing  # a job may hold a plan and its memory
-            job()
-            del job
-            self._busy = False
-            self._done.release()
+            try:
+                job()
+            except BaseException as error:
+                self._error = error
+            finally:
+                del job
+                self._busy = False
+                self._done.release()
 
 
 class Pool:
@@ -72,8 +82,8 @@ class Pool:
     def acquire(self, count: int) -> list[Worker]:
         with self._lock:
             while len(self._free) < count:
+                self._free.append(Worker(self.made + 1))
                 self.made += 1
-                self._free.append(Worker(self.made))
             workers = self._free[-count:]
             del self._free[-count:]
             return workers

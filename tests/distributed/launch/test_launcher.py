@@ -33,7 +33,9 @@ except DeviceError:
 
 
 def test_the_launcher_imports_little():
-    code = "import netbuilder.tools.launch, sys; print({'numpy', 'netbuilder.graph'} & {*sys.modules})"
+    code = (
+        "import netbuilder.tools.launch, sys; print({'numpy', 'google.protobuf', 'netbuilder.graph'} & {*sys.modules})"
+    )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LIMIT)
     assert found.stdout == "set()\n", found.stdout + found.stderr

@@ -9,7 +9,7 @@ from netbuilder.proto import NetDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.lanes import LaneProgram
-from netbuilder.runtime.values.workers import thread_count
+from netbuilder.runtime.values.workers import Team, thread_count
 
 
 def on(device, *args, **kwargs):
@@ -119,3 +119,29 @@ def test_a_failing_call_stops_the_other_lanes():
         assert str(error) == "broken"
         assert thread.startswith("netbuilder-lane-")
         assert ran == [0]
+
+
+@pytest.mark.parametrize("lane", [0, 1])
+def test_a_lane_that_cannot_begin_is_a_failure(lane):
+    """The other one waits for it."""
+    done = []
+
+    def fails():
+        raise MemoryError("no room")
+
+    before = [None, None]
+    before[lane] = fails
+    program = LaneProgram([lambda: done.append(0), lambda: done.append(1)], [lane, 1 - lane], [(), (0,)], before)
+    position, error, _ = program.run()
+    assert (position, str(error), done) == (0, "no room", [])
+
+
+def test_a_job_that_fails_ends_the_wait_for_it():
+    def fails():
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        Team([lambda: None, fails]).run()
+    done = []
+    Team([lambda: done.append(0), lambda: done.append(1)]).run()
+    assert sorted(done) == [0, 1]

@@ -74,6 +74,7 @@ class Predictor:
             parameters: a list of names, or "outputs" for no others but those that the net stores
             (``Net.set_observable``); "all" or None, or "activations": those, and nothing is folded.
         parameters: arrays by name, in addition to those that the init net fills.
+        adopt: use read-only arrays among ``parameters`` as they are, see ``Workspace.feed``, in place of copies.
         threads: how many threads at most compute at the same time, each with memory of its own for the activations;
             others wait. None: as many as there are cores. See ``NetPool`` for nets whose runs take turns.
         trusted: allow all operators. If not, an init net may hold only fills (``trust.FILLS``), and a predict net no
@@ -113,6 +114,7 @@ class Predictor:
         fold: bool = True,
         observable: str | Iterable[Any] | None = OUTPUTS,
         parameters: Mapping[str, Any] | None = None,
+        adopt: bool = False,
         threads: int | None = None,
         trusted: bool = False,
     ) -> None:
@@ -142,7 +144,7 @@ class Predictor:
         homes = _homes(self._net)
         for name, value in filled.items():
             if name not in self.inputs:
-                self.workspace.feed(name, value, homes.get(name))
+                self.workspace.feed(name, value, homes.get(name), adopt=adopt)
         needed = [op for op in rest.op if not op.output or not set(op.output) <= set(self.inputs)]
         if needed:
             self.workspace.run_net_once(NetDef(name=rest.name, op=needed))

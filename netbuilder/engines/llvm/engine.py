@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from netbuilder.engines.arrays import aligned_empty
+from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.engine import Engine, Location
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.engines.llvm import machine
@@ -76,9 +76,7 @@ class LlvmEngine(Engine):
             prepare_table(PRODUCTS, device=CPU, engine=self.name, priority=_ABOVE_LIBRARIES)
 
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
-        memory = aligned_empty(spec.nbytes)
-        memory.fill(0)
-        return memory
+        return lasting_zeros(spec.nbytes)
 
     def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
         from netbuilder.engines.llvm.products import reorder

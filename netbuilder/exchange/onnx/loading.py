@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.exchange.onnx.inference import check_external_data
 from netbuilder.proto import ParseError, opened_files
 
@@ -170,11 +171,13 @@ def _read_array(onnx: Any, tensor: Any, field: int, file: BinaryIO, offset: int,
             f"constant {tensor.name!r} of dims {dims} and type {tensor.data_type} does not match its data: "
             f"{length:,} bytes"
         )
-    made: Array = np.empty(dims, dtype.newbyteorder("<"))
+    memory = lasting_zeros(length)
     file.seek(offset)
     into: Any = file  # it is buffered
-    if into.readinto(made.reshape(-1).view(np.uint8).data) != length:
+    if into.readinto(memory.data) != length:
         raise ParseError(f"the file ends within the constant {tensor.name!r}")
+    memory.flags.writeable = False  # so that a predictor can use it as it is
+    made: Array = memory.view(dtype.newbyteorder("<")).reshape(dims)
     return made.astype(dtype, copy=False)
 
 

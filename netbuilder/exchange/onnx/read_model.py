@@ -108,4 +108,4 @@ class ReadModel:
         """Return a predictor; options are those of ``Predictor``."""
         known = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
         given = {name: value for name, value in options.items() if value is not None or name not in known}
-        return Predictor(NetDef(), self.net, parameters=self.parameters, **{**known, **given})
+        return Predictor(NetDef(), self.net, parameters=self.parameters, adopt=True, **{**known, **given})

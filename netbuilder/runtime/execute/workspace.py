@@ -177,7 +177,9 @@ class Workspace:
 
     # Blobs.
 
-    def feed(self, name: str, value: Any, device: DeviceOption | None = None, *, unnamed: bool = False) -> None:
+    def feed(
+        self, name: str, value: Any, device: DeviceOption | None = None, *, unnamed: bool = False, adopt: bool = False
+    ) -> None:
         """Set a blob.
 
         Args:
@@ -187,6 +189,8 @@ class Workspace:
                 string or bytes; or an object that operators share (a queue, a reader, a counter).
             device: where to store the array; None: where the blob is stored, or the host.
             unnamed: allow the empty name, as Caffe2 does.
+            adopt: use an array on the host as it is in place of a copy, if it is read-only, contiguous and aligned to
+                64 bytes. Nobody may change its memory afterwards; nets that write the blob copy it first.
 
         Raises:
             NetError: the name is empty, the value is None, of another type, or of a dtype that blobs cannot hold, or
@@ -221,14 +225,14 @@ class Workspace:
         blob = self.make(name)
         if blob.used_by:
             with using(blob.used_by, FEED, blob):
-                blob.store(value, location)
+                blob.store(value, location, adopt=adopt)
             return
         use, now = (this_thread(), this_plan(), FEED, blob), self.uses.now
         now.append(use)
         try:
             if now[0] is not use:
                 self.uses.check(use)
-            blob.store(value, location)
+            blob.store(value, location, adopt=adopt)
         finally:
             now.remove(use)
 

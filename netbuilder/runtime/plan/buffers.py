@@ -73,6 +73,8 @@ def assign_buffers(
         first, last = chain[0], chain[-1]
         final = _physical(last)
         if first.blob is not None:
+            if final is not first:
+                first.blob.own_value()
             first.buffer = first.blob.buffer
             if final is not first and _same_kind(first, final) and first.spec != final.spec:
                 assert first.spec is not None

@@ -10,7 +10,7 @@ import numpy as np
 
 from netbuilder.data.forking import new_lock
 from netbuilder.engines.gpu import copy_into, to_host
-from netbuilder.engines.layouts import HOST, Location, convert, new_buffer
+from netbuilder.engines.layouts import HOST, Location, alignment_of, convert, new_buffer
 from netbuilder.ops.core.contexts import ANY_ORDER, CompiledSubgraph, Subgraph
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import PROTO_CUDA
@@ -337,10 +337,13 @@ class Blob:
             self.lazy = None
             self._generation.number += 1
 
-    def store(self, value: Any, location: Location | None = None) -> None:
+    def store(self, value: Any, location: Location | None = None, *, adopt: bool = False) -> None:
         """Set the value: arrays are copied into the blob's buffer, any other object is stored as it is.
 
         A blob that already has this shape and type keeps its buffer, location and layout, except a layout that rounds.
+
+        Args:
+            adopt: nobody will change the array, so it can be the buffer itself, if it is read-only.
         """
         self.mark_written()
         self.flush_readers()
@@ -362,7 +365,7 @@ class Blob:
         dtype = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
         current = self.spec
         if current is not None and current.shape == value.shape and current.dtype == dtype and not current.rounds:
-            if location is None or location == self.location:
+            if (location is None or location == self.location) and not _is_adopted(self.buffer):
                 self._written()
                 if current.layout is not None:
                     plain = _plain_at(value, current.plain, self.location)
@@ -377,9 +380,20 @@ class Blob:
             copy_into(ring.buffers[index], value)
             self.swap(ring, index)
             return
+        if adopt and target == HOST and _can_adopt(value):
+            self.bind(spec, value)
+            return
         buffer = self.buffer_for(spec, target)
         copy_into(buffer, value)
         self.bind(spec, buffer, target)
+
+    def own_value(self) -> None:
+        """Copy an array that was adopted into a buffer of the blob's own, since it will be written to."""
+        if _is_adopted(self.buffer):
+            assert self.spec is not None
+            buffer = self.buffer_for(self.spec)
+            copy_into(buffer, self.buffer)
+            self.bind(self.spec, buffer)
 
     def share(self, buffer: Any, location: Location) -> Any:
         """Make memory that other blobs use too the value; later values of its shape and type are written there.
@@ -468,6 +482,18 @@ def _copy_at(value: Any, spec: TensorSpec, location: Location) -> Any:
     copy = new_buffer(spec, location)
     copy_into(copy, value)
     return copy
+
+
+def _is_adopted(buffer: Any) -> bool:
+    """Whether a buffer is an array that was given to the blob; its own memory can be written to."""
+    return isinstance(buffer, np.ndarray) and not buffer.flags.writeable
+
+
+def _can_adopt(value: Any) -> bool:
+    """Whether an array can be a buffer as it is."""
+    flags = value.flags
+    fits = flags.c_contiguous and not flags.writeable and value.dtype.isnative
+    return bool(fits and value.ctypes.data % alignment_of(HOST) == 0)
 
 
 def _is_array(value: Any) -> bool:

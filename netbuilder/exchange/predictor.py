@@ -66,8 +66,8 @@ class Predictor:
         workspace: None: a new one.
         fold: fold batch normalizations in test mode into the weights before them, or make them an AffineChannel (see
             ``passes.fold_batch_norm``), for speed; results are the same up to rounding. No normalization is folded in a
-            net that has one in training mode. LayerNorm, RMSNorm and Attention take the place of their parts
-            (``passes.join_parts``), with the constants among these as they are now. Operators that read only parameters
+            net that has one in training mode. LayerNorm, RMSNorm and Attention take the place of their parts, with the
+            constants among these as they are now (see ``join``). Operators that read only parameters
             run once, in the constructor, unless their results need 64 MiB more than what they replace. Parameters that
             nothing reads then are not in the workspace; give False to feed them later.
         observable: blobs that can be fetched from the workspace after a run, in addition to inputs, outputs and
@@ -75,6 +75,7 @@ class Predictor:
             (``Net.set_observable``); "all" or None, or "activations": those, and nothing is folded.
         parameters: arrays by name, in addition to those that the init net fills.
         adopt: use read-only arrays among ``parameters`` as they are, see ``Workspace.feed``, in place of copies.
+        join: where nets are folded, apply ``passes.join_parts``; give False if it has been, with these shapes.
         threads: how many threads at most compute at the same time, each with memory of its own for the activations;
             others wait. None: as many as there are cores. See ``NetPool`` for nets whose runs take turns.
         trusted: allow all operators. If not, an init net may hold only fills (``trust.FILLS``), and a predict net no
@@ -115,6 +116,7 @@ class Predictor:
         observable: str | Iterable[Any] | None = OUTPUTS,
         parameters: Mapping[str, Any] | None = None,
         adopt: bool = False,
+        join: bool = True,
         threads: int | None = None,
         trusted: bool = False,
     ) -> None:
@@ -156,7 +158,7 @@ class Predictor:
         if fold and normalizes and not isinstance(observable, str) and not training_batch_norms(self._net):
             constants = self._fold(constants, observable, before, device, filled)
         if fold and self.inputs and not isinstance(observable, str):
-            if any(op.type in ("Softmax", "ReduceMean") for op in self._net.op):
+            if join and any(op.type in ("Softmax", "ReduceMean") for op in self._net.op):
                 constants = self._join(constants, observable, device, filled)
             constants = self._run_once(constants, observable, before)
         read = constants.intersection(blob for op in self._net.op for blob in op.input)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netbuilder.graph.blob import GRADIENT_SUFFIX, BlobReference, GradientSlice, blob_name
-from netbuilder.graph.blob_devices import may_have_subgraphs
 from netbuilder.ops.core.contexts import Sparse
-from netbuilder.ops.core.operator import Operator, check_arity, decode
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.random_streams import RANDOM_ARGUMENTS, draws
 from netbuilder.ops.core.registry import find, is_registered
+from netbuilder.ops.core.shared_operators import shared_operator
 from netbuilder.proto import GradientError, OperatorDef
 from netbuilder.proto.arguments import made_at, set_argument
 
@@ -181,7 +181,7 @@ def operator_gradient(
     cls = find(op.type)
     context = OperatorGradient(op, cls, d_outputs, differentiate, number, names)
     try:
-        made = _decoded(cls, op).gradient(context)
+        made = shared_operator(cls, op).gradient(context)
     except NotImplementedError:
         raise GradientError(f"operator {op.type!r} has no gradient") from None
     if lost := context.read.intersection(op.output):
@@ -201,29 +201,6 @@ def operator_gradient(
             gradient.debug_info = op.debug_info
         gradient.is_gradient_op = True
     return made, context.d_inputs
-
-
-_known: dict[tuple[Any, ...], Operator] = {}
-_KNOWN_LIMIT = 4096
-_LONGEST = 256  # bytes of an argument
-
-
-def _decoded(cls: type[Operator], op: OperatorDef) -> Operator:
-    """Return ``decode(cls, op)``; layers with equal arguments share one object, which takes a third of the time.
-
-    Operators with subgraphs do not: their gradients may set arguments in the subgraphs.
-    """
-    arguments = [argument.SerializePartialToString() for argument in op.arg]
-    if cls.blob_arguments or may_have_subgraphs(op.type) or any(len(argument) > _LONGEST for argument in arguments):
-        return decode(cls, op)
-    check_arity(cls, op)
-    key = cls, len(op.input), len(op.output), *arguments
-    found = _known.get(key)
-    if found is None:
-        if len(_known) >= _KNOWN_LIMIT:
-            _known.clear()
-        found = _known[key] = decode(cls, op)
-    return found
 
 
 def as_gradient(gradient: Any) -> str | Sparse | None:

@@ -12,9 +12,10 @@ import numpy as np
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.versions import EXTERNAL, number_versions
-from netbuilder.ops.core.operator import Operator, TensorSpec, decode, spec_of
+from netbuilder.ops.core.operator import Operator, TensorSpec, spec_of
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import shares_names, subgraphs
+from netbuilder.ops.core.shared_operators import shared_operator
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import made_at
 from netbuilder.proto.late_dataclass import dataclass
@@ -227,7 +228,7 @@ class _Inference:
         if index not in self._operators:
             op = self._ops[index]
             try:
-                self._operators[index] = decode(find(op.type), op) if is_registered(op.type) else None
+                self._operators[index] = shared_operator(find(op.type), op) if is_registered(op.type) else None
             except NetError as error:
                 if self._conflicts is None:
                     raise type(error)(f"{self._where(index)}: {error}") from error

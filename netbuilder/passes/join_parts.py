@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from netbuilder.graph.versions import EXTERNAL, number_versions
-from netbuilder.ops.core.operator import TensorSpec, decode
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.core.shared_operators import shared_operator
 from netbuilder.passes.channel_products import ChannelProducts
 from netbuilder.passes.net_pass import PassContext, PassResult, net_pass
 from netbuilder.passes.part_terms import LOW, Array, Extents, Match, parsed
@@ -135,7 +136,7 @@ class _Extents:
             given = [specs[value] for value in versions.inputs[index]]
             known = [spec for spec in given if spec is not None]
             try:
-                op = decode(find(op_def.type), op_def)
+                op = shared_operator(find(op_def.type), op_def)
                 made = op.infer(*known) if len(known) == len(given) and op.static_for(*known) else ()
             except (NetError, NotImplementedError):
                 made = ()

@@ -9,8 +9,9 @@ from types import BuiltinMethodType
 from typing import Any
 
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.operator import Operator, TensorSpec, decode
+from netbuilder.ops.core.operator import Operator, TensorSpec
 from netbuilder.ops.core.registry import find, plain_kernel, prepared_kernels
+from netbuilder.ops.core.shared_operators import shared_operator
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, OperatorDef, OperatorError
 from netbuilder.proto.arguments import made_at
 from netbuilder.proto.errors import counted
@@ -76,7 +77,7 @@ def read_instruction(index: int, op_def: OperatorDef, device: tuple[int, int] = 
     Raises:
         NetError: the operator or one of its arguments is unknown or wrong.
     """
-    op = decode(find(op_def.type), op_def)
+    op = shared_operator(find(op_def.type), op_def)
     return Instruction(
         index, op_def, op, device, tuple(op_def.input), tuple(op_def.output), tuple(op_def.control_input)
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.engine import Engine, Location
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
+from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.traced import ELEMENTWISE, update_form
 from netbuilder.ops.core.contexts import PlanContext, Prepared

@@ -108,4 +108,6 @@ class ReadModel:
         """Return a predictor; options are those of ``Predictor``."""
         known = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
         given = {name: value for name, value in options.items() if value is not None or name not in known}
-        return Predictor(NetDef(), self.net, parameters=self.parameters, adopt=True, **{**known, **given})
+        fixed = all(isinstance(extent, int) for name in self.inputs for extent in self.extents[name] or (None,))
+        own = {"parameters": self.parameters, "adopt": True, "join": not fixed}  # joined when it was read
+        return Predictor(NetDef(), self.net, **{**own, **known, **given})

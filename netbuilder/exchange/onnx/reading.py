@@ -23,8 +23,9 @@ from netbuilder.exchange.onnx.reference import (
     try_node,
 )
 from netbuilder.exchange.onnx.values import MOST_KNOWN, Array, UnknownExtentError, Values
-from netbuilder.ops.core.operator import STRING, TensorSpec, decode
+from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.ops.core.registry import find
+from netbuilder.ops.core.shared_operators import shared_operator
 from netbuilder.ops.core.signatures import Form, parsed
 from netbuilder.passes.join_parts import join_parts_pass
 from netbuilder.passes.net_pass import PassContext
@@ -396,7 +397,7 @@ class Reader(Values):
         """
         specs: dict[str, TensorSpec | None] = {self.name(name): self.spec(name) for name in node.input if name}
         for op_def in ops:
-            op = decode(find(op_def.type), op_def)
+            op = shared_operator(find(op_def.type), op_def)
             known = [specs[name] if name in specs else self.spec(name) for name in op_def.input]
             inputs = [spec for spec in known if spec is not None]
             try:

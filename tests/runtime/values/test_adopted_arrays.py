@@ -102,6 +102,15 @@ def test_a_net_that_writes_the_blob_leaves_the_array_alone(before):
     assert workspace.fetch("y").tolist() == [31, 62]
 
 
+def test_a_net_that_writes_rows_of_the_blob_leaves_the_array_alone():
+    workspace, w = Workspace(), given([[1, 2], [3, 4]])
+    workspace.feed("w", w, adopt=True)
+    workspace.feed("rows", np.int64([1]))
+    workspace.feed("new", np.float32([[5, 6]]))
+    workspace.run_net_once(NetDef(name="scatter", op=[make_op("ScatterAssign", ["w", "rows", "new"], ["w"])]))
+    assert w.tolist() == [[1, 2], [3, 4]] and workspace.fetch("w").tolist() == [[1, 2], [5, 6]]
+
+
 def test_predictors_share_an_array_until_one_is_fed():
     w = given([1, 2])
     both = [Predictor(NetDef(), net_of(ADD), parameters={"w": w}, adopt=True) for _ in range(2)]

@@ -31,7 +31,8 @@ class ReadModel:
 
     Args:
         net: the predict net; blobs are named like the model's values.
-        parameters: the constants that the net reads, by name.
+        parameters: the constants that the net reads, by name. Large ones of a file are read-only, and predictors use
+            them as they are.
         inputs, outputs: names of the inputs and outputs.
         extents: of each input, by name: a number, the name of a dynamic extent, or None for one without a name; None
             in place of all of them if even their number is not stated.

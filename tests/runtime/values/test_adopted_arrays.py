@@ -111,6 +111,17 @@ def test_a_net_that_writes_rows_of_the_blob_leaves_the_array_alone():
     assert w.tolist() == [[1, 2], [3, 4]] and workspace.fetch("w").tolist() == [[1, 2], [5, 6]]
 
 
+def test_a_blob_takes_a_copy_before_it_is_written_to():
+    workspace, w = Workspace(), given([1, 2])
+    workspace.feed("w", w, adopt=True)
+    blob = workspace.get("w")
+    blob.own_value()
+    own = blob.plain()
+    assert own.flags.writeable and not np.shares_memory(own, w) and own.tolist() == [1, 2]
+    blob.own_value()
+    assert blob.plain() is own
+
+
 def test_predictors_share_an_array_until_one_is_fed():
     w = given([1, 2])
     both = [Predictor(NetDef(), net_of(ADD), parameters={"w": w}, adopt=True) for _ in range(2)]

@@ -68,6 +68,7 @@ class TermFinder:
     def __init__(self, net: NetDef, context: PassContext, extents: Callable[[int, str], Extents | None]) -> None:
         self._ops = list(net.op)
         self._versions = number_versions(self._ops)
+        self._value_of = {key: v for v, key in enumerate(zip(self._versions.names, self._versions.versions))}
         self._device = net.device_option
         self._extents_of = extents
         written = {self._versions.names[v] for v, w in enumerate(self._versions.writers) if w != EXTERNAL}
@@ -193,9 +194,8 @@ class TermFinder:
         name, version = self._versions.names[value], self._versions.versions[value]
         if name in self._inside:
             return False
-        same = (v for v, other in enumerate(self._versions.names) if other == name)
-        after = [v for v in same if self._versions.versions[v] == version + 1]
-        return all(self._versions.writers[v] >= root for v in after)
+        after = self._value_of.get((name, version + 1))
+        return after is None or self._versions.writers[after] >= root
 
     def _reader(self, value: int) -> int | None:
         """Return the only reader of a value that nobody observes."""

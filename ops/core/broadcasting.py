@@ -91,10 +91,13 @@ class Broadcasting(Operator):
         Raises:
             ShapeError: the operands' shapes do not broadcast, or their types differ.
         """
-        require(a.dtype == b.dtype, self, f"A and B must have the same type, got {a.dtype} and {b.dtype}")
+        if a.dtype != b.dtype:  # a condition of its own: texts of types take longer than all else here
+            require(False, self, f"A and B must have the same type, got {a.dtype} and {b.dtype}")
         view = self.view(a.shape, b.shape)
         ndim = max(a.ndim, len(view))
         require(ndim <= MOST_AXES, self, f"A and B must have at most {MOST_AXES} axes, got {ndim}")
+        if view in ((), a.shape):
+            return a.shape
         try:
             shape = tuple(np.broadcast_shapes(a.shape, view))
         except ValueError:

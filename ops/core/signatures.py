@@ -172,6 +172,7 @@ class Signature:
         return made
 
 
+@functools.cache
 def _type_name(dtype: np.dtype[Any]) -> str:
     return "string" if dtype == STRING else dtype.name
 

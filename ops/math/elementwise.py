@@ -42,7 +42,8 @@ class _Binary(Broadcasting):
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (1, 0))
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
-        require(a.dtype.kind in "fiu", self, f"needs numbers, got {a.dtype}")
+        if a.dtype.kind not in "fiu":
+            require(False, self, f"needs numbers, got {a.dtype}")
         return (a.with_shape(self.joined(a, b)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

@@ -100,6 +100,7 @@ class Reader(Values):
         self._in_net: set[str] = set()
         self._fresh = 0
         self._inlined = 0
+        self._asked: tuple[Any, tuple[str, ...]] = (None, ())
 
     def read(self) -> ReadModel:
         """Return the imported model."""
@@ -180,6 +181,12 @@ class Reader(Values):
         values = {each.name: self.library.helper.get_attribute_value(each) for each in node.attribute}
         return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 
+    def _reads(self, node: Any) -> tuple[str, ...]:
+        """Return ``names_read(node)``, which is asked for several times in a row."""
+        if self._asked[0] is not node:
+            self._asked = node, names_read(node)
+        return self._asked[1]
+
     def _node(self, node: Any) -> None:
         if node.domain not in ("", "ai.onnx"):
             raise OperatorError(f"operators of the domain {node.domain!r} are not supported")
@@ -243,7 +250,7 @@ class Reader(Values):
         """Whether a node is computed now."""
         if node.op_type in ("Shape", "Size"):
             return self._extents_as_constant(node)
-        reads = names_read(node)
+        reads = self._reads(node)
         if holds_graphs(node) or node.op_type in SEQUENCES or not all(name in self.constants for name in reads):
             return False
         return self._trained.isdisjoint(reads) and is_cheap(node, [self.constants[name] for name in reads])
@@ -360,7 +367,7 @@ class Reader(Values):
 
     def _release(self, node: Any) -> None:
         """Forget constants that nothing reads from here on."""
-        for name in names_read(node):
+        for name in self._reads(node):
             self._uses[name] -= 1
             if self._uses[name] <= 0 and name not in self._in_net and name in self.constants:
                 self._elements_left += self._folded.pop(name, 0)
@@ -374,7 +381,7 @@ class Reader(Values):
 
     def _check_types(self, node: Any) -> None:
         """Raise OperatorError for a node with values that are not tensors, or have elements that no blob can hold."""
-        for name in (*names_read(node), *node.output):
+        for name in (*self._reads(node), *node.output):
             if name in self._checked:
                 continue
             info = self._infos.get(name)
@@ -465,7 +472,7 @@ class Reader(Values):
                 wanted = math.prod(all_known)
             made: list[Array] = [np.array(wanted, np.int64)]
         else:
-            self._work_left -= sum(self.constants[name].size for name in names_read(node)) + 1024
+            self._work_left -= sum(self.constants[name].size for name in self._reads(node)) + 1024
             if self._work_left < 0:
                 text = f"the constants to compute while reading are too many: over {MOST_WORK:,} elements"
                 raise OperatorError(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -37,6 +38,11 @@ class ValueForm(NamedTuple):
 
 class UnknownExtentError(OperatorError):
     """A node can be an operator only if an extent is known that the model leaves dynamic."""
+
+
+@functools.cache
+def _numpy_dtype(onnx: Any, kind: int) -> np.dtype[Any]:
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 
 
 class Values:
@@ -167,7 +173,7 @@ class Values:
             kind = self._infos[value].type.tensor_type if value in self._infos else None
             dtype = kind.elem_type if kind is not None else 0
             self._of_infos[value] = ValueForm(
-                np.dtype(self.library.helper.tensor_dtype_to_np_dtype(dtype)) if dtype else None,
+                _numpy_dtype(self.library, dtype) if dtype else None,
                 extents_of(self._infos[value]) if kind is not None and kind.HasField("shape") else None,
             )
         return self._of_infos[value]

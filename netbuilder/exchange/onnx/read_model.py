@@ -110,5 +110,6 @@ class ReadModel:
         known = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
         given = {name: value for name, value in options.items() if value is not None or name not in known}
         fixed = all(isinstance(extent, int) for name in self.inputs for extent in self.extents[name] or (None,))
-        own = {"parameters": self.parameters, "adopt": True, "join": not fixed}  # joined when it was read
+        adopt = "parameters" not in given  # those of the model, which nobody can change
+        own = {"parameters": self.parameters, "adopt": adopt, "join": not fixed}  # joined when it was read
         return Predictor(NetDef(), self.net, **{**own, **known, **given})

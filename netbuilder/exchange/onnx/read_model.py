@@ -41,6 +41,7 @@ class ReadModel:
             or first outputs.
         dynamic_nodes: those of them that would be operators if their extents were known (see ``shapes``), sorted.
         trained: the parameters that can be trained: the model's own constants of floating-point numbers, not scalars.
+        joined: ``passes.join_parts`` has found all that it can find in the net.
     """
 
     net: NetDef
@@ -52,6 +53,7 @@ class ReadModel:
     reference_nodes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     dynamic_nodes: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
+    joined: bool = False
 
     @property
     def specs(self) -> dict[str, TensorSpec]:
@@ -103,13 +105,12 @@ class ReadModel:
 
         Normalization is by the running averages, and Dropout drops nothing.
         """
-        return dataclasses.replace(self, net=in_test_mode(self.net))
+        return dataclasses.replace(self, net=in_test_mode(self.net), joined=False)
 
     def predictor(self, **options: Any) -> Predictor:
         """Return a predictor; options are those of ``Predictor``."""
         known = {"inputs": self.inputs, "outputs": self.outputs, "specs": self.specs}
         given = {name: value for name, value in options.items() if value is not None or name not in known}
-        fixed = all(isinstance(extent, int) for name in self.inputs for extent in self.extents[name] or (None,))
         adopt = "parameters" not in given  # those of the model, which nobody can change
-        own = {"parameters": self.parameters, "adopt": adopt, "join": not fixed}  # joined when it was read
+        own = {"parameters": self.parameters, "adopt": adopt, "join": not self.joined}
         return Predictor(NetDef(), self.net, **{**own, **known, **given})

@@ -128,7 +128,10 @@ class Reader(Values):
         kinds = {kind: tuple(self._reference_nodes[kind]) for kind in sorted(self._reference_nodes)}
         dynamic = tuple(sorted(self._dynamic_nodes))
         trained = tuple(name for name, value in parameters.items() if name in self._own and value.ndim)
-        return ReadModel(self.net, parameters, inputs, self.outputs, extents, dtypes, kinds, dynamic, trained)
+        fixed = all(isinstance(extent, int) for name in inputs for extent in extents[name] or (None,))
+        return ReadModel(
+            self.net, parameters, inputs, self.outputs, extents, dtypes, kinds, dynamic, trained, joined=fixed
+        )
 
     def _join_parts(self) -> None:
         """Put LayerNorm, RMSNorm and Attention in place of their parts."""

@@ -1,5 +1,7 @@
 """Predictors of imported models use the arrays that were read, which no run and no feed changes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,10 @@ onnx = pytest.importorskip("onnx")
 from onnx import helper, numpy_helper  # noqa: E402
 
 from netbuilder.engines.arrays import aligned_zeros  # noqa: E402
+from netbuilder.exchange import predictor as predictor_module  # noqa: E402
 from netbuilder.exchange.onnx import read_onnx  # noqa: E402
+from netbuilder.proto import NetDef  # noqa: E402
+from netbuilder.proto.arguments import make_op  # noqa: E402
 
 W = np.random.default_rng(0).standard_normal((64, 64), np.float32)
 X = np.random.default_rng(1).standard_normal((3, 64), np.float32)
@@ -54,3 +59,17 @@ def test_parameters_of_the_caller_are_copied(read):
     predictor = read.predictor(parameters={**read.parameters, "w": seen})
     w[...] = 0
     np.testing.assert_allclose(predictor.run(x=X)["y"], expected(2 * W), rtol=1e-5, atol=1e-5)
+
+
+def test_parts_are_joined_once(read, monkeypatch):
+    def fail(*given, **options):
+        raise AssertionError("joined again")
+
+    monkeypatch.setattr(predictor_module, "join_parts", fail)
+    softmax = NetDef()
+    softmax.CopyFrom(read.net)
+    softmax.op.append(make_op("Softmax", ["y"], ["z"], axis=1))  # with which parts are looked for
+    model = dataclasses.replace(read, net=softmax)
+    model.predictor()
+    with pytest.raises(AssertionError, match="joined again"):
+        dataclasses.replace(model, joined=False).predictor()

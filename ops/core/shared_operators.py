@@ -13,7 +13,7 @@ __all__ = ["shared_operator"]
 
 _known: dict[tuple[Any, ...], Operator] = {}
 _KNOWN_LIMIT = 4096
-_LONGEST = 256  # bytes of an argument
+_LARGEST = 2048  # bytes of an operator
 
 
 def shared_operator(cls: type[Operator], op: OperatorDef) -> Operator:
@@ -22,17 +22,15 @@ def shared_operator(cls: type[Operator], op: OperatorDef) -> Operator:
     Operators that keep something from run to run do not, nor those with names of blobs or with subgraphs, in which
     gradients may set arguments.
     """
-    if not _can_share(cls):
+    if not _can_share(cls) or op.ByteSize() > _LARGEST:
         return decode(cls, op)
     inputs, outputs = op.input[:], op.output[:]
     key = cls, len(inputs), len(outputs), *[argument.SerializePartialToString() for argument in op.arg]
     found = _known.get(key)
     if found is None:
-        found = decode(cls, op)
-        if all(len(part) <= _LONGEST for part in key[3:]):
-            if len(_known) >= _KNOWN_LIMIT:
-                _known.clear()
-            _known[key] = found
+        if len(_known) >= _KNOWN_LIMIT:
+            _known.clear()
+        found = _known[key] = decode(cls, op)
     elif cls.must_inplace or not set(inputs).isdisjoint(outputs):
         check_arity(cls, op)  # their numbers are those of the operator that is known
     return found

@@ -43,3 +43,9 @@ def test_what_keeps_something_is_not_shared():
     branch = NetDef(name="then")
     given = ("If", ["c"], ["y"])
     assert shared(*given, then_net=branch) is not shared(*given, then_net=branch)
+
+
+def test_large_operators_are_not_kept():
+    given = ("GivenTensorFill", [], ["y"])
+    values = [0.5] * 1000
+    assert shared(*given, shape=[1000], values=values) is not shared(*given, shape=[1000], values=values)

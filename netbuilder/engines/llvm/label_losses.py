@@ -257,9 +257,8 @@ class _Code(CheckedIndices):
 
     def _row(self, c: str, k: int) -> str:
         """Return the place of a vector of a block's row."""
-        return self._moved(
-            "%rows", _F, self._body.let(f"add i64 {self._body.let(f'mul i64 {c}, {_BLOCK}')}, {k * LANES}")
-        )
+        row = self._moved("%rows", _F, self._body.let(f"mul i64 {c}, {_BLOCK}"))
+        return self._moved(row, _F, k * LANES)
 
     def _labels_of(self, at: str, mask: str) -> str:
         """Return the labels of some positions, which have been checked, as i32."""

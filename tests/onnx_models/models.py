@@ -152,10 +152,9 @@ _SIGHT: dict[str, tuple[str, dict[str, Any], str]] = {
                "image and words"),
     "Dinov2": ("Dinov2Model", _PATCHES, "image 32"),
     "DINOv3ViT": ("DINOv3ViTModel", _PATCHES, "image 32"),
-    "ViTMAE": ("ViTMAEModel", {**_PATCHES, "mask_ratio": 0.0}, "image 32"),
     "Detr": ("DetrForObjectDetection", {**_DETR, **_CONVNET}, "image 64"),
     "DeformableDetr": ("DeformableDetrForObjectDetection", {**_DETR, **_CONVNET, "num_feature_levels": 2},
-                       "image 64"),
+                       "image 128"),
     "RTDetr": ("RTDetrForObjectDetection", {
         "encoder_hidden_dim": 32, "d_model": 32, "num_queries": 10, "decoder_layers": 2, "decoder_attention_heads": 4,
         "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_in_channels": [32] * 3,

@@ -95,6 +95,32 @@ def test_einsum(equation, shapes):
 
 
 @pytest.mark.parametrize(
+    ("equation", "shapes", "types"),
+    [
+        ("btd,dhe->bthe", [("N", 5, 6), (6, 2, 3)], ["Reshape", "BatchMatMul", "Reshape"]),  # projections to heads
+        ("bqhe,hed->bqd", [("N", 5, 2, 3), (2, 3, 6)], ["Reshape", "Reshape", "BatchMatMul"]),
+        ("bqhd,bkhd->bhqk", [("N", "T", 3, 4), ("N", "T", 3, 4)], ["Transpose", "Transpose", "BatchMatMul"]),
+        ("bhqk,bkhd->bqhd", [("N", 3, 5, "T"), ("N", "T", 3, 4)], ["Transpose", "BatchMatMul", "Transpose"]),
+        # two heads of queries for each of the keys: scores are not transposed
+        ("bqngd,bknd->bngqk", [("N", 5, 2, 2, 3), ("N", 5, 2, 3)],
+         ["Transpose", "Reshape", "Transpose", "BatchMatMul", "Reshape"]),
+        ("bhij,bhjd->bhdi", [("N", 3, 5, 5), ("N", 3, 5, 4)], ["Transpose", "BatchMatMul"]),
+        ("bqc,bchw->bqhw", [("N", 5, 3), ("N", 3, 4, 2)], ["Reshape", "BatchMatMul", "Reshape"]),  # masks of queries
+    ],
+)  # fmt: skip
+def test_einsum_with_dynamic_extents(equation, shapes, types):
+    rng, sizes = np.random.default_rng(3), {"N": 2, "T": 5}
+    feeds = {
+        f"x{i}": rng.standard_normal([sizes.get(n, n) for n in shape]).astype(np.float32)
+        for i, shape in enumerate(shapes)
+    }
+    given = {name: shape for name, shape in zip(feeds, shapes)}
+    read, y = run(model_of([node("Einsum", " ".join(feeds), equation=equation)], **given), **feeds)
+    np.testing.assert_allclose(y, np.einsum(equation, *feeds.values()), rtol=1e-4, atol=1e-5)
+    assert [op.type for op in read.net.op if op.type != "Copy"] == types
+
+
+@pytest.mark.parametrize(
     ("scores", "sums", "shape"),
     [
         ("bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd", (2, 3, 5, 4)),

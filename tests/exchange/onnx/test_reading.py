@@ -114,7 +114,7 @@ def test_einsum_with_dynamic_extents(equation, shapes, types):
         f"x{i}": rng.standard_normal([sizes.get(n, n) for n in shape]).astype(np.float32)
         for i, shape in enumerate(shapes)
     }
-    given = {name: shape for name, shape in zip(feeds, shapes)}
+    given = dict(zip(feeds, shapes))
     read, y = run(model_of([node("Einsum", " ".join(feeds), equation=equation)], **given), **feeds)
     np.testing.assert_allclose(y, np.einsum(equation, *feeds.values()), rtol=1e-4, atol=1e-5)
     assert [op.type for op in read.net.op if op.type != "Copy"] == types

@@ -151,6 +151,20 @@ def test_a_node_is_what_onnx_defines_it_by():
     assert "ReduceMean" in {op.type for op in read.net.op}
 
 
+@pytest.mark.parametrize(
+    ("indices", "types"),
+    [
+        ([[0, 2], [1, -1], [-2, 0]], ["Reshape", "Gather"]),
+        ([[[i, j] for j in range(3)] for i in range(2)], ["Reshape"]),  # all
+        ([[1], [0]], ["Reshape", "Gather"]),
+    ],
+)
+def test_gather_nd_by_constants(indices, types):
+    read, y = run(model_of([node("GatherND", "x i")], {"i": np.int64(indices)}, x=(2, 3, 4)), x=X)
+    np.testing.assert_array_equal(y, X[tuple(np.moveaxis(np.int64(indices), -1, 0))])
+    assert [op.type for op in read.net.op if op.type != "Copy"] == types
+
+
 def test_gathered_constants_of_fewer_rows():
     nodes = [node("GatherElements", "c i", "g", axis=1), node("Add", "x g", "y")]
     constants = {"c": np.arange(12, dtype=np.float32).reshape(4, 3), "i": np.int64([[2, 0, 1, -1]])}

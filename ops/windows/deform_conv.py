@@ -260,7 +260,7 @@ def deform_conv_gradient(
     kernel_size, positions = math.prod(geometry.kernel), math.prod(geometry.out)
     matrices = filters.reshape(op.group, shape[1] // op.group, math.prod(filters.shape[1:]))
     d_offset, d_filters, dx = (xp.zeros(a.shape, a.dtype) for a in (offset, matrices, x))
-    d_mask = () if mask is None else (xp.empty(mask.shape, mask.dtype),)
+    d_mask: tuple[Array, ...] = () if mask is None else (xp.empty(mask.shape, mask.dtype),)
     for part in batch_parts(x, 16 * offset[:1].size * x.shape[1] * x.dtype.itemsize):
         corners, table = _corners(op, xp, offset[part], geometry, x.shape[2:]), _table(op, xp, x[part])
         seen = [table[corner.rows[..., 0]] for corner in corners]

@@ -26,20 +26,24 @@ def _timm(name: str, **options: Any) -> Any:
 
 
 def _text(name: str, **options: Any) -> Any:
+    return _classifier(name, lambda made: made.last_hidden_state.mean(1), 8, **_WORDS, **options)
+
+
+def _classifier(name: str, summary: Callable[[Any], Any], width: int, **options: Any) -> Any:
     import torch
     import transformers
 
-    config = getattr(transformers, f"{name}Config")(**_WORDS, **options)
+    config = getattr(transformers, f"{name}Config")(**options)
     config.use_cache = False
 
     class Classifier(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.body = getattr(transformers, f"{name}Model")(config)
-            self.head = torch.nn.Linear(8, 3)
+            self.head = torch.nn.Linear(width, 3)
 
-        def forward(self, words: Any) -> Any:
-            return self.head(self.body(words).last_hidden_state.mean(1))
+        def forward(self, x: Any) -> Any:
+            return self.head(summary(self.body(x)))
 
     return Classifier()
 
@@ -56,6 +60,11 @@ _SMALL = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "i
           "max_position_embeddings": 8, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # fmt: skip
 _GPT = {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 8, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
         "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}  # fmt: skip
+_GROUPED = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
+            "intermediate_size": 16, "max_position_embeddings": 8, "pad_token_id": 0, "bos_token_id": 0,
+            "eos_token_id": 0}  # fmt: skip
+_SEGFORMER = {"depths": [1, 1, 1, 1], "hidden_sizes": [4, 6, 8, 8], "num_attention_heads": [1, 2, 2, 2],
+              "hidden_dropout_prob": 0.0, "drop_path_rate": 0.0}  # fmt: skip
 _VIT = {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 3}
 _SWIN = {"img_size": 16, "window_size": 2, "embed_dim": 6, "depths": (2, 2), "num_heads": (1, 2)}
 
@@ -66,6 +75,12 @@ _MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "swin": (lambda: _timm("swin_tiny_patch4_window7_224", **_SWIN), (3, 16, 16)),
     "bert": (lambda: _text("Bert", **_SMALL), (6,)),
     "gpt2": (lambda: _text("GPT2", **_GPT), (6,)),
+    "qwen3": (lambda: _text("Qwen3", **_GROUPED), (6,)),
+    "gemma3": (lambda: _text("Gemma3Text", **_GROUPED), (6,)),
+    "segformer": (
+        lambda: _classifier("Segformer", lambda made: made.last_hidden_state.mean((2, 3)), 8, **_SEGFORMER),
+        (3, 32, 32),
+    ),
 }
 
 

@@ -117,7 +117,12 @@ _TEXT: dict[str, dict[str, Any]] = {
     "Gemma": {**_GROUPED, "head_dim": 64},
     "Gemma2": {**_GROUPED, "head_dim": 64},
     "StableLm": _FULL,
+    "Gemma3Text": {**_GROUPED, "head_dim": 64, "layer_types": ["sliding_attention", "full_attention"]},
     "Olmo": _FULL,
+    "Olmo2": {**_FULL, "pad_token_id": 0},
+    "SmolLM3": {**_GROUPED, "pad_token_id": 0},
+    "Qwen3Moe": {**_GROUPED, "moe_intermediate_size": 256, "num_experts": 4, "num_experts_per_tok": 2},
+    "GptOss": {**_GROUPED, "head_dim": 64, "num_local_experts": 4, "num_experts_per_tok": 2},
     "Cohere": _FULL,
     "Starcoder2": _GROUPED,
     "T5": {"num_layers": 2, "num_decoder_layers": 2},
@@ -126,6 +131,53 @@ _TEXT: dict[str, dict[str, Any]] = {
     "Pegasus": _BOTH_WAYS,
     "Marian": {**_BOTH_WAYS, "pad_token_id": 0, "decoder_start_token_id": 0},
 }
+_TOWER = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+_PATCHES = {**_TOWER, "image_size": 32, "patch_size": 8}
+_CONVNET = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "backbone_config": {
+    "model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 1, 1],
+    "layer_type": "basic", "out_features": ["stage4"]}}  # fmt: skip
+_DETR = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+         "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_queries": 10}  # fmt: skip
+_SWIN = {"model_type": "swin", "image_size": 64, "embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 2, 4, 8],
+         "window_size": 2, "out_features": ["stage1", "stage2", "stage3", "stage4"]}  # fmt: skip
+# name: the class of the model, its configuration, its input; small, but with all parts of the real ones
+_SIGHT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "Whisper": ("WhisperModel", {**_DETR, "num_mel_bins": 16, "max_source_positions": 32, "vocab_size": 1000,
+                                 **_TOKENS, "decoder_start_token_id": 1}, "sound"),
+    "Wav2Vec2": ("Wav2Vec2Model", {**_TOWER, "conv_dim": [32, 32], "conv_stride": [5, 2], "conv_kernel": [10, 3],
+                                   "num_feat_extract_layers": 2, "num_conv_pos_embedding_groups": 4}, "wave"),
+    "CLIP": ("CLIPModel", {"text_config": {**_TOWER, "vocab_size": 1000}, "vision_config": _PATCHES,
+                           "projection_dim": 32}, "image and words"),
+    "Siglip": ("SiglipModel", {"text_config": {**_TOWER, "vocab_size": 1000}, "vision_config": _PATCHES},
+               "image and words"),
+    "Dinov2": ("Dinov2Model", _PATCHES, "image 32"),
+    "DINOv3ViT": ("DINOv3ViTModel", _PATCHES, "image 32"),
+    "Detr": ("DetrForObjectDetection", {**_DETR, **_CONVNET}, "image 64"),
+    "DeformableDetr": ("DeformableDetrForObjectDetection", {**_DETR, **_CONVNET, "num_feature_levels": 2},
+                       "image 128"),
+    "RTDetr": ("RTDetrForObjectDetection", {
+        "encoder_hidden_dim": 32, "d_model": 32, "num_queries": 10, "decoder_layers": 2, "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_in_channels": [32] * 3,
+        "encoder_in_channels": [32, 64, 128], "backbone_config": {
+            "model_type": "rt_detr_resnet", "embedding_size": 16, "hidden_sizes": [16, 32, 64, 128],
+            "depths": [1, 1, 1, 1], "layer_type": "basic", "out_features": ["stage2", "stage3", "stage4"]}},
+        "image 64"),
+    "Segformer": ("SegformerForSemanticSegmentation", {
+        "depths": [1, 1, 1, 1], "hidden_sizes": [16, 32, 48, 64], "num_attention_heads": [1, 2, 3, 4],
+        "decoder_hidden_size": 32}, "image 64"),
+    "Mask2Former": ("Mask2FormerForUniversalSegmentation", {
+        "backbone_config": _SWIN, "feature_size": 32, "mask_feature_size": 32, "hidden_dim": 32, "num_queries": 10,
+        "encoder_feedforward_dim": 64, "dim_feedforward": 64, "encoder_layers": 2, "decoder_layers": 3,
+        "num_attention_heads": 4, "use_timm_backbone": False, "use_pretrained_backbone": False}, "image 64"),
+    "DepthAnything": ("DepthAnythingForDepthEstimation", {
+        "backbone_config": {**_PATCHES, "model_type": "dinov2", "reshape_hidden_states": False,
+                            "out_features": ["stage1", "stage2"]},
+        "reassemble_hidden_size": 64, "neck_hidden_sizes": [16, 32], "reassemble_factors": [2, 1],
+        "fusion_hidden_size": 16, "head_hidden_size": 8, "patch_size": 8}, "image 32"),
+    "Upernet": ("UperNetForSemanticSegmentation", {
+        "backbone_config": _SWIN, "hidden_size": 32, "auxiliary_in_channels": 64, "use_timm_backbone": False,
+        "use_pretrained_backbone": False}, "image 64"),
+}  # fmt: skip
 _COUNTS_LAYERS = ("n_layer", "num_layers", "n_layers", "encoder_layers", "block_sizes")
 _BOTH_EXPORTERS = frozenset({
     "resnet18", "densenet121", "mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0", "convnext_tiny", "vit_b_32",
@@ -134,6 +186,7 @@ _BOTH_EXPORTERS = frozenset({
     "levit_128s", "mixer_s32_224", "dm_nfnet_f0", "eca_nfnet_l0", "xcit_nano_12_p16_224", "pvt_v2_b0",
     "edgenext_xx_small", "focalnet_tiny_srf", "raft_small", "Bert", "Albert", "Roberta", "Electra", "DistilBert",
     "GPT2", "Llama", "Qwen2", "OPT", "T5", "Mistral", "Phi", "ModernBert", "Deberta", "MPNet",
+    "Qwen3", "Gemma2", "Gemma3Text", "Phi3", "Olmo2", "SmolLM3", "GPTNeoX", *_SIGHT,
 })  # fmt: skip
 
 
@@ -148,6 +201,8 @@ def all_cases() -> Iterator[Case]:
         named[f"timm/{name}"] = lambda name=name, size=size: _timm(name, size)
     for name, more in _TEXT.items():
         named[f"transformers/{name}"] = lambda name=name, more=more: _text(name, more)
+    for name in _SIGHT:
+        named[f"transformers/{name}"] = lambda name=name: _sight(name)
     named["torchvision/raft_small"] = _raft
     for name, size in _VIDEO.items():
         named[f"torchvision/{name}"] = lambda name=name, size=size: _video(name, size)
@@ -238,6 +293,26 @@ def _text(name: str, more: dict[str, Any]) -> Built:
     if name in ("FNet", "XLNet", "Funnel", "Bloom"):
         return _tensors(made, names=("input_ids",)), (words,)
     return _tensors(made, names=("input_ids", "attention_mask")), (words, torch.ones_like(words))
+
+
+def _sight(name: str) -> Built:
+    import torch
+    import transformers
+
+    title, options, kind = _SIGHT[name]
+    model = getattr(transformers, title)
+    options = {**options, **({"decoder_start_token_id": 1} if kind == "sound" else {})}
+    made = model(model.config_class(**options))
+    if kind == "sound":
+        return _tensors(made, names=("input_features", "decoder_input_ids"), use_cache=False), (
+            torch.rand(1, 16, 64), torch.randint(5, 1000, (1, 8)))  # fmt: skip
+    if kind == "wave":
+        return _tensors(made), (torch.rand(1, 800),)
+    if kind == "image and words":
+        return _tensors(made, names=("input_ids", "pixel_values")), (
+            torch.randint(5, 1000, (1, 12)), torch.rand(1, 3, 32, 32))  # fmt: skip
+    size = int(kind.split()[1])
+    return _tensors(made, names=("pixel_values",)), (torch.rand(1, 3, size, size),)
 
 
 def _tensors(module: Any, names: tuple[str, ...] = (), **options: Any) -> Any:

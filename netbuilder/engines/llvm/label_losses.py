@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from netbuilder.proto.late_dataclass import dataclass
 __all__ = ["LABEL_LOSSES"]
 
 _BRIEF, _OF_A_THREAD = 1 << 13, 1 << 17  # elements; see ``argument_rows``
+_BLOCK = 4 * LANES  # positions of an image; as much of a row is read at once
 _F, _L = np.dtype(np.float32), np.dtype(np.int64)
 _TINY = 1e-20
 _IOTA = f"<{', '.join(f'i64 {lane}' for lane in range(LANES))}>"
@@ -54,7 +55,7 @@ class _Kind:
     by_weights: bool = False
 
 
-_POINTERS = ("x", "label", "weight", "d_loss", "y", "losses", "weights", "status")
+_POINTERS = ("x", "label", "weight", "d_loss", "y", "losses", "weights", "rows", "status")
 _INTEGERS = ("samples", "classes", "positions", "blocks", "scale", "begin", "end")
 
 
@@ -62,8 +63,9 @@ class _Code(CheckedIndices):
     """Writes the function of a kind.
 
     Its arguments: the addresses of the values X, or of the probabilities P; of the labels, their weights, the gradient
-    of the loss or of the losses, and the result; of the losses and weights of all positions; the extents; the blocks of
-    ``LANES`` positions of a sample; the bits of the scale; the first piece and the end: samples, or blocks.
+    of the loss or of the losses, and the result; of the losses and weights of all positions; of memory for the classes
+    of a block of ``_BLOCK`` positions; the extents; the blocks of a sample; the bits of the scale; the first piece and
+    the end: samples, or blocks.
     """
 
     def __init__(self, kind: _Kind) -> None:
@@ -136,10 +138,9 @@ class _Code(CheckedIndices):
                 self._softmax_of_block(piece)
 
     def _larger(self, x: str, y: str) -> str:
-        """Return the larger one; NaN if one of them is."""
+        """Return the larger one; y if x is NaN, whose exponential makes all results NaN."""
         b = self._body
-        larger = b.select(b.compare("ogt", x, y), x, y)
-        return b.select(b.compare("uno", x, x), x, larger)
+        return b.select(b.compare("ogt", x, y), x, y)
 
     def _softmax_along(self, sample: str) -> None:
         b, kind, whole = self._body, self._kind, vector("float")
@@ -186,39 +187,66 @@ class _Code(CheckedIndices):
         b.add(f"store float {counted}, ptr {self._moved('%weights', _F, sample)}, align 4")
 
     def _softmax_of_block(self, piece: str) -> None:
+        """Write P, the losses and weights of a block.
+
+        X is read once, and P written once: the rows between are next to each other in memory, while those of X and P
+        are as many bytes apart as an image has, often a power of 2, so that they displace each other from the cache.
+        """
         b, whole = self._body, vector("float")
-        first, at, mask = self._block(piece)
-        most, total, chosen = (self._variable(whole, b.constant(x)) for x in (-math.inf, 0, 0))
+        for vectors in self._block(piece):
+            most = [self._variable(whole, b.constant(-math.inf)) for _ in vectors]
+            with self._for("0", "%classes", 1) as c:
+                for k, (first, _, mask) in enumerate(vectors):
+                    x = self._of_class("%x", first, c, mask)
+                    self._set(most[k], whole, self._larger(x, self._get(most[k], whole)))
+                    self._write(x, _F, self._row(c, k))
+            factors = [self._exponentials(k, self._get(most[k], whole), at, mask)
+                       for k, (_, at, mask) in enumerate(vectors)]  # fmt: skip
+            with self._for("0", "%classes", 1) as c:
+                for k, (first, _, mask) in enumerate(vectors):
+                    p = b.binary("fmul", self._vector(self._row(c, k), _F), factors[k])
+                    self._write(p, _F, self._class_place("%y", first, c), mask)
+
+    def _exponentials(self, k: int, most: str, at: str, mask: str) -> str:
+        """Write exponentials in place of a vector of each row, losses and weights; return 1 / the sums."""
+        b, whole = self._body, vector("float")
+        total, chosen = (self._variable(whole, b.constant(0)) for _ in range(2))
+        label = self._labels_of(at, mask)
+        known = b.select(b.compare("slt", label, b.constant(0, "i32"), "i32"), b.constant(0, "i32"), label, "i32")
         with self._for("0", "%classes", 1) as c:
-            self._set(most, whole, self._larger(self._of_class("%x", first, c, mask), self._get(most, whole)))
-        known = self._classes_of(at, mask)
-        zero = b.constant(0, "i64")
-        known = b.select(b.compare("slt", known, zero, "i64"), zero, known, "i64")
-        with self._for("0", "%classes", 1) as c:
-            shifted = b.binary("fsub", self._of_class("%x", first, c, mask), self._get(most, whole))
-            is_label = b.compare("eq", known, b.splat(c, "i64"), "i64")
-            self._set(chosen, whole, b.select(is_label, shifted, self._get(chosen, whole)))
+            shifted = b.binary("fsub", self._vector(self._row(c, k), _F), most)
+            self._set(chosen, whole, b.select(self._is_class(known, c), shifted, self._get(chosen, whole)))
             e = FUNCTIONS["exp"](b, shifted)
             self._set(total, whole, b.binary("fadd", self._get(total, whole), e))
-            self._write(e, _F, self._class_place("%y", first, c), mask)
-        sums = self._get(total, whole)
-        with self._for("0", "%classes", 1) as c:
-            p = b.binary("fdiv", self._of_class("%y", first, c, mask), sums)
-            self._write(p, _F, self._class_place("%y", first, c), mask)
-        weight = self._weight(at, mask)
+            self._write(e, _F, self._row(c, k))
+        sums, weight = self._get(total, whole), self._weight(at, mask)
         loss = b.binary("fsub", FUNCTIONS["log"](b, sums), self._get(chosen, whole))
         self._write(b.binary("fmul", loss, weight), _F, self._moved("%losses", _F, at), mask)
         self._write(weight, _F, self._moved("%weights", _F, at), mask)
+        return b.binary("fdiv", b.constant(1), sums)
 
-    def _block(self, piece: str) -> tuple[str, str, str]:
-        """Return of a block the place of its first element, that of its first position, and the mask of its lanes."""
+    def _block(self, piece: str) -> Iterator[list[tuple[str, str, str]]]:
+        """Write what is done for a block of positions if it is whole; and else for each of its vectors.
+
+        Each body is written while the iterator stands at it. It is given for each vector the place of its first
+        element, that of its first position, and its mask.
+        """
         b = self._body
         sample = b.let(f"udiv i64 {piece}, %blocks")
-        column = b.let(f"mul i64 {b.let(f'urem i64 {piece}, %blocks')}, {LANES}")
+        column = b.let(f"mul i64 {b.let(f'urem i64 {piece}, %blocks')}, {_BLOCK}")
         rows = b.let(f"mul i64 {b.let(f'mul i64 {sample}, %classes')}, %positions")
-        first = b.let(f"add i64 {rows}, {column}")
-        at = b.let(f"add i64 {b.let(f'mul i64 {sample}, %positions')}, {column}")
-        return first, at, self._lanes(b.let(f"sub i64 %positions, {column}"))
+        before = b.let(f"mul i64 {sample}, %positions")
+        left = self._least(b.let(f"sub i64 %positions, {column}"), _BLOCK)
+        whole = b.let(f"icmp eq i64 {left}, {_BLOCK}")
+
+        def places(k: str | int, mask: str) -> tuple[str, str, str]:
+            at = b.let(f"add i64 {column}, {k}")
+            return b.let(f"add i64 {rows}, {at}"), b.let(f"add i64 {before}, {at}"), mask
+
+        with self._if(whole):
+            yield [places(k, "") for k in range(0, _BLOCK, LANES)]
+        with self._if(b.let(f"xor i1 {whole}, true")), self._for("0", left, LANES) as k:
+            yield [places(k, self._lanes(b.let(f"sub i64 {left}, {k}")))]
 
     def _class_place(self, pointer: str, first: str, c: str) -> str:
         b = self._body
@@ -226,6 +254,20 @@ class _Code(CheckedIndices):
 
     def _of_class(self, pointer: str, first: str, c: str, mask: str) -> str:
         return self._vector(self._class_place(pointer, first, c), _F, mask)
+
+    def _row(self, c: str, k: int) -> str:
+        """Return the place of a vector of a block's row."""
+        row = self._moved("%rows", _F, self._body.let(f"mul i64 {c}, {_BLOCK}"))
+        return self._moved(row, _F, k * LANES)
+
+    def _labels_of(self, at: str, mask: str) -> str:
+        """Return the labels of some positions, which have been checked, as i32."""
+        b = self._body
+        return b.convert("trunc", self._classes_of(at, mask), "i64", "i32")
+
+    def _is_class(self, label: str, c: str) -> str:
+        b = self._body
+        return b.compare("eq", label, b.splat(b.let(f"trunc i64 {c} to i32"), "i32"), "i32")
 
     # The gradient of a softmax's mean loss
 
@@ -263,13 +305,14 @@ class _Code(CheckedIndices):
 
     def _slopes(self, piece: str, factor: str) -> None:
         b = self._body
-        first, at, mask = self._block(piece)
-        label, weight = self._classes_of(at, mask), b.binary("fmul", self._weight(at, mask), factor)
-        with self._for("0", "%classes", 1) as c:
-            p = self._of_class("%x", first, c, mask)
-            is_label = b.compare("eq", label, b.splat(c, "i64"), "i64")
-            slope = b.select(is_label, b.binary("fsub", p, b.constant(1)), p)
-            self._write(b.binary("fmul", slope, weight), _F, self._class_place("%y", first, c), mask)
+        for vectors in self._block(piece):
+            labels = [self._labels_of(at, mask) for _, at, mask in vectors]
+            weights = [b.binary("fmul", self._weight(at, mask), factor) for _, at, mask in vectors]
+            with self._for("0", "%classes", 1) as c:
+                for (first, _, mask), label, weight in zip(vectors, labels, weights):
+                    p = self._of_class("%x", first, c, mask)
+                    slope = b.select(self._is_class(label, c), b.binary("fsub", p, b.constant(1)), p)
+                    self._write(b.binary("fmul", slope, weight), _F, self._class_place("%y", first, c), mask)
 
     # The losses of probabilities
 
@@ -335,11 +378,12 @@ def _call(
     """
     samples, classes, positions = shape
     size = samples * classes * positions
-    blocks = -(-positions // LANES)
+    blocks = -(-positions // _BLOCK)
     pieces = -(-samples // LANES) if kinds[0].how == "pick" else samples * (1 if kinds[0].along else blocks)
     threads = max(1, min(ctx.threads, pieces)) if size >= _OF_A_THREAD else 1
     status = np.zeros(threads, np.int64)
-    pointers = [buffers[name].ctypes.data if name in buffers else 0 for name in _POINTERS[:-1]]
+    pointers = [buffers[name].ctypes.data if name in buffers else 0 for name in _POINTERS[:-2]]
+    rows = [buffers["rows"].ctypes.data + 4 * _BLOCK * classes * k if "rows" in buffers else 0 for k in range(threads)]
     scale = int(np.float32(getattr(op, "scale", 1.0)).view(np.uint32))
     calls = []
     for kind in kinds:
@@ -350,6 +394,7 @@ def _call(
                 [
                     _address(kind),
                     *target,
+                    rows[k],
                     status.ctypes.data + 8 * k,
                     samples,
                     classes,
@@ -415,13 +460,20 @@ def _softmax(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     count = shape[0] * shape[2]
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        losses, weights = scratch.view(_F).reshape(2, count)
+        floats = scratch.view(_F)
+        losses, weights = floats[: 2 * count].reshape(2, count)
         buffers = {"x": inputs[0], "label": inputs[1], "y": outputs[0], "loss": outputs[1]}
-        buffers |= {"losses": losses, "weights": weights, **({"weight": inputs[2]} if weight else {})}
+        buffers |= {
+            "losses": losses,
+            "weights": weights,
+            "rows": floats[2 * count :],
+            **({"weight": inputs[2]} if weight else {}),
+        }
         return _call(op, ctx, kinds, shape, buffers, inputs)
 
+    rows = ctx.threads * shape[1] * _BLOCK if spatial else 0
     pairs = () if spatial else ((0, 0),)
-    return Prepared(plain, op.infer(*plain), bind, 8 * count, inplace=pairs, name="llvm label loss")
+    return Prepared(plain, op.infer(*plain), bind, 4 * (2 * count + rows), inplace=pairs, name="llvm label loss")
 
 
 def _cross_entropy(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

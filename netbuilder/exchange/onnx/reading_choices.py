@@ -61,7 +61,35 @@ def _gather_elements(r: Reader, node: Any) -> None:
 
 @reads("GatherND")
 def _gather_nd(r: Reader, node: Any) -> None:
-    r.add("GatherND", node.input, node.output, batch_dims=r.attributes(node).get("batch_dims", 0))
+    batch_dims = r.attributes(node).get("batch_dims", 0)
+    if batch_dims or not _gather_rows(r, node):
+        r.add("GatherND", node.input, node.output, batch_dims=batch_dims)
+
+
+def _gather_rows(r: Reader, node: Any) -> bool:
+    """Write Reshape and Gather for constant indices into axes of known extents, Reshape alone if they are all rows.
+
+    Exporters write masks of keys in that way.
+    """
+    x, name = node.input
+    indices, extents = r.constants.get(name), r.extents(x)
+    if indices is None:
+        return False
+    shape = [extent for extent in extents if isinstance(extent, int)]
+    chosen = shape[: indices.shape[-1]]
+    if len(shape) < len(extents) or not chosen or ((indices < -np.array(chosen)) | (indices >= chosen)).any():
+        return False
+    counted = np.where(indices < 0, indices + np.array(chosen), indices)
+    rows = np.ravel_multi_index(tuple(np.moveaxis(counted, -1, 0)), chosen)
+    made = [*rows.shape, *shape[len(chosen) :]]
+    if np.array_equal(rows.ravel(), np.arange(np.prod(chosen))):
+        r.add("Reshape", [x], [*node.output, r.between(node.output[0])], shape=made)
+        return True
+    hint = node.output[0]
+    table = r.add("Reshape", [x], [r.between(hint), r.between(hint)], shape=[-1, *shape[len(chosen) :]])
+    dense = 1 if r.training else None
+    r.add("Gather", [table, r.constant(hint, rows)], node.output, axis=0, dense_gradient=dense)
+    return True
 
 
 @reads("ScatterElements", "Scatter", "ScatterND")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from netbuilder.exchange.onnx.reading import Reader, reads
-from netbuilder.exchange.onnx.values import ValueForm
+from netbuilder.exchange.onnx.values import UnknownExtentError, ValueForm
 from netbuilder.proto import OperatorError
 
 __all__: list[str] = []
@@ -20,15 +20,11 @@ def _einsum(r: Reader, node: Any) -> None:
     terms, result = _terms(equation, [r.rank(name) for name in node.input])
     if any(len(set(term)) < len(term) for term in (*terms, result)):
         raise OperatorError(f"equation {equation!r}: a label that a term has twice is not supported")
-    extents: dict[str, int] = {}
-    for name, term in zip(node.input, terms):
-        for label, extent in zip(term, r.shape(name)):
-            if extents.setdefault(label, extent) != extent:
-                raise OperatorError(f"equation {equation!r}: axes of extent 1 that are broadcast are not supported")
+    extents = _extents(r, node, equation, terms)
     value, labels = node.input[0], terms[0]
     for index, (name, term) in enumerate(zip(node.input[1:], terms[1:]), 2):
         later = {label for each in (result, *terms[index:]) for label in each}
-        kept = [label for label in dict.fromkeys((*labels, *term)) if label in later]
+        kept = [label for label in dict.fromkeys((*result, *labels, *term)) if label in later]
         value, labels = _product(r, node.output[0], (value, labels), (name, term), kept, extents)
     value, labels = _summed(r, node.output[0], value, labels, result)
     order = [labels.index(label) for label in result]
@@ -36,6 +32,30 @@ def _einsum(r: Reader, node: Any) -> None:
         r.same(value, node.output[0])
     else:
         r.add("Transpose", [value], node.output, axes=order)
+
+
+def _extents(r: Reader, node: Any, equation: str, terms: Sequence[Sequence[str]]) -> dict[str, int | None]:
+    """Return the extent of each label; None if it is dynamic."""
+    found: dict[str, set[int | None]] = {}
+    for name, term in zip(node.input, terms):
+        for label, extent in zip(term, r.extents(name)):
+            found.setdefault(label, set()).add(extent if isinstance(extent, int) else None)
+    if any(len(each) > 1 and (1 in each or len(each - {None}) > 1) for each in found.values()):
+        raise OperatorError(f"equation {equation!r}: axes of extent 1 that are broadcast are not supported")
+    return {label: next(iter(each - {None}), None) for label, each in found.items()}
+
+
+def _shape(extents: dict[str, int | None], same: int, groups: Sequence[Sequence[str]]) -> list[int]:
+    """Return the argument of a Reshape which keeps some axes, and makes an axis of each group after them.
+
+    Raises:
+        UnknownExtentError: more than one of the groups has a dynamic extent.
+    """
+    dynamic = [group for group in groups if any(extents[label] is None for label in group)]
+    if len(dynamic) > 1:
+        raise UnknownExtentError(f"the extents of the labels {dynamic} are dynamic, but must be known; give shapes=")
+    products = [-1 if group in dynamic else math.prod(extents[label] or 0 for label in group) for group in groups]
+    return [0] * same + products
 
 
 def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
@@ -75,40 +95,44 @@ def _product(
     a: tuple[str, Sequence[str]],
     b: tuple[str, Sequence[str]],
     kept: Sequence[str],
-    extents: dict[str, int],
+    extents: dict[str, int | None],
 ) -> tuple[str, list[str]]:
-    """Multiply two operands, summing over the labels that both have and that are not kept; as products of matrices."""
+    """Multiply two operands, summing over the labels that both have and that are not kept; as products of matrices.
+
+    The axes of the product are in the order of ``kept`` as far as a product of matrices can have them, so that the
+    operands are transposed, not the product: of attention that would be the matrix of all scores.
+    """
+    if kept and kept[-1] in a[1] and kept[-1] not in b[1]:
+        a, b = b, a
     (left, left_labels), (right, right_labels) = (
         _summed(r, hint, value, labels, [*kept, *other]) for (value, labels), other in ((a, b[1]), (b, a[1]))
     )
-    batch = [label for label in left_labels if label in right_labels and label in kept]
+    batch = [label for label in kept if label in left_labels and label in right_labels]
+    rows = [label for label in kept if label in left_labels and label not in right_labels]
+    columns = [label for label in kept if label in right_labels and label not in left_labels]
     inner = [label for label in left_labels if label in right_labels and label not in kept]
-    rows = [label for label in left_labels if label not in right_labels]
-    columns = [label for label in right_labels if label not in left_labels]
 
-    labels = [*batch, *rows, *columns]
-    if len(rows) == len(columns) == len(inner) == 1:  # as MatMul, which rules for attention know
-        trans_b = right_labels.index(columns[0]) < right_labels.index(inner[0])
-        second = (batch, columns, inner) if trans_b else (batch, inner, columns)
-        factors = [
-            _in_order(r, hint, left, left_labels, (batch, rows, inner)),
-            _in_order(r, hint, right, right_labels, second),
-        ]
-        made = r.add("BatchMatMul", factors, [r.between(hint)], broadcast=1, trans_b=int(trans_b))
-        return made, labels
-
-    def matrix(value: str, labels: list[str], groups: Sequence[list[str]]) -> str:
+    def matrix(value: str, labels: list[str], groups: Sequence[list[str]], whole: int) -> str:
+        """Return an operand with an axis for each group, and for each label of the first ``whole`` groups."""
         moved = _in_order(r, hint, value, labels, groups)
-        shape = [math.prod(extents[label] for label in group) for group in groups]
+        if all(len(group) == 1 for group in groups[whole:]):
+            return moved
+        shape = _shape(extents, sum(map(len, groups[:whole])), groups[whole:])
         return r.add("Reshape", [moved], [r.between(hint), r.between(hint)], shape=shape)
 
-    made = r.add(
-        "BatchMatMul",
-        [matrix(left, left_labels, (batch, rows, inner)), matrix(right, right_labels, (batch, inner, columns))],
-        [r.between(hint)],
-    )
-    wide = r.add("Reshape", [made], [r.between(hint), r.between(hint)], shape=[extents[label] for label in labels])
-    return wide, labels
+    turned = len(columns) == len(inner) == 1 and right_labels.index(columns[0]) < right_labels.index(inner[0])
+    trans_b = bool(batch) and turned
+    groups = (batch, columns, inner) if trans_b else (batch, inner, columns)
+    # rows of a product by one matrix need no common axis
+    first = matrix(left, left_labels, (batch, rows, inner), 1 if batch or not rows else 2)
+    factors = [first, matrix(right, right_labels, groups, 1)]
+    made = r.add("BatchMatMul", factors, [r.between(hint)], broadcast=1, trans_b=int(trans_b))
+    labels = [*batch, *rows, *columns]
+    if len(columns) == 1 and (len(rows) == 1 or rows and not batch):
+        return made, labels
+    same = len(batch if batch or not rows else rows)
+    shape = _shape(extents, same, [[label] for label in labels[same:]])
+    return r.add("Reshape", [made], [r.between(hint), r.between(hint)], shape=shape), labels
 
 
 def _in_order(r: Reader, hint: str, value: str, labels: list[str], groups: Sequence[list[str]]) -> str:

@@ -35,6 +35,19 @@ def _conv(r: Reader, node: Any) -> None:
     r.add(node.op_type, [name for name in node.input if name], node.output, **arguments)
 
 
+@reads("DeformConv")
+def _deform_conv(r: Reader, node: Any) -> None:
+    found = r.attributes(node)
+    x, filters, offset, bias, mask = [*node.input, "", ""][:5]
+    kernel = found.get("kernel_shape") or r.shape(filters, 2)
+    ones = [1] * len(kernel)
+    more = {"no_bias": 1} if not bias else {}
+    r.add("DeformConv", [name for name in (x, offset, filters, bias, mask) if name], node.output,
+          kernels=list(kernel), strides=found.get("strides", ones), dilations=list(found.get("dilations", ones)),
+          pads=list(found.get("pads", [0] * 2 * len(kernel))), group=found.get("group", 1), padding_mode="zeros",
+          deformable_group=found.get("offset_group", 1), masked=int(bool(mask)), **more)  # fmt: skip
+
+
 def _pads(r: Reader, node: Any, found: dict[str, Any], reach: Sequence[int]) -> dict[str, Any]:
     """Return the arguments for the padding: ``pads``, or ``legacy_pad`` if they depend on dynamic extents."""
     auto = found.get("auto_pad", "NOTSET")

@@ -45,10 +45,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "PackedInt8BGRANHWCToNCHWCStylizerPreprocess StumpFuncIndex CopyRowsToTensor UnsafeCoalesce",
     ),
     (
-        "in ONNX, samples between the outermost pixels and the border are interpolated otherwise",
-        "DeformConv",
-    ),
-    (
         "it draws random numbers",
         "Float16UniformFill GaussianFill MSRAFill UniformFill UniformIntFill XavierFill UniqueUniformFill "
         "WeightedMultiSampling WeightedSample SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement",

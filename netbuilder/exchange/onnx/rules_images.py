@@ -67,6 +67,24 @@ def _conv(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     _on_images(g, op, x[0], y[0], write)
 
 
+@rule("DeformConv")
+def _deform_conv(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
+    if g.opset < 19:
+        raise OperatorError(f"DeformConv needs opset 19, got {g.opset}; give opset=19")
+    if op.padding_mode != "zeros":
+        raise OperatorError(
+            "in ONNX, DeformConv interpolates samples between the outermost pixels and the border with zeros; "
+            "give padding_mode='zeros'"
+        )
+    geometry, _ = op.geometry(*map(g.spec, x[:3]))
+    bias, mask = op.bias_and_mask(x[3:])
+    more = [bias or "", mask] if mask else [bias] if bias else []
+    g.add(
+        "DeformConv", [x[0], x[2], x[1], *more], [y[0]], dilations=list(geometry.dilations), group=op.group,
+        offset_group=op.deformable_group, **_windows(geometry),
+    )  # fmt: skip
+
+
 @rule("ConvTranspose")
 def _conv_transpose(g: Graph, op: Any, x: Sequence[str], y: Sequence[str]) -> None:
     geometry = op.geometry(g.spec(x[0]), g.spec(x[1]))

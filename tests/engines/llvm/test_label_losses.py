@@ -76,7 +76,7 @@ def test_softmax_of_further_axes_and_of_probabilities(threads):
 
 
 @pytest.mark.parametrize("kind", SIGNED)
-@pytest.mark.parametrize("side", [(1, 1), (2, 8), (5, 7)])
+@pytest.mark.parametrize("side", [(1, 1), (2, 8), (5, 7), (9, 15)])
 def test_softmax_over_the_channels_of_images(kind, side, threads):
     x, label = scores(3, 4, *side), rng.integers(-1, 4, (3, *side)).astype(kind)
     label.reshape(-1)[0] = 2

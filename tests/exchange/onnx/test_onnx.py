@@ -325,6 +325,14 @@ ONE = {
         )
         for mode, padding, align in (("linear", "zeros", 0), ("cubic", "border", 1), ("nearest", "reflection", 0))
     },
+    "DeformConv": (
+        "DeformConv", [f(2, 4, 5, 6), f(2, 16, 4, 5), f(4, 2, 2, 2)],
+        {"kernel": 2, "group": 2, "deformable_group": 2, "padding_mode": "zeros"},
+    ),
+    "DeformConv with a mask": (
+        "DeformConv", [f(2, 4, 5, 6), f(2, 18, 3, 3), f(4, 4, 3, 3), f(4), f(2, 9, 3, 3)],
+        {"kernel": 3, "stride": 2, "pad": 1, "padding_mode": "zeros", "masked": 1},
+    ),
     "SpatialNarrowAs": ("SpatialNarrowAs", [f(2, 3, 5, 6), f(1, 1, 4, 2)], {}),
     "NormalizePlanarYUV": ("NormalizePlanarYUV", [f(2, 3, 4, 5), f(1, 3), positive(1, 3)], {}),
     "GroupSpatialSoftmax": ("GroupSpatialSoftmax", [f(2, 6, 3, 2)], {"num_classes": 3}),
@@ -402,9 +410,9 @@ def one(op, values, outputs, name):
     return compare(net, values, inputs, outputs, dynamic_batch=dynamic, opset=opset)
 
 
-OPSETS_NEEDED = {"BitwiseAnd": 18, "BitwiseOr": 18, "BitwiseXor": 18}
+OPSETS_NEEDED = {"DeformConv": 19, "BitwiseAnd": 18, "BitwiseOr": 18, "BitwiseXor": 18}
 _TWO_FED = {
-    "GridSample",
+    "DeformConv", "GridSample",
     "SumReduceLike", "ReduceFrontWeightedSum", "UnsortedSegmentSum", "UnsortedSegmentMean", "LengthsWeightedSum",
     "Scatter", "SumInt", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "LSTMUnit", "GRUUnit", "SequenceMask",
     "Sum", "SumRelu", "Max", "Min", "Mean", "Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "LT", "GT", "LE", "GE",

@@ -20,7 +20,7 @@ from netbuilder.parallel import Parallelize_CPU, RunInitNet, RunNet
 from netbuilder.proto import NetError
 
 FOLDER = Path(__file__).resolve().parents[2] / "recorded" / "onnx"
-MODELS = ("vit", "convnext", "efficientnet", "swin", "bert", "gpt2")
+MODELS = ("vit", "convnext", "efficientnet", "swin", "bert", "gpt2", "qwen3", "gemma3", "segformer")
 LABELS = np.int32([0, 1, 2, 0])
 
 

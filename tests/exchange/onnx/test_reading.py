@@ -95,6 +95,32 @@ def test_einsum(equation, shapes):
 
 
 @pytest.mark.parametrize(
+    ("equation", "shapes", "types"),
+    [
+        ("btd,dhe->bthe", [("N", 5, 6), (6, 2, 3)], ["Reshape", "BatchMatMul", "Reshape"]),  # projections to heads
+        ("bqhe,hed->bqd", [("N", 5, 2, 3), (2, 3, 6)], ["Reshape", "Reshape", "BatchMatMul"]),
+        ("bqhd,bkhd->bhqk", [("N", "T", 3, 4), ("N", "T", 3, 4)], ["Transpose", "Transpose", "BatchMatMul"]),
+        ("bhqk,bkhd->bqhd", [("N", 3, 5, "T"), ("N", "T", 3, 4)], ["Transpose", "BatchMatMul", "Transpose"]),
+        # two heads of queries for each of the keys: scores are not transposed
+        ("bqngd,bknd->bngqk", [("N", 5, 2, 2, 3), ("N", 5, 2, 3)],
+         ["Transpose", "Reshape", "Transpose", "BatchMatMul", "Reshape"]),
+        ("bhij,bhjd->bhdi", [("N", 3, 5, 5), ("N", 3, 5, 4)], ["Transpose", "BatchMatMul"]),
+        ("bqc,bchw->bqhw", [("N", 5, 3), ("N", 3, 4, 2)], ["Reshape", "BatchMatMul", "Reshape"]),  # masks of queries
+    ],
+)  # fmt: skip
+def test_einsum_with_dynamic_extents(equation, shapes, types):
+    rng, sizes = np.random.default_rng(3), {"N": 2, "T": 5}
+    feeds = {
+        f"x{i}": rng.standard_normal([sizes.get(n, n) for n in shape]).astype(np.float32)
+        for i, shape in enumerate(shapes)
+    }
+    given = dict(zip(feeds, shapes))
+    read, y = run(model_of([node("Einsum", " ".join(feeds), equation=equation)], **given), **feeds)
+    np.testing.assert_allclose(y, np.einsum(equation, *feeds.values()), rtol=1e-4, atol=1e-5)
+    assert [op.type for op in read.net.op if op.type != "Copy"] == types
+
+
+@pytest.mark.parametrize(
     ("scores", "sums", "shape"),
     [
         ("bhqd,bhkd->bhqk", "bhqk,bhkd->bhqd", (2, 3, 5, 4)),
@@ -123,6 +149,20 @@ def test_a_node_is_what_onnx_defines_it_by():
     want = (X - X.mean(1, keepdims=True)) / (X.std(1, keepdims=True) + 1e-9)
     np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
     assert "ReduceMean" in {op.type for op in read.net.op}
+
+
+@pytest.mark.parametrize(
+    ("indices", "types"),
+    [
+        ([[0, 2], [1, -1], [-2, 0]], ["Reshape", "Gather"]),
+        ([[[i, j] for j in range(3)] for i in range(2)], ["Reshape"]),  # all
+        ([[1], [0]], ["Reshape", "Gather"]),
+    ],
+)
+def test_gather_nd_by_constants(indices, types):
+    read, y = run(model_of([node("GatherND", "x i")], {"i": np.int64(indices)}, x=(2, 3, 4)), x=X)
+    np.testing.assert_array_equal(y, X[tuple(np.moveaxis(np.int64(indices), -1, 0))])
+    assert [op.type for op in read.net.op if op.type != "Copy"] == types
 
 
 def test_gathered_constants_of_fewer_rows():

@@ -17,6 +17,7 @@ def draw_case(data, cls):
     op = cls(
         kernel=draw(st.integers(1, 2)), stride=draw(st.integers(1, 2)), pad=draw(st.integers(0, 1)),
         dilation=draw(st.integers(1, 2)), group=draw(st.integers(1, 2)), deformable_group=draw(st.integers(1, 2)),
+        padding_mode=draw(st.sampled_from(["border", "zeros"])), masked=draw(st.booleans()),
     )  # fmt: skip
     x = draw(floats((1, 2), 2, (3, 4), (3, 4)))
     filters = draw(floats(2, 2 // op.group, op.kernel, op.kernel))
@@ -27,7 +28,8 @@ def draw_case(data, cls):
         -2, 2, (len(x), 2 * op.deformable_group * op.kernel**2, *out)
     )
     offset = whole + draw(floats(*whole.shape, low=0.1, high=0.9))
-    return op, x, np.float32(offset), filters
+    mask = [draw(floats(len(x), op.deformable_group * op.kernel**2, *out))] if op.masked else []
+    return op, x, np.float32(offset), filters, mask
 
 
 def reads(op, offset, extents):
@@ -36,17 +38,21 @@ def reads(op, offset, extents):
         channel = 2 * (part * op.kernel**2 + i * op.kernel + j)
         y = p * op.stride - op.pad + i * op.dilation + offset[n, channel, p, q]
         x = q * op.stride - op.pad + j * op.dilation + offset[n, channel + 1, p, q]
-        if 0 <= y < extents[0] and 0 <= x < extents[1]:
+        if op.padding_mode == "zeros" or 0 <= y < extents[0] and 0 <= x < extents[1]:
+            if op.padding_mode == "border":
+                y, x = min(y, extents[0] - 1), min(x, extents[1] - 1)
             for row, column in np.ndindex(*extents):
-                share = max(0, 1 - abs(min(y, extents[0] - 1) - row)) * max(0, 1 - abs(min(x, extents[1] - 1) - column))
+                share = max(0, 1 - abs(y - row)) * max(0, 1 - abs(x - column))
                 if share:
                     yield n, part, i, j, p, q, row, column, share
 
 
-def terms(op, x, offset, filters):
+def terms(op, x, offset, filters, mask):
     """Yield for each product of the convolution its place in Y, in filters, and in X, and its share."""
     per_part, per_group = x.shape[1] // op.deformable_group, x.shape[1] // op.group
     for n, part, i, j, p, q, row, column, share in reads(op, offset, x.shape[2:]):
+        if op.masked:
+            share *= mask[n, part * op.kernel**2 + i * op.kernel + j, p, q]
         for c in range(part * per_part, (part + 1) * per_part):
             group = c // per_group
             of_group = len(filters) // op.group
@@ -56,7 +62,7 @@ def terms(op, x, offset, filters):
 
 class TestDeformConv(OperatorSuite):
     operator = DeformConv
-    wrt = (0, 1, 2, 3)
+    wrt = (0, 1, 2, 3, 4)
     rtol, atol = 1e-4, 1e-4
     refusals = (
         refusal(DeformConv(kernel=2), [f32(1, 2, 4), *FITS[1:]], r"X must be \(N, C, H, W\)"),
@@ -66,18 +72,19 @@ class TestDeformConv(OperatorSuite):
         refusal(DeformConv(kernel=2), [*FITS, f32(2)], r"bias must have shape \(3,\)"),
         refusal(DeformConv(kernel=2, order="NHWC"), FITS, "order must be NCHW", ArgumentError),
         refusal(DeformConv(kernel=2, group=0), FITS, "must be 1 or more", ArgumentError),
-        refusal(DeformConv(kernel=2, no_bias=True), [*FITS, f32(3)], "with no_bias it has three inputs", ArgumentError),
+        refusal(DeformConv(kernel=2, no_bias=True), [*FITS, f32(3)], "it has 3 inputs, got 4", ArgumentError),
     )
 
     def draw(self, data):
-        op, *inputs = draw_case(data, DeformConv)
+        op, *inputs, mask = draw_case(data, DeformConv)
         if data.draw(st.booleans()):
             inputs.append(data.draw(floats(2)))
-        return op.with_arity(len(inputs), 1), inputs
+        return op.with_arity(len(inputs + mask), 1), inputs + mask
 
-    def reference(self, op, x, offset, filters, bias=None):
+    def reference(self, op, x, offset, filters, *more):
+        bias, mask = op.bias_and_mask(more)
         y = np.zeros((len(x), len(filters), *offset.shape[2:]))
-        for at, of_filter, of_x, share in terms(op, x, offset, filters):
+        for at, of_filter, of_x, share in terms(op, x, offset, filters, mask):
             y[at] += filters[of_filter] * x[of_x] * share
         return [y if bias is None else y + bias[:, None, None]]
 
@@ -91,20 +98,20 @@ class TestDeformConvGradient(OperatorSuite):
         refusal(
             DeformConvGradient(kernel=2, no_bias=True),
             [*FITS, f32(1, 3, 3, 3)],
-            "at most three outputs",
+            "4 inputs and at most 3 outputs",
             ArgumentError,
             n_out=4,
         ),
     )
 
     def draw(self, data):
-        op, x, offset, filters = draw_case(data, DeformConvGradient)
+        op, x, offset, filters, mask = draw_case(data, DeformConvGradient)
         dy = data.draw(floats(len(x), len(filters), *offset.shape[2:]))
-        return op.with_arity(4, data.draw(st.sampled_from([2, 4]))), [x, offset, filters, dy]
+        return op.with_arity(4 + op.masked, data.draw(st.sampled_from([2, 4]))), [x, offset, filters, dy, *mask]
 
-    def reference(self, op, x, offset, filters, dy):
+    def reference(self, op, x, offset, filters, dy, mask=None):
         d_filters, dx = np.zeros(filters.shape), np.zeros(x.shape)
-        for at, of_filter, of_x, share in terms(op, x, offset, filters):
+        for at, of_filter, of_x, share in terms(op, x, offset, filters, mask):
             d_filters[of_filter] += dy[at] * x[of_x] * share
             dx[of_x] += dy[at] * filters[of_filter] * share
         return [None, d_filters, dy.sum(axis=(0, 2, 3)), dx][: op.n_out]

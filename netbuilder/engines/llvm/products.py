@@ -24,6 +24,7 @@ from netbuilder.engines.llvm.copies import copying
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.panels import Multiplying
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.given_numbers import machine_memory
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["PRODUCTS", "Panels", "reorder"]
@@ -38,7 +39,12 @@ _DEEP, _UNROLLED = 384, 4
 _CHUNK = 3 << 15
 """Elements of the rows that are multiplied by all panels before the next rows, at most: they stay in the cache."""
 
-_MOST_COPIED = 64 << 20  # bytes of a matrix, of which there are two copies then
+_SHARE_COPIED = 64
+"""A matrix may take one part in so many of the memory, since there are two copies of it then.
+
+Without panels a library packs the matrix in each run, which takes as long as the product where there are few rows.
+"""
+
 _BRIEF, _OF_A_THREAD = 1 << 17, 1 << 19  # multiplications
 _F = np.dtype(np.float32)
 _WORDS = ("a", "b", "bias", "y", "m", "n", "k", "chunk", "begin", "end")
@@ -179,7 +185,9 @@ def _product(
     None: other kernels are faster, or B may change.
     """
     m, n, k = sizes
-    if m < _FEW or not k or not ctx.is_constant(1) or layout.nbytes > _MOST_COPIED or ctx.precision != "float32":
+    if m < _FEW or not k or not ctx.is_constant(1) or ctx.precision != "float32":
+        return None
+    if layout.nbytes > machine_memory() // _SHARE_COPIED:
         return None
     if any(spec.dtype != _F for spec in specs[: 2 + bias]) or machine.has_wide_registers():
         return None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from machine_code import alone
-from netbuilder.engines.llvm import machine
+from netbuilder.engines.llvm import machine, products
 from netbuilder.engines.llvm.emitter import LANES
 from netbuilder.engines.llvm.products import Panels, reorder
 from netbuilder.graph import Net
@@ -103,9 +103,16 @@ def test_two_products_share_the_panels():
     close(workspace.fetch("z"), feeds["a"].astype(np.float64) @ feeds["b"] @ feeds["b"], 400)
 
 
-@pytest.mark.parametrize(
-    "size, constants", [((3, 20, 40), ["b"]), ((8, 20, 40), []), ((8, 4100, 4100), ["b"])], ids=["rows", "fed", "large"]
-)
+@pytest.mark.parametrize("memory, serves", [(64 * 4 * 20 * 48, True), (64 * 4 * 20 * 48 - 64, False)])
+def test_a_second_copy_has_its_share_of_the_memory(monkeypatch, memory, serves):
+    monkeypatch.setattr(products, "machine_memory", lambda: memory)
+    net, feeds, want = built(("MatMul", False), 8, 20, 40)  # 40 columns are three panels of sixteen
+    workspace = run(net, feeds)
+    assert (kernels(workspace, net) == [KERNEL]) == serves
+    close(workspace.fetch("y"), want, 20)
+
+
+@pytest.mark.parametrize("size, constants", [((3, 20, 40), ["b"]), ((8, 20, 40), [])], ids=["rows", "fed"])
 def test_where_others_serve(size, constants):
     net, feeds, want = built(("MatMul", False), *size)
     workspace = run(net, feeds, constants=constants)

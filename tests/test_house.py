@@ -34,6 +34,7 @@ DIRECT = {
     "distributed": {"model", "runtime"},
     "parallel": {"distributed", "optimizers"},
     "exchange": {"runtime", "passes", "parallel"},
+    "metrics": {"distributed"},
     "zoo": {"model"},
 }
 OUTER = {

@@ -262,7 +262,8 @@ class Options:
     out: str | None = option("write options.json, command.txt and metrics.jsonl of the run", metavar="FOLDER")
     metrics: str | None = option("append a line of JSON for each step and epoch", metavar="FILE")
     class_report: str | None = option(
-        "write precision and recall of each class on held-out samples, and the confusion matrix, after training",
+        "write precision, recall, F1, average precision and AUC of each class on held-out samples, and the confusion "
+        "matrix, after training",
         metavar="FILE.csv",
     )
     tensorboard: str | None = option("write event files (needs tensorboardX)", metavar="FOLDER")

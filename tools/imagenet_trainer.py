@@ -275,6 +275,7 @@ def _update_text(options: Options) -> str:
         text = f"optimizer {options.optimizer}"
     own = ", ".join(f"{name} {value}" for name, value in options.optimizer_args.items())
     averages = f", moving averages with decay {options.average_decay:g}" if options.average_decay is not None else ""
+    averages += f", averages of the last {options.swa:g} epochs" if options.swa is not None else ""
     return text + (f" ({own})" if own else "") + averages
 
 

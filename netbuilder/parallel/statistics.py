@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,21 @@ def estimate_statistics(
     model: ModelHelper,
     batches: Iterable[Mapping[str, Any]],
     *,
+    blobs: Sequence[str],
     group: ProcessGroup | None = None,
     workspace: Workspace | None = None,
 ) -> int:
-    """Set running means and variances to the means of those of batches, which the parameters as they are normalize.
+    """Set the running means and variances of a model to the means of those of batches.
 
-    Each device's share of a batch counts by its number of samples. Weights that are averages need this: the running
-    statistics are those of activations that other weights have computed.
+    Each batch is normalized by its own; each device's share of it counts by its number of samples. Weights that are
+    averages need this: the running statistics are those of activations that other weights have computed.
 
     Args:
-        model: the forward pass in training mode, made by ``Parallelize`` over this process's devices, with
-            ``weighted_shares`` and without updates. Its net is created by this function.
-        batches: by the names of the inputs, this process's samples, in random order.
+        model: the forward pass in test mode, made by ``Parallelize`` over this process's devices with
+            ``weighted_shares``; for this purpose only, as its normalizations are changed to those of training. Its net
+            is created by this function.
+        batches: this process's samples, in random order, by the names of the inputs.
+        blobs: names of the inputs, without the replicas' scopes.
         group: the processes whose batches count together; None: this one alone.
         workspace: has the parameters; None: the current default one.
 
@@ -49,19 +52,17 @@ def estimate_statistics(
     arXiv:1803.05407, section 3.2.
     """
     workspace, group = workspace or default.workspace(), group or ProcessGroup()
-    names = _momentum_of_zero(model)
+    names = _normalize_by_batches(model)
     if not names:
         return 0
     devices = Replicas.load(model.net.Proto()).devices
     CreateNet(model, workspace=workspace)
     sums: dict[str, Any] = dict.fromkeys(names, 0.0)
-    seen, read = 0, iter(batches)
-    first = next(read, None)
-    blobs = [] if first is None else [*first]
-    with prefetch(model, _again(first, read), blobs=blobs, workspace=workspace) as given:
+    seen = 0
+    with prefetch(model, batches, blobs=blobs, workspace=workspace) as given:
         for batch in given:
             RunNet(model, 1, workspace=workspace)
-            samples = len(next(iter(batch.values())))
+            samples = len(batch[blobs[0]])
             for scope, share in zip(devices.scopes, share_sizes(samples, len(devices.scopes))):
                 for name in names if share else ():
                     sums[name] = sums[name] + share * workspace.fetch(scope + name).astype(np.float64)
@@ -77,20 +78,21 @@ def estimate_statistics(
     return int(whole)
 
 
-def _again(first: Mapping[str, Any] | None, rest: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    if first is not None:
-        yield first
-        yield from rest
+def _normalize_by_batches(model: ModelHelper) -> list[str]:
+    """Let batches be normalized by their own statistics, to which they set the running ones.
 
-
-def _momentum_of_zero(model: ModelHelper) -> list[str]:
-    """Let each batch set the running statistics to its own; return their names, without the replicas' scopes."""
+    Returns:
+        The names of these, without the replicas' scopes.
+    """
     net = model.net.Proto()
     scopes = Replicas.load(net).devices.scopes
     found = {}
     for op in net.op:
         if op.type == "SpatialBN":
+            running = list(op.input[3:5])
+            set_argument(op, "is_test", 0)
             set_argument(op, "momentum", 0.0)
-            for name in op.output[1:3]:
+            op.output[1:] = [*running, *(f"{name}_of_batch" for name in running)]
+            for name in running:
                 found[next(name.removeprefix(scope) for scope in scopes if name.startswith(scope))] = None
     return [*found]

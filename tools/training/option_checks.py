@@ -98,6 +98,10 @@ def problem_of(options: Options) -> str | None:
         )
     if options.export_epoch == "best" and not options.export:
         return "--export-epoch: needs --export FOLDER"
+    if options.swa is not None and options.average_decay is not None:
+        return "--swa: cannot be combined with --ema; give one of the two averages"
+    if options.swa is not None and options.export_epoch == "best":
+        return "--swa: cannot be combined with --export-epoch best, since the average is complete after the last epoch"
     if options.check_export and not options.export:
         return "--check-export: needs --export FOLDER"
     if problem := _checkpoint_problem(options):
@@ -140,8 +144,9 @@ def _block_problem(options: Options) -> str | None:
         return "--combine-bn: cannot be combined with --block-steps, whose devices do not exchange anything in a step"
     if options.clip_norm is not None:
         return "--clip-norm: cannot be combined with --block-steps, whose devices do not exchange gradients"
-    if options.average_decay is not None:
-        return "--ema: cannot be combined with --block-steps, because each device would average its own parameters"
+    if options.averages:
+        name = "--swa" if options.average_decay is None else "--ema"
+        return f"{name}: cannot be combined with --block-steps, because each device would average its own parameters"
     return None
 
 

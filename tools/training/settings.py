@@ -219,6 +219,12 @@ class Options:
         "0.9999",
         flag="--ema", metavar="DECAY", must=("be in [0, 1), usually 0.999 or more", SHARE[1])
     )  # fmt: skip
+    swa: float | None = option(
+        "average the parameters after each step of the last EPOCHS epochs, with equal weights (stochastic weight "
+        "averaging), estimate the statistics of batch normalization for the average at the end, and evaluate and "
+        "export that",
+        metavar="EPOCHS", must=("be a positive number of epochs, usually a quarter of all", POSITIVE[1])
+    )  # fmt: skip
     patience: int | None = option(
         "stop after N epochs without a better result on held-out images", must=("be 1 epoch or more", POSITIVE[1])
     )
@@ -339,6 +345,11 @@ class Options:
     def scaled_rate(self) -> float:
         """The learning rate before its policy, for the batch of this run."""
         return self.learning_rate * self.batch / (self.base_batch or self.batch)
+
+    @property
+    def averages(self) -> bool:
+        """Whether averages of the parameters are kept."""
+        return self.average_decay is not None or self.swa is not None
 
     @property
     def soft_labels(self) -> bool:

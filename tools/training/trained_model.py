@@ -24,6 +24,7 @@ from netbuilder.parallel import (
     GetLearningRateBlobNames,
     RunInitNet,
     RunNet,
+    estimate_statistics,
     feed_shares,
     finish_block,
     gather_shares,
@@ -99,7 +100,7 @@ class TrainedModel:
         self.reader = loss_reader(self.train, ["loss", "accuracy"], workspace=self.workspace)
         self._averages = moving_averages(self.train)
         self.test = evaluation_model(options, test_shape, classes, self._averages)
-        self._test_shape = test_shape
+        self._train_shape, self._test_shape = train_shape, test_shape
         self.planned: Memory | None = None
 
     def begin(self, batch: Mapping[str, Any]) -> None:
@@ -206,6 +207,14 @@ class TrainedModel:
         metrics = metrics.over(group)
         top5 = metrics.accuracy(_TOP) if self._classes > _TOP and metrics.count else None
         return Evaluation(metrics.accuracy(), top5, metrics.count, metrics.loss, metrics)
+
+    def estimate_statistics(self, batches: Iterable[Mapping[str, Any]], group: ProcessGroup) -> int:
+        """Set the running statistics of the averages to those of batches; return the number of samples, or 0.
+
+        0: the net has no batch normalization.
+        """
+        model = evaluation_model(self._options, self._train_shape, self._classes, self._averages, "statistics")
+        return estimate_statistics(model, batches, blobs=["data"], group=group, workspace=self.workspace)
 
     def export(self, path: str | Path, images: ImagePreparation | None, names: Sequence[str]) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``).

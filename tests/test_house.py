@@ -206,6 +206,7 @@ DISTRIBUTIONS = {
     "matplotlib": "matplotlib",
     "mkdocs": "mkdocs-material",
     "numpy": "numpy",
+    "huggingface_hub": "huggingface_hub",
     "hypothesis": "hypothesis",
     "onnx": "onnx",
     "redis": "redis",

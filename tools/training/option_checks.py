@@ -8,6 +8,7 @@ from pathlib import Path
 from netbuilder.distributed import Plain, Strategy
 from netbuilder.distributed.transport.launchers import GPUS
 from netbuilder.engines.arrays import gpu_count
+from netbuilder.exchange.hub import is_hub_name
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
@@ -45,7 +46,7 @@ def problem_of(options: Options) -> str | None:
         return "--weights: squeezenet1.0 differs from torchvision's, whose pooling rounds up; squeezenet1.1 does not"
     if options.finetune and options.weights is None:
         return "--finetune: needs --weights FILE"
-    if options.weights is not None and not Path(options.weights).is_file():
+    if options.weights is not None and not Path(options.weights).is_file() and not is_hub_name(options.weights):
         return f"--weights: there is no file {options.weights!r}"
     if options.model is not None and options.model not in NETS:
         return (

@@ -86,8 +86,9 @@ class Options:
     )  # fmt: skip
     new_head: bool = switch("with --onnx: replace the last layer by a new one for the classes of the data")
     weights: str | None = option(
-        "begin with the weights of this net of torchvision or timm: FILE.safetensors or, with PyTorch, FILE.pth",
-        metavar="FILE",
+        "begin with the weights of this net of torchvision or timm: FILE.safetensors; with PyTorch, FILE.pth; with "
+        "huggingface_hub, the name of a model there, such as timm/resnet18.a1_in1k",
+        metavar="FILE|OWNER/NAME",
     )
     finetune: bool = switch("with --weights: the last layer is a new one if the file has other classes")
     data: str = option(

@@ -66,11 +66,11 @@ def test_rows_that_come_one_by_one(terminal, capsys):
 def test_the_table_of_a_proof_has_colors(terminal):
     pytest.importorskip("rich")
     with contextlib.redirect_stdout(terminal):
-        assert prove.main(["--models=dense", "--optimizers=sgd", "--devices=1", "--steps=1"]) == 0
+        assert prove.main(["--models=dense", "--optimizers=SGD", "--devices=1", "--steps=1"]) == 0
     lines = terminal.getvalue().splitlines()
-    assert lines[0].startswith("\x1b[1;36mmodel ") and re.match(r"dense +sgd +Parallelize +\x1b\[32m", lines[1])
+    assert lines[0].startswith("\x1b[1;36mmodel ") and re.match(r"dense +SGD +Parallelize +\x1b\[32m", lines[1])
     with contextlib.redirect_stdout(terminal), contextlib.redirect_stderr(io.StringIO()):
-        assert prove.main(["--models=dense", "--optimizers=sgd", "--devices=2", "--steps=1", "--bound=1e-30"]) == 1
+        assert prove.main(["--models=dense", "--optimizers=SGD", "--devices=2", "--steps=1", "--bound=1e-30"]) == 1
     assert "\x1b[1;31m" in terminal.getvalue()
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from netbuilder.distributed import ProcessGroup
+from netbuilder.graph.html_tables import folded, table
 from netbuilder.ops.losses.accuracy import classes_before_label
 from netbuilder.proto import ArgumentError, NetError, ShapeError
+from netbuilder.proto.errors import counted
 from netbuilder.proto.numbers import check_whole_numbers
 
 __all__ = ["Classification", "average_precision", "roc_auc"]
@@ -65,6 +67,19 @@ class Classification:
         self._log_sum = 0.0
         self._confusion = np.zeros((classes, classes), np.int64) if confusion else None
         self._kept: list[tuple[Array, Array]] | None = [] if rankings else None
+
+    def __repr__(self) -> str:
+        found = "".join(f", top-{k} {self.accuracy(k):.2%}" for k in self._in_top if self.count)
+        return f"Classification({counted(self.classes, 'class', 'classes')}, {counted(self.count, 'sample')}{found})"
+
+    def _repr_html_(self) -> str:
+        """Return the metrics of each class for a notebook."""
+        found = self.by_class()
+        rows = [
+            [each, *(f"{values[each]:.4g}" if not np.isnan(values[each]) else "" for values in found.values())]
+            for each in range(self.classes)
+        ]
+        return folded(repr(self), table(["class", *found], rows), unfolded=True)
 
     def add(self, scores: Array, labels: Array, *, axis: int = 1) -> None:
         """Count a batch.

@@ -1,6 +1,7 @@
 """Metrics: against scikit-learn's results, pair by pair, over batches and processes, and their errors."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -99,6 +100,19 @@ def test_processes_together_have_the_metrics_of_all_batches():
         assert each.loss == pytest.approx(whole.loss, rel=1e-12)
         np.testing.assert_array_equal(each.confusion, whole.confusion)
         np.testing.assert_equal(each.by_class(), whole.by_class())
+
+
+def test_what_notebooks_show():
+    metrics = Classification(3, top=(1, 2))
+    metrics.add(np.array([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2]]), np.array([0, 1]))
+    assert repr(metrics) == "Classification(3 classes, 2 samples, top-1 50.00%, top-2 100.00%)"
+    rows = re.findall("<tr>(.*?)</tr>", metrics._repr_html_())
+    cells = [re.findall("<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
+    assert cells[:2] == [
+        ["class", "samples", "precision", "recall", "f1", "iou"],
+        ["0", "1", "0.5", "1", "0.6667", "0.5"],
+    ]
+    assert cells[3] == ["2", "0", "", "", "", ""]
 
 
 def test_no_samples():

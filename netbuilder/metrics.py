@@ -62,10 +62,12 @@ class Classification:
     ) -> None:
         check_whole_numbers("Classification", 1, classes=classes, **{f"top[{i}]": k for i, k in enumerate(top)})
         self.classes, self._ignored = classes, ignored
-        self.samples, self.found, self.right = (np.zeros(classes, np.int64) for _ in range(3))
+        self.samples: Counts = np.zeros(classes, np.int64)
+        self.found: Counts = np.zeros(classes, np.int64)
+        self.right: Counts = np.zeros(classes, np.int64)
         self._in_top = dict.fromkeys(top, 0)
         self._log_sum = 0.0
-        self._confusion = np.zeros((classes, classes), np.int64) if confusion else None
+        self._confusion: Counts | None = np.zeros((classes, classes), np.int64) if confusion else None
         self._kept: list[tuple[Array, Array]] | None = [] if rankings else None
 
     def __repr__(self) -> str:

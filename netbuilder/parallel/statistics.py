@@ -86,7 +86,7 @@ def _normalize_by_batches(model: ModelHelper) -> list[str]:
     """
     net = model.net.Proto()
     scopes = Replicas.load(net).devices.scopes
-    found = {}
+    found: dict[str, None] = {}
     for op in net.op:
         if op.type == "SpatialBN":
             running = list(op.input[3:5])

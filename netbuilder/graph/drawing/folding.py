@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from itertools import groupby
+from operator import itemgetter
 
 from netbuilder.graph.drawing.boxes import UPDATES, Blob, Box
 from netbuilder.proto.late_dataclass import dataclass
@@ -68,8 +69,8 @@ def scope_folds(boxes: Sequence[Box], scopes: Sequence[str]) -> list[Fold]:
     for place in sorted({(box.lane, box.part) for box in boxes}):
         own = [index for index, box in enumerate(boxes) if (box.lane, box.part) == place]
         for depth in range(1, 1 + max(len(paths[index]) for index in own)):
-            for path, run in groupby(own, lambda index, depth=depth: paths[index][:depth]):  # type: ignore[misc]
-                members = list(run)
+            for path, run in groupby(((paths[index][:depth], index) for index in own), key=itemgetter(0)):
+                members = [index for _, index in run]
                 if len(path) == depth and len(members) >= _LEAST_OF_SCOPE:
                     # Of scopes with the same operators the innermost is named.
                     found[tuple(members)] = Fold([], members, 1, "/".join(path))

@@ -24,6 +24,7 @@ TRAIN = ["pyyaml>=6", "rich>=13", "tomli>=2; python_version < '3.11'", "tqdm>=4.
 REDIS = ["redis>=5"]
 PLOT = ["matplotlib>=3.8", "tensorboardX>=2.6"]
 DATA = ["lmdb>=1.4", "opencv-python-headless>=4.10", "pillow>=10", "simplejpeg>=1.8"]
+HUB = ["huggingface_hub>=1.0"]
 ONNX = ["onnx>=1.16"]
 SITE = ["mkdocs-material>=9.7", "mkdocstrings[python]>=1", RUFF]  # which formats signatures
 SERVE = ["fastapi>=0.110", "uvicorn>=0.29"]
@@ -88,16 +89,17 @@ setup(
         "caffe2-tests": TEST + TRAIN + DATA + ONNX + CAFFE2_TESTS,
         "data": DATA,
         "draw": ["pydot>=1.4.2"],
-        "dev": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE,
+        "dev": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE + HUB,
         "gpu": GPU(12),
         "gpu-cuda13": GPU(13),
+        "hub": HUB,
         "mpi": MPI,
         "onnx": ONNX,
         "plot": PLOT,
         "redis": REDIS,
         "serve": SERVE,
         "site": SITE + ONNX,
-        "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE,
+        "test": TEST + TRAIN + DATA + ONNX + MPI + PLOT + REDIS + SERVE + HUB,
         "torch": TORCH,
         "train": TRAIN,
     },

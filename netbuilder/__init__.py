@@ -68,11 +68,11 @@ _EXPORTS = {
     "netbuilder.runtime": ["LossReader", "Prefetch", "Workspace"],
 }
 
-# Subpackages that are imported on first use, for example by `netbuilder.optimizers.build_sgd`.
+# Subpackages and modules that are imported on first use, for example by `netbuilder.optimizers.build_sgd`.
 _PACKAGES = frozenset(
     {
-        *("data", "distributed", "engines", "exchange", "graph", "model", "ops", "optimizers", "parallel"),
-        *("passes", "proto", "runtime", "zoo"),
+        *("data", "distributed", "engines", "exchange", "graph", "metrics", "model", "ops", "optimizers"),
+        *("parallel", "passes", "proto", "runtime", "zoo"),
     }
 )
 

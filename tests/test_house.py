@@ -34,6 +34,7 @@ DIRECT = {
     "distributed": {"model", "runtime"},
     "parallel": {"distributed", "optimizers"},
     "exchange": {"runtime", "passes", "parallel"},
+    "metrics": {"distributed"},
     "zoo": {"model"},
 }
 OUTER = {
@@ -205,6 +206,7 @@ DISTRIBUTIONS = {
     "matplotlib": "matplotlib",
     "mkdocs": "mkdocs-material",
     "numpy": "numpy",
+    "huggingface_hub": "huggingface_hub",
     "hypothesis": "hypothesis",
     "onnx": "onnx",
     "redis": "redis",

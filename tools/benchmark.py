@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from netbuilder.runtime.plan.optimizations import VARIABLE
 from netbuilder.tools.bench.machine import busy_share, describe_machine, warn_if_busy
 from netbuilder.tools.bench.options import Options
-from netbuilder.tools.bench.report import Line, write_records
+from netbuilder.tools.bench.report import Line, pairs_table, write_records
 from netbuilder.tools.bench.works import WORKS, works_help
 from netbuilder.tools.common_options import check_outputs
 from netbuilder.tools.options import OptionsParser
 from netbuilder.tools.parser import Help
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.terminal import WRONG, print_line, print_report
 
 __all__ = ["main"]
 
@@ -45,10 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines: list[Line] = []
     for task in options.task:
         for line in WORKS[task].lines(options):
-            print(line.text, flush=True)
+            print_line(line.text, "" if line.good else WRONG)
             lines.append(line)
             if options.json:
                 write_records(options.json, machine, busy, lines)
+    if len((table := pairs_table(lines)).rows) > 1:
+        print_report(["", table])
     return 0 if all(line.good for line in lines) else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -68,8 +69,9 @@ def _train(path: str, options: _Options) -> None:
         for current, following in text.batches(options.batch, options.steps):
             losses.append(model.step(current, following))
         seconds = time.perf_counter() - began
+        loss = sum(losses) / len(losses)
         print(
-            f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.4g} nats per character, "
+            f"epoch {epoch + 1}: loss {loss:.4g} nats per character, perplexity {math.exp(loss):.4g}, "
             f"{len(losses) * options.batch * options.steps / seconds:.0f} characters/s",
             flush=True,
         )

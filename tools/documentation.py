@@ -21,7 +21,8 @@ _FROM_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CH
 _PACKAGES = (
     "netbuilder", "netbuilder.graph", "netbuilder.model", "netbuilder.model.brew", "netbuilder.optimizers",
     "netbuilder.parallel", "netbuilder.distributed", "netbuilder.runtime", "netbuilder.exchange",
-    "netbuilder.exchange.onnx", "netbuilder.passes", "netbuilder.data", "netbuilder.zoo", "netbuilder.proto",
+    "netbuilder.exchange.onnx", "netbuilder.metrics", "netbuilder.passes", "netbuilder.data", "netbuilder.zoo",
+    "netbuilder.proto",
 )  # fmt: skip
 
 

@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     net, init, specs = _load(options)
     _require_known(net, [name for name, _ in options.input])
     specs.update(options.input)
-    drawing = drawing_of(net, specs, init, columns=options.columns)
+    drawing = drawing_of(net, specs, init, columns=options.columns, by_scope=options.by_scope or None)
+    if options.by_scope and not drawing.scopes:
+        raise ArgumentError(f"--by-scope: no operators of net {drawing.name!r} share a name scope; leave it out")
     if drawing.missing and not options.without_shapes:
         raise ShapeError(_question(drawing, bool(init)))
     if options.by_bytes and not any(blob.nbytes for blob in drawing.blobs):
@@ -64,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known, lanes = sum(bool(blob.shape) for blob in drawing.blobs), len(drawing.lanes)
     hidden = sum(len(fold.others) for fold in drawing.folds)
     folded = f", {hidden} folded as repeats" if hidden else ""
+    if drawing.by_scope:
+        folded = f", folded by {counted(len(drawing.scopes), 'name scope')}"
     boxes = "" if len(drawing.boxes) == drawing.operators else f" as {counted(len(drawing.boxes), 'box', 'boxes')}"
     print(
         f"written: {options.output}: {counted(drawing.operators, 'operator')} on {counted(lanes, 'device')}{boxes}"
@@ -115,6 +119,9 @@ class _Options:
     without_shapes: bool = switch("draw the net even if shapes of inputs are missing")
     by_bytes: bool = switch(
         "color each operator by the bytes of the blobs that it writes; a button of the page changes the colors"
+    )
+    by_scope: bool = switch(
+        "fold name scopes, such as tower/block1, also where the net is small; a button of the page does, too"
     )
     columns: bool = switch("draw each device in columns of its own; otherwise replicas are drawn once")
     batch: int = option("samples in the batch", type=count, default=32, group="nets of the zoo")

@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.exchange import load_predictor
 from netbuilder.exchange.onnx import read_onnx
-from netbuilder.ops.losses.accuracy import classes_before_label
+from netbuilder.metrics import Classification
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import count, cpu_device, cpu_option, trusted_option
 from netbuilder.tools.options import OptionsParser, argument, nested, option
@@ -42,15 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     read = (lambda path, **given: read_onnx(path).predictor(**given)) if is_onnx(options.folder) else load_predictor
     predictor = read(options.folder, device=cpu_device(options.cpu), trusted=options.trusted)
     _, test = load_images(options.data, options.input)
-    right = seen = 0
+    metrics: Classification | None = None
     with Progress("evaluation", len(test)) as progress:
         for images, labels in test.batches(options.batch):
             scores = predictor.run({predictor.inputs[0]: images})[predictor.outputs[0]]
-            right += int((classes_before_label(np, scores, labels) == 0).sum())
-            seen += len(labels)
+            metrics = metrics or Classification(scores.shape[1])
+            metrics.add(scores, labels)
             progress.advance(len(labels))
-    accuracy = right / seen if seen else np.nan
-    print(f"predictor reloaded from {options.folder}: accuracy on {seen} held-out images: {accuracy:.2%}")
+    count, accuracy = (0, np.nan) if metrics is None else (metrics.count, metrics.accuracy())
+    print(f"predictor reloaded from {options.folder}: accuracy on {count} held-out images: {accuracy:.2%}")
     return 0
 
 

@@ -14,20 +14,20 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from netbuilder.distributed import ProcessGroup, Rendezvous
 from netbuilder.distributed.elastic import REGROUP
 from netbuilder.exchange import CheckpointFolder, LoadReport
+from netbuilder.metrics import Classification
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.profile.process_memory import resident
 from netbuilder.tools.reporting import EXPECTED, reporting, text_of
+from netbuilder.tools.terminal import print_report
 from netbuilder.tools.training.best_epoch import BestEpoch
 from netbuilder.tools.training.budget import run_within_budget
 from netbuilder.tools.training.callbacks import callbacks_of
-from netbuilder.tools.training.class_report import class_table, hardest
+from netbuilder.tools.training.class_report import class_csv, hardest, means_of, results_table
 from netbuilder.tools.training.config import write_config
 from netbuilder.tools.training.elastic import Elastic, elastic_of
 from netbuilder.tools.training.find_rate import RateTest, find_rate
@@ -41,7 +41,7 @@ from netbuilder.tools.training.saving import Saving, find_checkpoint
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timeout import StepTimeout
 from netbuilder.tools.training.stopping import Stopping
-from netbuilder.tools.training.trained_model import is_onnx
+from netbuilder.tools.training.trained_model import Evaluation, is_onnx
 
 __all__ = ["main"]
 
@@ -128,8 +128,8 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
     print(f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {found.top1:.2%}")
     if not group.is_first:
         return 0
-    if options.class_report is not None and found.confusion is not None:
-        _write_class_report(options.class_report, found.confusion, run.class_names)
+    if found.metrics is not None:
+        _report(options, found, found.metrics, run.class_names)
     status = _export(options, run)
     return _print_incomplete(saving, metrics) or status
 
@@ -275,6 +275,7 @@ def _update_text(options: Options) -> str:
         text = f"optimizer {options.optimizer}"
     own = ", ".join(f"{name} {value}" for name, value in options.optimizer_args.items())
     averages = f", moving averages with decay {options.average_decay:g}" if options.average_decay is not None else ""
+    averages += f", averages of the last {options.swa:g} epochs" if options.swa is not None else ""
     return text + (f" ({own})" if own else "") + averages
 
 
@@ -287,12 +288,15 @@ def _rate_text(options: Options) -> str:
     return text + ")"
 
 
-def _write_class_report(path: str, confusion: np.ndarray[Any, Any], names: Sequence[str]) -> None:
-    """Write the results of each class, and print those of the hardest ones."""
-    write_text(Path(path), class_table(confusion, names))
-    print(f"results of each class: {path}", flush=True)
-    for text in hardest(confusion, names):
-        print(f"  {text}", flush=True)
+def _report(options: Options, found: Evaluation, metrics: Classification, names: Sequence[str]) -> None:
+    """Print the results, write those of each class if they are asked for, and print those of the hardest ones."""
+    title = f"results on {found.samples} held-out images"
+    print_report([results_table(title, found.top1, found.top5, found.loss, means_of(metrics))])
+    if options.class_report is not None:
+        write_text(Path(options.class_report), class_csv(metrics, names))
+        print(f"results of each class: {options.class_report}", flush=True)
+        if (table := hardest(metrics, names)).rows:
+            print_report([table])
 
 
 def _print_loaded(loaded: LoadReport) -> None:

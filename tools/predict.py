@@ -24,6 +24,7 @@ from netbuilder.proto import ArgumentError, ParseError, opened_files
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.structured_text import parse_json
+from netbuilder.runtime.profile.text_table import GAP
 from netbuilder.tools.common_options import (
     count,
     cpu_device,
@@ -33,6 +34,7 @@ from netbuilder.tools.common_options import (
 )
 from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.terminal import FIGURE, print_cells, print_line
 
 __all__ = ["load", "main"]
 
@@ -62,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     percent = not options.scores and ends_with_softmax(predictor.net, predictor.outputs[0])
     for result in results:
-        print(result["image"])
+        print_line(result["image"], "bold")
         for row in result["classes"]:
             shown = f"{row['score']:8.2%}" if percent else f"{row['score']:10.5g}"
-            print(f"  {shown}  {row['name']}")
+            print_cells([GAP + shown, row["name"]], [FIGURE, ""])
     return status
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import time
+import warnings
 from typing import Any
 
 __all__ = ["EVERY", "EpochProgress", "Progress"]
@@ -30,7 +31,9 @@ class Progress:
         self._bar: Any = None
         if shown and (sys.stderr.isatty() or _in_notebook()):
             try:
-                from tqdm.auto import tqdm
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # a notebook without ipywidgets gets a bar of text
+                    from tqdm.auto import tqdm
             except ImportError:
                 return
             self._bar = tqdm(total=total, desc=title, unit=unit, leave=False, dynamic_ncols=True)

@@ -23,6 +23,7 @@ from netbuilder.tools.proof.processes import trained_in_processes
 from netbuilder.tools.proof.table import MODELS, References, Run, runs_of
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
+from netbuilder.tools.terminal import FIGURE, HEAD, WRONG, print_cells
 
 __all__ = ["BOUNDS", "SCALE", "Entry", "entries", "main", "places_of"]
 
@@ -121,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         without := [method for method in options.methods if not has_options(method, ["rendezvous"])]
     ):
         print(f"left out with several processes, which these methods do not have: {', '.join(without)}")
-    print(_line(["model", "optimizer", "method", *_titles(places)]), flush=True)
+    titles = _padded(["model", "optimizer", "method", *_titles(places)])
+    print_cells(titles, [HEAD] * len(titles))
     found = _print_rows(
         places,
         entries(
@@ -133,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen,
             options.processes,
         ),
+        bound,
     )
     if not found:
         print(
@@ -195,15 +198,17 @@ def _titles(places: Sequence[tuple[int, int]]) -> list[str]:
     return [f"{processes} x {devices // processes}" for processes, devices in places]
 
 
-def _print_rows(places: Sequence[tuple[int, int]], found: Iterable[Entry]) -> list[Entry]:
+def _print_rows(places: Sequence[tuple[int, int]], found: Iterable[Entry], bound: float) -> list[Entry]:
     """Print the rows of the table as soon as their entries are there; return all entries."""
     result: list[Entry] = []
     for labels, row in groupby(found, lambda entry: (entry.model, entry.optimizer, entry.method)):
-        cells = dict.fromkeys(places, "")
+        cells, styles = dict.fromkeys(places, ""), dict.fromkeys(places, "")
         for entry in row:
             cells[entry.place] = "-" if entry.difference is None else f"{entry.difference:.1e}"
+            if entry.difference is not None:
+                styles[entry.place] = FIGURE if entry.difference <= bound else WRONG
             result.append(entry)
-        print(_line([*labels, *cells.values()]).rstrip(), flush=True)
+        print_cells(_padded([*labels, *cells.values()]), ["", "", "", *styles.values()])
     return result
 
 
@@ -232,10 +237,8 @@ def _judge(found: Sequence[Entry], bound: float, what: str) -> int:
     return 0
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "  ".join(
-        [cells[0].ljust(20), cells[1].ljust(10), cells[2].ljust(12), *(cell.rjust(9) for cell in cells[3:])]
-    )
+def _padded(cells: Sequence[str]) -> list[str]:
+    return [cells[0].ljust(20), cells[1].ljust(10), cells[2].ljust(12), *(cell.rjust(9) for cell in cells[3:])]
 
 
 def _divisor(text: str) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from netbuilder.runtime.profile.text_table import GAP, Report, TextTable, report_text
 
-__all__ = ["print_line", "print_report"]
+__all__ = ["FIGURE", "HEAD", "WRONG", "print_cells", "print_line", "print_report"]
+
+HEAD, FIGURE, WRONG = "bold cyan", "green", "bold red"
+"""Styles of the head of a table, of numbers, and of what is wrong."""
 
 
 def print_report(report: Report) -> None:
@@ -36,6 +39,15 @@ def print_line(text: str, style: str) -> None:
         console.print(text, style=style, soft_wrap=True)
 
 
+def print_cells(cells: Sequence[str], styles: Sequence[str]) -> None:
+    """Print padded cells of a table whose rows come one by one, each at once and in a style of its own."""
+    console = _console()
+    if console is None:
+        print(GAP.join(cells).rstrip(), flush=True)
+    else:
+        console.print(_row(cells, styles), soft_wrap=True)
+
+
 def _console() -> Any:
     """Return a console of rich for standard output; None if this is no terminal, or rich is not installed."""
     if not sys.stdout.isatty():
@@ -53,9 +65,15 @@ def _styled(table: TextTable) -> Iterator[Any]:
 
     yield Text(table.title, "bold")
     head, *rows = table.padded()
-    yield Text(GAP.join(head), "bold cyan")
+    yield _row(head, [HEAD] * len(head))
     for cells in rows:
-        line = Text()
-        for number, (cell, figure) in enumerate(zip(cells, table.figures)):
-            line.append(GAP if number else "").append(cell, "green" if figure else "")
-        yield line
+        yield _row(cells, [FIGURE if figure else "" for figure in table.figures])
+
+
+def _row(cells: Sequence[str], styles: Sequence[str]) -> Any:
+    from rich.text import Text
+
+    line = Text()
+    for number, (cell, style) in enumerate(zip(cells, styles)):
+        line.append(GAP if number else "").append(cell, style)
+    return line

@@ -1,4 +1,4 @@
-"""AutoAugment, RandAugment and TrivialAugment: operations on an image, drawn at random; they need Pillow."""
+"""AutoAugment, RandAugment, TrivialAugment and AugMix: operations on an image, drawn at random; they need Pillow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from netbuilder.proto import ArgumentError, DeviceError
 from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.os_errors import is_out_of_memory
 
-__all__ = ["CHANGES", "Augmentation", "Change", "apply_changes", "augmentation", "require_pillow"]
+__all__ = ["CHANGES", "Augmentation", "Change", "Changes", "Mixture", "apply_changes", "augmentation", "require_pillow"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,7 +30,21 @@ class Change(NamedTuple):
     strength: float
 
 
-Augmentation = Callable[[np.random.Generator], tuple[Change, ...]]
+class Mixture(NamedTuple):
+    """Operations in several chains, each on the image itself, whose results are mixed with one another and the image.
+
+    The result is ``1 - share`` of the image and ``share`` of the sum of the chains' results, each times its weight.
+    """
+
+    chains: tuple[tuple[Change, ...], ...]
+    weights: tuple[float, ...]
+    share: float
+
+
+Changes = tuple[Change, ...] | Mixture
+"""Operations on an image: applied one after another, or mixed."""
+
+Augmentation = Callable[[np.random.Generator], Changes]
 """Draws the operations for an image."""
 
 
@@ -41,7 +55,8 @@ def _pillow() -> Any:
         if is_out_of_memory(error):
             raise MemoryError(str(error)) from error
         raise DeviceError(
-            f"AutoAugment, RandAugment and TrivialAugment need Pillow, which is not installed; {how_to_install('data')}"
+            f"AutoAugment, RandAugment, TrivialAugment and AugMix need Pillow, which is not installed; "
+            f"{how_to_install('data')}"
         ) from None
     return Image, ImageEnhance, ImageOps
 
@@ -151,19 +166,38 @@ def _draw_rand(rng: np.random.Generator, count: int, strength: float) -> tuple[C
     return tuple(Change(_NAMES[int(rng.random() * len(_NAMES))], _signed(rng, strength / _MOST)) for _ in range(count))
 
 
+_MIXED = ("autocontrast", "equalize", "posterize", "rotate", "solarize", "shear-x", "shear-y", "translate-x",
+          "translate-y")  # fmt: skip
+"""AugMix's operations."""
+
+_CHAINS, _LONGEST, _SEVEREST = 3, 3, 10
+
+
+def _draw_mix(rng: np.random.Generator, severity: float) -> Mixture:
+    def change() -> Change:
+        name = _MIXED[int(rng.random() * len(_MIXED))]
+        return Change(name, _signed(rng, (0.1 + rng.random() * (severity - 0.1)) / _SEVEREST))
+
+    weights = rng.dirichlet(np.ones(_CHAINS))
+    chains = tuple(tuple(change() for _ in range(1 + int(rng.random() * _LONGEST))) for _ in range(_CHAINS))
+    return Mixture(chains, tuple(map(float, weights)), float(rng.random()))  # Beta(1, 1)
+
+
 def augmentation(text: str) -> Augmentation:
     """Return what draws the operations for an image.
 
     Args:
         text: "auto", one of AutoAugment's 25 pairs for ImageNet; "trivial", TrivialAugment, one operation of random
             strength; "rand:COUNT:STRENGTH", RandAugment, so many operations, all with a strength from 0 to 30;
-            "rand" is "rand:2:9".
+            "rand" is "rand:2:9"; "augmix:SEVERITY", AugMix, the image mixed with three chains of one to three
+            operations, each of a strength up to SEVERITY of 10; "augmix" is "augmix:3".
 
     Raises:
         ArgumentError: it is none of these.
 
     Sources: Cubuk et al., "AutoAugment", 2018, arXiv:1805.09501, table 9; Cubuk et al., "RandAugment", 2019,
-    arXiv:1909.13719; Müller and Hutter, "TrivialAugment", 2021, arXiv:2103.10158 (wide).
+    arXiv:1909.13719; Müller and Hutter, "TrivialAugment", 2021, arXiv:2103.10158 (wide); Hendrycks et al., "AugMix",
+    2020, arXiv:1912.02781, algorithm 1, without its loss of consistency.
 
     >>> augmentation("rand:1:15")(np.random.default_rng(1))
     (Change(name='contrast', strength=0.5),)
@@ -176,16 +210,23 @@ def augmentation(text: str) -> Augmentation:
             count, strength = -1, 0.0
         if count >= 0 and 0 <= strength <= _MOST and len(numbers) in (0, 2):
             return functools.partial(_draw_rand, count=count, strength=strength)
+    elif name == "augmix" and len(numbers) < 2:
+        try:
+            severity = float("".join(numbers) or 3)
+        except ValueError:
+            severity = 0.0
+        if 0.1 <= severity <= _SEVEREST:
+            return functools.partial(_draw_mix, severity=severity)
     elif text in ("auto", "trivial"):
         return _draw_auto if text == "auto" else _draw_trivial
     raise ArgumentError(
-        "augment must be 'auto', 'trivial' or 'rand:COUNT:STRENGTH', COUNT operations of a STRENGTH from 0 to "
-        f"{_MOST}, got {text!r}"
+        "augment must be 'auto', 'trivial', 'rand:COUNT:STRENGTH', COUNT operations of a STRENGTH from 0 to "
+        f"{_MOST}, or 'augmix:SEVERITY', from 0.1 to {_SEVEREST}; got {text!r}"
     )
 
 
-def apply_changes(image: Array, changes: Sequence[Change]) -> Array:
-    """Return an image after these operations, applied one after another.
+def apply_changes(image: Array, changes: Sequence[Change] | Mixture) -> Array:
+    """Return an image after these operations, applied one after another or mixed.
 
     Args:
         image: uint8, (H, W, 3), blue, green, red, or (H, W, 1); left unchanged.
@@ -196,6 +237,11 @@ def apply_changes(image: Array, changes: Sequence[Change]) -> Array:
     """
     if not changes:
         return image
+    if isinstance(changes, Mixture):
+        mixed = (1 - changes.share) * image.astype(np.float32)
+        for chain, weight in zip(changes.chains, changes.weights):
+            mixed += changes.share * weight * apply_changes(image, chain).astype(np.float32)
+        return np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
     gray = image.shape[2] == 1
     changed = _pillow()[0].fromarray(image[:, :, 0] if gray else np.ascontiguousarray(image[:, :, ::-1]))
     for name, strength in changes:

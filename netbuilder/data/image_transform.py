@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netbuilder.data.augment import Augmentation, Change, apply_changes, augmentation, require_pillow
+from netbuilder.data.augment import Augmentation, Changes, apply_changes, augmentation, require_pillow
 from netbuilder.data.image_codec import GRAY_WEIGHTS, mirror_image, resize_image, split_channels
 from netbuilder.data.image_size import check_resized
 from netbuilder.data.random_erasing import Erased, draw_erased, erase
@@ -66,7 +66,7 @@ class Geometry(NamedTuple):
     size: tuple[int, int] | None
     corner: tuple[int, int] | None
     mirrored: bool | None
-    changes: tuple[Change, ...] = ()
+    changes: Changes = ()
     erased: Erased | None = None
 
 
@@ -89,8 +89,8 @@ class ImageTransform:
         crop: side of the square crop, at a random position, in test mode in the middle; 0: no crop.
         crop_first: in training, crop before resizing, at whole pixels of the original image; that is less work, and the
             random positions differ; not together with ``warp`` or ``pad``.
-        augment: AutoAugment, RandAugment or TrivialAugment, such as "rand:2:9", see ``augmentation``; None: none. Needs
-            Pillow.
+        augment: AutoAugment, RandAugment, TrivialAugment or AugMix, such as "rand:2:9", see ``augmentation``; None:
+            none. Needs Pillow.
         color_jitter: largest relative changes of saturation, brightness and contrast.
         color_lighting: standard deviation of the light that is added; 0: none.
         mirror: mirror each image with a probability of 1/2.

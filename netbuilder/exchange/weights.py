@@ -12,6 +12,7 @@ import numpy as np
 from netbuilder.exchange.checkpoint_blobs import checkpoint_blobs
 from netbuilder.exchange.checkpoint_file import Checkpoint
 from netbuilder.exchange.checkpoints import load_checkpoint
+from netbuilder.exchange.hub import is_hub_name, weights_of_hub
 from netbuilder.exchange.matching import LoadReport
 from netbuilder.exchange.safetensors import read_safetensors, write_safetensors
 from netbuilder.exchange.weight_names import NOT_READ, RUNNING, in_zoo_order
@@ -28,13 +29,19 @@ _HEAD = re.compile(r"(classifier(\.\d+)?|fc|head|head_dist)\.(weight|bias)")
 
 
 def read_weights(path: PathLike) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name: ``.safetensors``, or what torch has written, where it is installed.
+    """Return the arrays of a file by name.
+
+    Args:
+        path: ``.safetensors``; what torch has written, where it is installed; or, with huggingface_hub, the name of a
+            model of the Hugging Face Hub, such as ``timm/resnet18.a1_in1k``.
 
     Raises:
-        NetError: torch is missing, or the file holds something other than tensors by name.
+        NetError: torch is missing, or the file holds something other than tensors by name; or see ``weights_of_hub``.
         ParseError: the file is damaged.
         OSError: it cannot be read.
     """
+    if is_hub_name(path):
+        path = weights_of_hub(os.fspath(path))
     if Path(path).suffix == ".safetensors":
         return read_safetensors(path)
     try:

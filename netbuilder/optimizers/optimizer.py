@@ -33,6 +33,7 @@ __all__ = [
     "Optimizer",
     "constant",
     "iteration_counter",
+    "iteration_number",
     "numbered_from",
     "one",
     "optimizer_counts",
@@ -272,7 +273,7 @@ class Optimizer:
             check = check_policy_as_in_caffe2 if net.updates_as_in_caffe2 else check_policy
             check(abs(base_learning_rate), policy, kwargs)
             check_whole_numbers(type(self).__name__, 0, iter_val=iter_val)
-        iteration = _iteration_number(net, iteration_counter(net, param_init_net, iter_val))
+        iteration = iteration_number(net, iteration_counter(net, param_init_net, iter_val))
         if not known:
             if not net.updates_as_in_caffe2:
                 kwargs = completed(policy, kwargs)
@@ -584,7 +585,7 @@ def iteration_counter(
     """Return the iteration counter, which ``net`` increments once per run; create it if necessary.
 
     Operators after the increment read the number of runs, this one included. What ``net`` has kept of the counter from
-    before it, see ``_iteration_number``, is the number of finished ones.
+    before it, see ``iteration_number``, is the number of finished ones.
 
     Args:
         net: net that increments the counter.
@@ -609,7 +610,7 @@ def _before_increment(net: Net, counter: BlobReference) -> BlobReference:
     return BlobReference(f"{counter}_before", net)
 
 
-def _iteration_number(net: Net, counter: BlobReference) -> BlobReference:
+def iteration_number(net: Net, counter: BlobReference) -> BlobReference:
     """Return the number of the current iteration: from 0, or as Caffe2 from 1, which is the incremented counter."""
     before = _before_increment(net, counter)
     return before if not net.updates_as_in_caffe2 and net.BlobIsDefined(before) else counter

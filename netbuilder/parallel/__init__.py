@@ -33,6 +33,7 @@ _EXPORTS = {
         "stripBlobName",
     ],
     "netbuilder.parallel.shares": ["ProcessBatch", "feed_shares", "gather_shares", "share_sizes"],
+    "netbuilder.parallel.statistics": ["estimate_statistics"],
     "netbuilder.parallel.synchronize": ["AddBlobSync", "FinalizeAfterCheckpoint", "Synchronize"],
     "netbuilder.parallel.unequal_steps": ["process_batches"],
     "netbuilder.parallel.work_pool": ["Parallel", "Parallelizable"],
@@ -69,6 +70,7 @@ __all__ = [
     "RunWarmup",
     "Synchronize",
     "build_within_budget",
+    "estimate_statistics",
     "feed_shares",
     "finish_block",
     "forget_gradients",
@@ -122,6 +124,7 @@ if TYPE_CHECKING:
     from netbuilder.parallel.shares import feed_shares as feed_shares
     from netbuilder.parallel.shares import gather_shares as gather_shares
     from netbuilder.parallel.shares import share_sizes as share_sizes
+    from netbuilder.parallel.statistics import estimate_statistics as estimate_statistics
     from netbuilder.parallel.synchronize import AddBlobSync as AddBlobSync
     from netbuilder.parallel.synchronize import FinalizeAfterCheckpoint as FinalizeAfterCheckpoint
     from netbuilder.parallel.synchronize import Synchronize as Synchronize

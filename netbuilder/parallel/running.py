@@ -13,6 +13,7 @@ from netbuilder.graph.blob import BlobReference, GradientSlice
 from netbuilder.graph.replicas import Replicas
 from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model import ModelHelper
+from netbuilder.optimizers.moving_average import AVERAGE_SHARE
 from netbuilder.parallel.accumulate import created_nets, net_names, run_iterations
 from netbuilder.parallel.blocks import block_nets_of, run_blocks
 from netbuilder.parallel.owned_updates import own_part
@@ -193,7 +194,8 @@ def GetLearningRateBlobNames(model: ModelHelper) -> list[str]:
     """
     net = model.net.Proto()
     Replicas.load(net)
-    names = list(dict.fromkeys(op.output[0] for op in net.op if op.type == "LearningRate"))
+    rates = (op for op in net.op if op.type == "LearningRate" and op.name != AVERAGE_SHARE)
+    names = list(dict.fromkeys(op.output[0] for op in rates))
     if not names:
         raise NetError(
             f"model {model.name!r}: its main net has no LearningRate operator; build an optimizer that adds one"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from netbuilder.data import ImageArrays, ImageLoader, ImageTransform
-from netbuilder.data.augment import CHANGES, Change, apply_changes, augmentation
+from netbuilder.data.augment import CHANGES, Change, Mixture, apply_changes, augmentation
 from netbuilder.data.random_erasing import draw_erased
 from netbuilder.proto import ArgumentError, DeviceError
 
@@ -95,12 +95,38 @@ def test_auto_augment_draws_pairs():
 
 
 @pytest.mark.parametrize("text", ["", "rnd", "auto:1", "rand:2", "rand:-1:9", "rand:2:31", "rand:2:nan", "rand:1:2:3",
-                                  "rand:1.5:3"])  # fmt: skip
+                                  "rand:1.5:3", "augmix:0", "augmix:11", "augmix:x", "augmix:1:2"])  # fmt: skip
 def test_refused_texts(text):
-    with pytest.raises(ArgumentError, match="augment must be 'auto', 'trivial' or 'rand:COUNT:STRENGTH'.*got"):
+    with pytest.raises(
+        ArgumentError, match="augment must be 'auto', 'trivial', 'rand:COUNT:STRENGTH'.*'augmix:SEVERITY'.*got"
+    ):
         augmentation(text)
     with pytest.raises(ArgumentError, match="images: augment must be"):
         ImageTransform(augment=text)
+
+
+def test_augmix_draws_chains():
+    mixtures = draws("augmix", 400)
+    assert {len(each.chains) for each in mixtures} == {3}
+    assert {len(chain) for each in mixtures for chain in each.chains} == {1, 2, 3}
+    changes = [change for each in mixtures for chain in each.chains for change in chain]
+    strengths = np.abs([change.strength for change in changes])
+    assert 0.01 <= strengths.min() < 0.02 and 0.29 < strengths.max() <= 0.3
+    assert "contrast" not in {change.name for change in changes} and len({change.name for change in changes}) == 9
+    np.testing.assert_allclose([sum(each.weights) for each in mixtures], 1)
+    assert 0.45 < np.mean([each.share for each in mixtures]) < 0.55
+    assert 0.9 < max(change.strength for each in draws("augmix:10", 100) for chain in each.chains for change in chain)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_mixture_is_the_weighted_sum_of_its_chains(channels):
+    image = photo(channels)
+    chains = ((Change("rotate", 0.3), Change("solarize", 0.5)), (Change("posterize", 1.0),), ())
+    got = apply_changes(image, Mixture(chains, (0.5, 0.3, 0.2), 0.8))
+    results = [apply_changes(image, chain).astype(np.float64) for chain in chains]
+    want = 0.2 * image + 0.8 * (0.5 * results[0] + 0.3 * results[1] + 0.2 * results[2])
+    assert got.dtype == np.uint8 and np.abs(got - want).max() <= 0.5 + 1e-4
+    np.testing.assert_array_equal(apply_changes(image, Mixture(chains, (0.5, 0.3, 0.2), 0.0)), image)
 
 
 def test_erased_boxes():
@@ -171,7 +197,7 @@ def test_erasing_is_a_probability(wrong):
 
 def test_without_pillow(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DeviceError, match="RandAugment and TrivialAugment need Pillow.*pip install"):
+    with pytest.raises(DeviceError, match="RandAugment, TrivialAugment and AugMix need Pillow.*pip install"):
         ImageTransform(augment="auto")
     ImageTransform(augment="auto", is_test=True)
     ImageTransform(random_erasing=0.5)

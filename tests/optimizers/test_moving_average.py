@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 
 from netbuilder.model import ModelHelper, brew
-from netbuilder.optimizers import add_moving_averages, build_sgd, moving_averages
-from netbuilder.parallel import GetCheckpointParams, Parallelize_CPU, Parallelize_GPU, RunInitNet, RunNet, feed_shares
+from netbuilder.optimizers import add_moving_averages, build_adam, build_sgd, build_yellowfin, moving_averages
+from netbuilder.parallel import (
+    GetCheckpointParams,
+    GetLearningRateBlobNames,
+    Parallelize_CPU,
+    Parallelize_GPU,
+    RunInitNet,
+    RunNet,
+    feed_shares,
+)
 from netbuilder.proto import PROTO_CUDA, ArgumentError, NetError
 from netbuilder.runtime import Workspace
 from toy_models import scaled_loss
@@ -62,6 +70,36 @@ def test_each_step_moves_the_average_towards_the_parameter(devices, micro):
     assert not [blob for blob in stored if "moving_average_" in blob]  # its constants need not be stored
 
 
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("build", [build_sgd, build_adam, build_yellowfin])
+@pytest.mark.parametrize(("devices", "micro"), [(1, 1), (2, 1), (2, 2)])
+def test_equal_weights_from_a_step_on(build, devices, micro):
+    model, workspace, rng = ModelHelper("averaged"), Workspace(seed=2), np.random.default_rng(0)
+
+    def update(model):
+        build(model, 0.05)
+        add_moving_averages(model, None, first_step=2)
+
+    Parallelize_CPU(
+        model, lambda model: None, forward, optimizer_builder_fun=update, devices=range(devices),
+        weighted_shares=True, accumulate_steps=micro,
+    )  # fmt: skip
+    names = {name: average for name, average in moving_averages(model).items() if name.startswith("cpu_0/")}
+    history = {name: [] for name in names}
+    RunInitNet(model, workspace=workspace)
+    for number in range(6):
+        for _ in feed_shares(model, batch(rng), workspace=workspace):
+            RunNet(model, workspace=workspace)
+        for name, average in names.items():
+            history[name].append(workspace.fetch(name).astype(np.float64))
+            want = np.mean(history[name][2:], axis=0) if number >= 2 else history[name][-1]
+            np.testing.assert_allclose(workspace.fetch(average), want, rtol=1e-5, atol=1e-7, err_msg=name)
+    stored = {str(blob) for blob in GetCheckpointParams(model)}
+    assert stored.issuperset(names.values())
+    if build is not build_yellowfin:  # whose rate is a blob of its own
+        assert not [name for name in GetLearningRateBlobNames(model) if "average" in name]
+
+
 def test_a_model_on_one_device_without_replicas():
     model, workspace = ModelHelper("plain"), Workspace()
     loss = model.net.AveragedLoss(brew.fc(model, "x", "fc", 2, 1), "loss")
@@ -84,6 +122,10 @@ def test_refusals():
     for decay in (-0.1, 1.0, float("nan")):
         with pytest.raises(ArgumentError, match=r"decay must be a number in"):
             add_moving_averages(model, decay)
+    with pytest.raises(ArgumentError, match=r"first_step=3 with decay=0.5; give decay=None, or no first_step"):
+        add_moving_averages(model, 0.5, first_step=3)
+    with pytest.raises(ArgumentError, match="first_step must be a whole number of at least 0, got -1"):
+        add_moving_averages(model, None, first_step=-1)
     with pytest.raises(NetError, match="no operator updates a parameter yet; add moving averages after the updates"):
         add_moving_averages(model, 0.9)
     assert len(model.net.Proto().op) == operators and not moving_averages(model)

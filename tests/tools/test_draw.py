@@ -11,7 +11,7 @@ import pytest
 
 import golden_data
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
-from netbuilder.graph import DeviceScope, Net
+from netbuilder.graph import BlobReference, DeviceScope, NameScope, Net
 from netbuilder.graph.drawing.drawing import drawing_of
 from netbuilder.graph.drawing.folding import repeats
 from netbuilder.graph.drawing.page import page
@@ -320,6 +320,78 @@ def test_a_residual_net_is_folded_by_stages(tmp_path, capsys):
     assert re.search(
         r"175 operators on 1 device, \d+ folded as repeats; shapes of 443 of 443 blobs", capsys.readouterr().out
     )
+
+
+# Name scopes.
+
+
+def towers(blocks, names=("left", "right")):
+    net, shapes = Net("towers"), {"x": (2, 4)}
+    for tower in names:
+        above = BlobReference("x")
+        with NameScope(tower):
+            for k in range(blocks):
+                with NameScope(f"block{k}"):
+                    above = net.Add([net.Tanh(net.Relu(above, "r"), "t"), above], "sum")
+        net.Scale(above, BlobReference(f"{tower}_end"), scale=2.0)
+    return net, shapes
+
+
+def test_name_scopes_are_folds_one_inside_the_other():
+    drawing = drawing_of(*towers(2))
+    found = [(fold.scope, fold.others) for fold in drawing.scopes]
+    assert found == [
+        ("left", list(range(6))), ("right", list(range(7, 13))),
+        ("left/block0", [0, 1, 2]), ("left/block1", [3, 4, 5]),
+        ("right/block0", [7, 8, 9]), ("right/block1", [10, 11, 12]),
+    ]  # fmt: skip
+    assert not drawing.by_scope and drawing_of(*towers(2), by_scope=True).by_scope
+
+
+def test_of_scopes_with_the_same_operators_the_innermost_is_named():
+    assert [fold.scope for fold in drawing_of(*towers(1)).scopes] == ["left/block0", "right/block0"]
+    assert not drawing_of(*chain(4)).scopes
+
+
+def test_a_large_net_is_folded_by_scope_if_that_hides_more():
+    net, shapes = towers(100, ["left"])
+    assert not drawing_of(net, shapes).by_scope  # its blocks are equal, so they are folded as repeats
+    for number, op in enumerate(net.Proto().op):
+        if op.type == "Tanh":
+            op.type = "Clip"
+            op.arg.add(name="max", f=number + 1.0)  # so that no two blocks are equal
+    assert drawing_of(net, shapes).by_scope and not drawing_of(net, shapes, by_scope=False).by_scope
+
+
+def test_by_scope_on_the_command_line(tmp_path, capsys):
+    net, _ = towers(3)
+    files.save(tmp_path / "net.pb", net.Proto())
+    given = [str(tmp_path / "net.pb"), "-o", str(tmp_path / "net.html"), "--input", "x=2x4"]
+    assert main([*given, "--by-scope"]) == 0
+    assert "folded by 8 name scopes" in capsys.readouterr().out
+    assert data_of((tmp_path / "net.html").read_text())["by_scope"] is True
+    files.save(tmp_path / "net.pb", chain(2)[0].Proto())
+    assert main([*given[:3], "--by-scope", "--without-shapes"]) == 1
+    assert "--by-scope: no operators of net 'chain" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(
+    ("blocks", "seen"),
+    [(2, 14), (20, 42), (40, 4)],  # all; all blocks; the towers
+)
+def test_outer_scopes_are_unfolded_while_few_nodes_are_seen(blocks, seen, tmp_path):
+    text = page(drawing_of(*towers(blocks), by_scope=True))
+    script = scripts_of(text)[-1]
+    begin, end = script.index("const FEW"), script.index("function makeNodes")
+    (tmp_path / "folds.js").write_text(
+        f"const net = {json.dumps(data_of(text))}, MOST = 400;\nconst document = {{}};\n{script[begin:end]}\n"
+        "useFolds();\nconst seen = new Set(net.boxes.map((_, i) => keyOf(i))).size;\n"
+        "console.log(JSON.stringify([seen, folds.length]));\n"
+    )
+    done = subprocess.run(["node", str(tmp_path / "folds.js")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [seen, 2 * blocks + 2]
 
 
 def test_shapes_that_are_missing_are_asked_for(tmp_path, capsys):

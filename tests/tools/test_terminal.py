@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from netbuilder.runtime.profile.text_table import TextTable, report_text
-from netbuilder.tools.terminal import print_line, print_report
+from netbuilder.tools import prove
+from netbuilder.tools.terminal import print_cells, print_line, print_report
 
 REPORT = ["about it", TextTable("sizes", ("n", "what"), [("1", "one"), ("100", "a hundred, which is more than one")])]
 
@@ -51,6 +52,26 @@ def test_colors_on_a_terminal(terminal):
         "about it", "", "sizes", "  n  what", "  1  one", "100  a hundred, which i\u2026",
         "wrong, and longer than a line is",
     ]  # fmt: skip
+
+
+def test_rows_that_come_one_by_one(terminal, capsys):
+    pytest.importorskip("rich")
+    with contextlib.redirect_stdout(terminal):
+        print_cells(["a   ", "1.5"], ["", "green"])
+    assert terminal.getvalue() == "a     \x1b[32m1.5\x1b[0m\n"
+    print_cells(["a   ", "1.5", "   "], ["", "green", ""])
+    assert capsys.readouterr().out == "a     1.5\n"
+
+
+def test_the_table_of_a_proof_has_colors(terminal):
+    pytest.importorskip("rich")
+    with contextlib.redirect_stdout(terminal):
+        assert prove.main(["--models=dense", "--optimizers=SGD", "--devices=1", "--steps=1"]) == 0
+    lines = terminal.getvalue().splitlines()
+    assert lines[0].startswith("\x1b[1;36mmodel ") and re.match(r"dense +SGD +Parallelize +\x1b\[32m", lines[1])
+    with contextlib.redirect_stdout(terminal), contextlib.redirect_stderr(io.StringIO()):
+        assert prove.main(["--models=dense", "--optimizers=SGD", "--devices=2", "--steps=1", "--bound=1e-30"]) == 1
+    assert "\x1b[1;31m" in terminal.getvalue()
 
 
 def test_no_color_is_respected(terminal, monkeypatch):

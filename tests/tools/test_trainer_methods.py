@@ -11,6 +11,7 @@ from netbuilder.data import image_libraries
 from netbuilder.exchange import CheckpointFolder, load_predictor, read_checkpoint, write_checkpoint
 from netbuilder.optimizers import OPTIMIZERS
 from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.training.callbacks import Callback, Callbacks
 from netbuilder.tools.training.early_end import EarlyEnd
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.options import parse
@@ -22,6 +23,7 @@ METHODS = {
     "adam": ["--optimizer=adam", "--optimizer-arg=beta2=0.99", "--learning-rate=0.001"],
     "ftrl": ["--optimizer=ftrl"],
     "averages": ["--ema=0.8"],
+    "equal averages": ["--swa=1.5"],
     "rates": ["--optimizer=adamw", "--layer-decay=0.5", "--rates=*_b=2", "--learning-rate=0.002"],
     "mixup": ["--mixup=0.4"],
     "cutmix": ["--cutmix=1"],
@@ -231,6 +233,9 @@ def test_rates_fall_towards_the_input():
         (["--mixup=-1"], "--mixup: must be 0 (never) or greater"),
         (["--cutmix=nan"], "--cutmix: must be a number, got 'nan'"),
         (["--ema=1"], "--ema: must be in [0, 1), usually 0.999 or more, got 1"),
+        (["--swa=0"], "--swa: must be a positive number of epochs, usually a quarter of all, got 0"),
+        (["--swa=1", "--ema=0.9"], "--swa: cannot be combined with --ema"),
+        (["--swa=1", "--export=x", "--export-epoch=best"], "--swa: cannot be combined with --export-epoch best"),
         (["--patience=0"], "error: --patience: must be 1 epoch or more, got 0"),
         (["--patience=1", "--least-improvement=-1"], "error: --least-improvement: must be 0 or greater, got -1"),
         (["--least-improvement=1"], "--least-improvement: needs --patience"),
@@ -239,7 +244,7 @@ def test_rates_fall_towards_the_input():
         (["--rates=fc1*=0"], "--rates: the factor of 'fc1*' must be a positive number, got 0"),
         (["--layer-decay=1.5"], "--layer-decay: must be in (0, 1], usually 0.7 to 0.95, got 1.5"),
         (["--layer-decay=0.5", "--optimizer=yellowfin"], "--layer-decay: yellowfin tunes the rate of each parameter"),
-        (["--augment=rand:2:31"], "--augment must be 'auto', 'trivial' or 'rand:COUNT:STRENGTH'"),
+        (["--augment=rand:2:31"], "--augment must be 'auto', 'trivial', 'rand:COUNT:STRENGTH'"),
         (["--random-erasing=1.5"], "--random-erasing must be a probability from 0 to 1, got 1.5"),
         (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean '--model"),
         (["--lerning-rate", "0.1"], "did you mean '--learning-rate"),
@@ -250,6 +255,44 @@ def test_wrong_options(arguments, message, capsys):
     with pytest.raises(SystemExit):
         parse(["--cpu", *arguments])
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("devices", ["0", "0,1"])
+def test_the_average_is_finished_with_its_own_statistics(devices, capfd):
+    options = [*BASE, "--model=resnet8-cifar", "--epochs=3", "--swa=2", f"--devices={devices}"]
+    run = Run(parse(options), images(), images(13))
+    steps: dict[str, list] = {}
+
+    class Kept(Callback):
+        def after_step(self, run):
+            for name in run.model._averages:
+                steps.setdefault(name, []).append(run.model.workspace.fetch(name).astype(np.float64))
+
+        def after_epoch(self, run, results):
+            self.before = results.held_out.loss
+
+    kept = Kept()
+    run.callbacks = Callbacks([*run.callbacks, kept])
+    found, workspace = run.train(), run.model.workspace
+    scopes = run.model.record.devices.scopes
+    moved = 0
+    for name, values in steps.items():
+        average, want = workspace.fetch(run.model._averages[name]), np.mean(values[run.steps :], axis=0)
+        if name.endswith(("_rm", "_riv")):
+            moved += not np.allclose(average, want, rtol=1e-3, atol=1e-5)
+        else:
+            np.testing.assert_allclose(average, want, rtol=1e-4, atol=1e-6, err_msg=name)
+        first = run.model._averages[name].replace(scopes[-1], scopes[0])
+        np.testing.assert_array_equal(average, workspace.fetch(first))
+    assert moved and found.loss != kept.before
+    assert "statistics of batch normalization estimated for the averages, from 41 samples" in capfd.readouterr().out
+
+
+def test_nothing_is_estimated_without_batch_normalization(capfd):
+    run = run_of("--swa=1")
+    assert run.train() == run.evaluation()
+    assert "estimated" not in capfd.readouterr().out
 
 
 def test_find_nan_names_the_operator():

@@ -13,11 +13,12 @@ import numpy as np
 
 from netbuilder.proto.errors import counted
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.runtime.profile.text_table import TextTable
 from netbuilder.tools.bench.pairs import Comparison
 from netbuilder.tools.bench.work import Task, Work
 from netbuilder.tools.results import write_json
 
-__all__ = ["SAME", "Line", "as_which", "compared", "of_all", "with_equality", "write_records"]
+__all__ = ["SAME", "Line", "as_which", "compared", "of_all", "pairs_table", "with_equality", "write_records"]
 
 SAME = 1e-4
 """Largest relative difference of losses that counts as rounding."""
@@ -106,6 +107,22 @@ def of_all(ratios: Mapping[str, float], memory: Mapping[str, float]) -> Line:
         f"at most {memory[most]:.2f} ({most})"
     )
     return Line(text, {"kind": "train-models", "ratios": dict(ratios), "memory": dict(memory)})
+
+
+def pairs_table(lines: Sequence[Line]) -> TextTable:
+    """Return a table of the results of sides that ran alternately."""
+    rows = []
+    for record in (line.record for line in lines if line.record.get("kind") == "pairs"):
+        work = record["work"]
+        ours, *peers = (statistics.median(seconds) for seconds in record["seconds"])
+        low, high = record["spread"]
+        times = (f"{1e3 * seconds:.1f}" for seconds in (ours, peers[record["sides"][1:].index(record["peer"])]))
+        rows.append((
+            work["net"], work["dtype"], str(work["batch"]), str(work["threads"]), *times, record["peer"],
+            f"{record['ratio']:.2f}", f"{low:.2f} to {high:.2f}",
+        ))  # fmt: skip
+    head = ("net", "type", "batch", "threads", "ms", "peer's ms", "fastest peer", "times as fast", "pairs")
+    return TextTable("all pairs", head, rows)
 
 
 def as_which(result: Comparison, peers: Sequence[str]) -> str:

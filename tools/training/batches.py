@@ -78,10 +78,18 @@ class Batches:
 
     def held_out(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield this process's part of each batch of held-out samples."""
+        return self._parts(self._test, None)
 
+    def for_statistics(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yield this process's part of each batch of an epoch whose number is 0, without mixed images."""
+        return self._parts(self._train, np.random.default_rng([self._options.seed, 0]))
+
+    def _parts(
+        self, images: Images | DecodedImages, rng: np.random.Generator | None
+    ) -> Iterator[dict[str, np.ndarray]]:
         def part(number: int, count: int) -> np.ndarray:
             first, sizes = local_shares(count, self._record)
             return np.arange(first, first + sum(sizes))
 
-        pairs = self._test.batches(self._options.batch, reuse=True, part=None if self._alone else part)
-        return ({"data": images, "label": labels} for images, labels in pairs)
+        pairs = images.batches(self._options.batch, rng, reuse=True, part=None if self._alone else part)
+        return ({"data": pixels, "label": labels} for pixels, labels in pairs)

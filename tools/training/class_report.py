@@ -1,55 +1,66 @@
-"""Results of each class: its precision and recall, and with which others it is confused."""
+"""Tables of a classifier's metrics: of all classes together, of each class, and with which others it is confused."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["class_table", "classes_of", "hardest"]
+from netbuilder.metrics import Classification
+from netbuilder.runtime.profile.text_table import TextTable
 
-Counts = np.ndarray[Any, np.dtype[np.int64]]
+__all__ = ["class_csv", "hardest", "means_of", "results_table"]
 
-
-def classes_of(confusion: Counts) -> dict[str, np.ndarray[Any, Any]]:
-    """Return samples, precision, recall and F1 of each class; NaN where nothing is of the class, or found to be.
-
-    Args:
-        confusion: number of samples of each class (row) that each class (column) was found for.
-    """
-    samples, found, right = confusion.sum(1), confusion.sum(0), np.diag(confusion)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return {
-            "samples": samples,
-            "precision": right / found,
-            "recall": right / samples,
-            "f1": 2 * right / (samples + found),
-        }
+_SHOWN = {
+    "precision": "precision", "recall": "recall", "f1": "F1", "average_precision": "average precision", "auc": "AUC",
+}  # fmt: skip
+"""Metrics of classes -> how they are called in tables."""
 
 
-def class_table(confusion: Counts, names: Sequence[str]) -> str:
+def means_of(metrics: Classification) -> dict[str, float]:
+    """Return the means over the classes that the files of metrics have, by name."""
+    return {name: value for name, value in metrics.means().items() if name in _SHOWN}
+
+
+def results_table(title: str, top1: float, top5: float | None, loss: float, means: Mapping[str, float]) -> TextTable:
+    """Return a table of the results on held-out samples."""
+    shares = {"accuracy": top1, **({} if top5 is None else {"accuracy (top-5)": top5})}
+    shares |= {f"{_SHOWN[name]} (mean of classes)": value for name, value in means.items()}
+    rows = [*((name, _share(value)) for name, value in shares.items()), ("loss", f"{loss:.4g}")]
+    return TextTable(title, ("result", "value"), rows)
+
+
+def class_csv(metrics: Classification, names: Sequence[str]) -> str:
     """Return a table in CSV: each class with its results, and how often each class was found for its samples."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    results = classes_of(confusion)
-    writer.writerow(["class", *results, *(f"found {name}" for name in names)])
+    results = metrics.by_class()
+    shares = [name for name in results if name in _SHOWN]
+    writer.writerow(["class", "samples", *shares, *(f"found {name}" for name in names)])
     for row, name in enumerate(names):
-        shares = [results["samples"][row], *(f"{results[key][row]:.4f}" for key in ("precision", "recall", "f1"))]
-        writer.writerow([name, *shares, *confusion[row]])
+        cells = [f"{results[key][row]:.4f}" for key in shares]
+        writer.writerow([name, results["samples"][row], *cells, *metrics.confusion[row]])
     return text.getvalue()
 
 
-def hardest(confusion: Counts, names: Sequence[str], count: int = 3) -> list[str]:
-    """Return a text for each of the classes of the least recall, if it is less than 1."""
-    recall = classes_of(confusion)["recall"]
-    texts = []
-    for row in np.argsort(recall, kind="stable")[:count]:  # NaN is last
-        if not recall[row] < 1:
+def hardest(metrics: Classification, names: Sequence[str], count: int = 10) -> TextTable:
+    """Return a table of the classes of the least recall, if it is less than 1."""
+    results = metrics.by_class()
+    shares = [name for name in results if name in _SHOWN]
+    rows = []
+    for row in np.argsort(results["recall"], kind="stable")[:count]:  # NaN is last
+        if not results["recall"][row] < 1:
             continue
-        others = confusion[row].copy()
+        others = metrics.confusion[row].copy()
         others[row] = 0
-        texts.append(f"{names[row]}: {recall[row]:.0%} of {confusion[row].sum()}, most often {names[others.argmax()]}")
-    return texts
+        taken = names[others.argmax()] if others.any() else ""
+        rows.append((names[row], str(results["samples"][row]), *(_share(results[key][row]) for key in shares), taken))
+    head = ("class", "samples", *(_SHOWN[name] for name in shares), "most often taken for")
+    return TextTable("classes of the least recall", head, rows)
+
+
+def _share(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.2%}"

@@ -25,7 +25,7 @@ def identity_of(options: Options, samples: int) -> dict[str, Any]:
                "--new-head": str(options.new_head)}  # fmt: skip
     found = {**net, "--batch": options.batch, "--seed": options.seed,
              "training samples": samples, "--optimizer": options.optimizer,
-             "--ema (moving averages)": options.average_decay is not None,
+             "--ema or --swa (averages)": options.averages,
              "--block-steps": options.block and options.block.steps}  # fmt: skip
     return {**found, "number of devices": options.replicas} if options.block else found
 
@@ -42,7 +42,7 @@ def course_of(options: Options, steps: int) -> dict[str, Any]:
             "--label-smoothing": options.label_smoothing, "--accumulate-steps": options.accumulate_steps,
             "decay of normalizations": options.norm_decay, "--momentum": options.momentum or 0.0,
             "--nesterov": options.nesterov is not False, "--optimizer-arg": dict(options.optimizer_args),
-            "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay,
+            "--mixup": options.mixup, "--cutmix": options.cutmix, "--ema": options.average_decay, "--swa": options.swa,
             "--augment": options.input.augment, "--random-erasing": options.input.random_erasing,
             "--clip-norm": options.clip_norm, "--rates": dict(options.rates), "--layer-decay": options.layer_decay,
             "--weight-decay": options.weight_decay, "--dtype": options.dtype, "--allow-tf32": options.allow_tf32,

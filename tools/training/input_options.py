@@ -43,9 +43,10 @@ class InputOptions:
         "in training, draw --scale at random between these two", metavar=("LEAST", "MOST")
     )
     augment: str | None = option(
-        "in training, change each image by AutoAugment (auto), TrivialAugment (trivial), or RandAugment with COUNT "
-        "operations of a STRENGTH from 0 to 30 (rand: rand:2:9); needs Pillow",
-        metavar="auto|trivial|rand:COUNT:STRENGTH",
+        "in training, change each image by AutoAugment (auto), TrivialAugment (trivial), RandAugment with COUNT "
+        "operations of a STRENGTH from 0 to 30 (rand: rand:2:9), or AugMix of a SEVERITY up to 10 (augmix: augmix:3); "
+        "needs Pillow",
+        metavar="auto|trivial|rand:COUNT:STRENGTH|augmix:SEVERITY",
     )
     color_jitter: float = option(
         "in training, change saturation, brightness and contrast by up to SHARE, usually 0.4",

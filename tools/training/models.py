@@ -78,8 +78,9 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             no_decay=spared,
             rates={**layers, **options.rates},
         )
-        if options.average_decay is not None:
-            add_moving_averages(model, options.average_decay)
+        if options.averages:
+            first = 0 if options.swa is None else max(round((options.epochs - options.swa) * steps), 0)
+            add_moving_averages(model, options.average_decay, first_step=first)
         return optimizer
 
     model = ModelHelper(name=f"{options.net_name}_train", arg_scope={"order": "NCHW"})
@@ -192,7 +193,9 @@ def policy_of(options: Options, steps: int) -> tuple[str, dict[str, Any]]:
     return "composite", {**found, **{f"sub_policy_1_{name}": value for name, value in arguments.items()}}
 
 
-def evaluation_model(options: Options, shape: Shape, classes: int, averages: Mapping[str, str]) -> ModelHelper:
+def evaluation_model(
+    options: Options, shape: Shape, classes: int, averages: Mapping[str, str], kind: str = "test"
+) -> ModelHelper:
     """Return the model in test mode, over the devices of this process: it reads the replicas' parameters or averages.
 
     Args:
@@ -200,13 +203,14 @@ def evaluation_model(options: Options, shape: Shape, classes: int, averages: Map
         shape: of an image.
         classes: number of classes.
         averages: parameter -> blob that is read instead.
+        kind: a word for the name of its net.
     """
 
     def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
         _builder(options)(model, shape, classes, is_test=True)
         return []
 
-    model = ModelHelper(name=f"{options.net_name}_test", arg_scope={"order": "NCHW"}, init_params=False)
+    model = ModelHelper(name=f"{options.net_name}_{kind}", arg_scope={"order": "NCHW"}, init_params=False)
     Parallelize(
         model,
         input_builder_fun=lambda model: None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from netbuilder.distributed import Plain, Strategy
 from netbuilder.distributed.transport.launchers import GPUS
 from netbuilder.engines.arrays import gpu_count
+from netbuilder.exchange.hub import is_hub_name
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
@@ -45,7 +46,7 @@ def problem_of(options: Options) -> str | None:
         return "--weights: squeezenet1.0 differs from torchvision's, whose pooling rounds up; squeezenet1.1 does not"
     if options.finetune and options.weights is None:
         return "--finetune: needs --weights FILE"
-    if options.weights is not None and not Path(options.weights).is_file():
+    if options.weights is not None and not Path(options.weights).is_file() and not is_hub_name(options.weights):
         return f"--weights: there is no file {options.weights!r}"
     if options.model is not None and options.model not in NETS:
         return (
@@ -98,6 +99,10 @@ def problem_of(options: Options) -> str | None:
         )
     if options.export_epoch == "best" and not options.export:
         return "--export-epoch: needs --export FOLDER"
+    if options.swa is not None and options.average_decay is not None:
+        return "--swa: cannot be combined with --ema; give one of the two averages"
+    if options.swa is not None and options.export_epoch == "best":
+        return "--swa: cannot be combined with --export-epoch best, since the average is complete after the last epoch"
     if options.check_export and not options.export:
         return "--check-export: needs --export FOLDER"
     if problem := _checkpoint_problem(options):
@@ -140,8 +145,9 @@ def _block_problem(options: Options) -> str | None:
         return "--combine-bn: cannot be combined with --block-steps, whose devices do not exchange anything in a step"
     if options.clip_norm is not None:
         return "--clip-norm: cannot be combined with --block-steps, whose devices do not exchange gradients"
-    if options.average_decay is not None:
-        return "--ema: cannot be combined with --block-steps, because each device would average its own parameters"
+    if options.averages:
+        name = "--swa" if options.average_decay is None else "--ema"
+        return f"{name}: cannot be combined with --block-steps, because each device would average its own parameters"
     return None
 
 

@@ -11,6 +11,7 @@ from netbuilder.runtime.profile.memory import Memory
 from netbuilder.runtime.profile.process_memory import peak_resident
 from netbuilder.runtime.profile.table import again_text
 from netbuilder.tools.training.callbacks import Callback
+from netbuilder.tools.training.class_report import means_of
 from netbuilder.tools.training.metrics import Metrics
 from netbuilder.tools.training.rank_report import RankReport, rank_table
 from netbuilder.tools.training.step_timing import phase_table
@@ -91,6 +92,7 @@ class Recorded(Callback):
         self._metrics.epoch(results.number, run.steps_done, {
             "loss": epoch.loss, "held_out_loss": found.loss, "training_accuracy": epoch.accuracy,
             "top1": found.top1, **({} if found.top5 is None else {"top5": found.top5}),
+            **({} if found.metrics is None else means_of(found.metrics)),
             "devices": run.options.replicas, "batch": run.options.batch, "steps": run.steps,
             "rate": epoch.rate, "seconds": epoch.seconds, "input_seconds": epoch.wait,
             "learning_rate": epoch.learning_rate, **{f"{name}_share": of for name, of in epoch.shares.items()},

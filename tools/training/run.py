@@ -193,6 +193,8 @@ class Run:
                 contexts.enter_context(each)
             self.callbacks.call("before_training", self)
             found = self._train_epochs()
+            if found is not None and self.options.swa is not None and not self.stopped:
+                found = self._finish_average(found)
             self.callbacks.call("after_training", self)
         return found
 
@@ -212,6 +214,14 @@ class Run:
             if self._must_stop():
                 break
         return self.evaluation() if found is None else found
+
+    def _finish_average(self, found: Evaluation) -> Evaluation | None:
+        """Estimate the statistics of batch normalization for the averaged parameters; return their results."""
+        samples = self.model.estimate_statistics(self._batches.for_statistics(), self.group)
+        if not samples:
+            return found
+        print(f"statistics of batch normalization estimated for the averages, from {samples} samples", flush=True)
+        return self.evaluation()
 
     def train_epoch(self, number: int) -> Epoch | None:
         """Train on all samples once, in an order that depends only on the seed and the epoch.

@@ -86,8 +86,9 @@ class Options:
     )  # fmt: skip
     new_head: bool = switch("with --onnx: replace the last layer by a new one for the classes of the data")
     weights: str | None = option(
-        "begin with the weights of this net of torchvision or timm: FILE.safetensors or, with PyTorch, FILE.pth",
-        metavar="FILE",
+        "begin with the weights of this net of torchvision or timm: FILE.safetensors; with PyTorch, FILE.pth; with "
+        "huggingface_hub, the name of a model there, such as timm/resnet18.a1_in1k",
+        metavar="FILE|OWNER/NAME",
     )
     finetune: bool = switch("with --weights: the last layer is a new one if the file has other classes")
     data: str = option(
@@ -219,6 +220,12 @@ class Options:
         "0.9999",
         flag="--ema", metavar="DECAY", must=("be in [0, 1), usually 0.999 or more", SHARE[1])
     )  # fmt: skip
+    swa: float | None = option(
+        "average the parameters after each step of the last EPOCHS epochs, with equal weights (stochastic weight "
+        "averaging), estimate the statistics of batch normalization for the average at the end, and evaluate and "
+        "export that",
+        metavar="EPOCHS", must=("be a positive number of epochs, usually a quarter of all", POSITIVE[1])
+    )  # fmt: skip
     patience: int | None = option(
         "stop after N epochs without a better result on held-out images", must=("be 1 epoch or more", POSITIVE[1])
     )
@@ -262,7 +269,8 @@ class Options:
     out: str | None = option("write options.json, command.txt and metrics.jsonl of the run", metavar="FOLDER")
     metrics: str | None = option("append a line of JSON for each step and epoch", metavar="FILE")
     class_report: str | None = option(
-        "write precision and recall of each class on held-out samples, and the confusion matrix, after training",
+        "write precision, recall, F1, average precision and AUC of each class on held-out samples, and the confusion "
+        "matrix, after training",
         metavar="FILE.csv",
     )
     tensorboard: str | None = option("write event files (needs tensorboardX)", metavar="FOLDER")
@@ -338,6 +346,11 @@ class Options:
     def scaled_rate(self) -> float:
         """The learning rate before its policy, for the batch of this run."""
         return self.learning_rate * self.batch / (self.base_batch or self.batch)
+
+    @property
+    def averages(self) -> bool:
+        """Whether averages of the parameters are kept."""
+        return self.average_decay is not None or self.swa is not None
 
     @property
     def soft_labels(self) -> bool:

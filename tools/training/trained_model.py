@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -16,15 +15,16 @@ from netbuilder.exchange.image_preparation import describe_images
 from netbuilder.exchange.onnx import export_onnx
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.graph.replicas import Replicas
+from netbuilder.metrics import Classification
 from netbuilder.ops.core.renaming import rename_blobs
-from netbuilder.ops.losses.accuracy import classes_before_label
-from netbuilder.optimizers import moving_averages
+from netbuilder.optimizers import OPTIMIZERS, moving_averages
 from netbuilder.parallel import (
     CreateNet,
     ExtractPredictorNet,
     GetLearningRateBlobNames,
     RunInitNet,
     RunNet,
+    estimate_statistics,
     feed_shares,
     finish_block,
     gather_shares,
@@ -45,7 +45,6 @@ from netbuilder.tools.training.step_timing import Boundaries
 __all__ = ["Evaluation", "TrainedModel", "is_onnx"]
 
 _TOP = 5  # number of classes of top-5 accuracy
-_TINY = 1e-20  # probabilities are clamped to this before log, as in SoftmaxWithLoss
 
 
 @dataclass(frozen=True)
@@ -57,14 +56,14 @@ class Evaluation:
         top5: share of those with the correct class among the first five; None with five classes or fewer.
         samples: number of samples.
         loss: mean over the samples of -log of the correct class's probability.
-        confusion: with --class-report, number of samples of each class (row) that each class (column) was found for.
+        metrics: of each class; with --class-report also the confusion matrix, average precision and AUC.
     """
 
     top1: float
     top5: float | None
     samples: int
     loss: float
-    confusion: np.ndarray[Any, np.dtype[np.int64]] | None = field(default=None, compare=False, repr=False)
+    metrics: Classification | None = field(default=None, compare=False, repr=False)
 
 
 class TrainedModel:
@@ -101,7 +100,7 @@ class TrainedModel:
         self.reader = loss_reader(self.train, ["loss", "accuracy"], workspace=self.workspace)
         self._averages = moving_averages(self.train)
         self.test = evaluation_model(options, test_shape, classes, self._averages)
-        self._test_shape = test_shape
+        self._train_shape, self._test_shape = train_shape, test_shape
         self.planned: Memory | None = None
 
     def begin(self, batch: Mapping[str, Any]) -> None:
@@ -129,7 +128,7 @@ class TrainedModel:
     @property
     def learning_rate(self) -> float:
         """The learning rate of the last step."""
-        if not any(op.type == "LearningRate" for op in self.net.op):
+        if not OPTIMIZERS[self._options.optimizer].has_policy():
             return self._options.scaled_rate  # the optimizer has its rate as an argument
         blob = GetLearningRateBlobNames(self.train)[0]
         return abs(float(np.asarray(self.workspace.fetch(blob)).reshape(())))
@@ -193,34 +192,29 @@ class TrainedModel:
         Returns:
             None: one of the processes has stopped.
         """
-        first = top = count = 0
-        loss, stopped = 0.0, False
-        confusion = np.zeros((self._classes,) * 2, np.int64) if self._options.class_report else None
+        whole, stopped = self._options.class_report is not None, False
+        metrics = Classification(self._classes, top=(1, _TOP), confusion=whole, rankings=whole)
         with self.fed(batches, ["data"], test=True) as input:
             for batch in input:
                 RunNet(self.test, 1, workspace=self.workspace)
                 labels = np.asarray(batch["label"])
                 scores = gather_shares(self.test, "softmax", len(labels), workspace=self.workspace)
-                correct = scores[np.arange(len(labels)), labels]
-                before = classes_before_label(np, scores, labels)
-                first += int((before == 0).sum())
-                top += int((before < _TOP).sum())
-                loss -= float(np.log(np.maximum(correct, _TINY), dtype=np.float64).sum())
-                if confusion is not None:
-                    np.add.at(confusion, (labels, scores.argmax(1)), 1)
-                count += len(labels)  # damaged images may have been skipped
+                metrics.add(scores, labels)
                 if stopped := after_batch(len(labels)):
                     break
-        stopping, *sums, loss = group.sum(stopped, first, top, count, loss)
-        if stopping:
+        if group.sum(stopped)[0]:
             return None
-        first, top, count = map(int, sums)
-        if confusion is not None:
-            confusion = group.allreduce(confusion)
-        if not count:
-            return Evaluation(math.nan, None, 0, math.nan, confusion)
-        top5 = top / count if self._classes > _TOP else None
-        return Evaluation(first / count, top5, count, loss / count, confusion)
+        metrics = metrics.over(group)
+        top5 = metrics.accuracy(_TOP) if self._classes > _TOP and metrics.count else None
+        return Evaluation(metrics.accuracy(), top5, metrics.count, metrics.loss, metrics)
+
+    def estimate_statistics(self, batches: Iterable[Mapping[str, Any]], group: ProcessGroup) -> int:
+        """Set the running statistics of the averages to those of batches; return the number of samples, or 0.
+
+        0: the net has no batch normalization.
+        """
+        model = evaluation_model(self._options, self._train_shape, self._classes, self._averages, "statistics")
+        return estimate_statistics(model, batches, blobs=["data"], group=group, workspace=self.workspace)
 
     def export(self, path: str | Path, images: ImagePreparation | None, names: Sequence[str]) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``).

@@ -9,7 +9,7 @@ from typing import Any
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.drawing.boxes import BACKWARD, FORWARD, UPDATES, Blob, Box
-from netbuilder.graph.drawing.folding import Fold, find_folds, kind_of
+from netbuilder.graph.drawing.folding import Fold, find_folds, kind_of, scope_folds
 from netbuilder.graph.drawing.replicas import first_copies
 from netbuilder.graph.listing import argument_items, listing, net_arguments
 from netbuilder.graph.message import message_of
@@ -20,6 +20,8 @@ from netbuilder.proto import PROTO_CPU, DeviceOption, NetDef, NetError, Operator
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Drawing", "drawing_of"]
+
+_MANY = 150  # boxes
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Drawing:
         boxes: the operators, in their order.
         blobs: their inputs and outputs.
         folds: blocks of operators that are repeated.
+        scopes: the operators of name scopes.
+        by_scope: whether name scopes are folded, and not repeated blocks; a button of the page changes it.
         missing: external inputs with unknown shapes on which other shapes depend.
         problem: why shapes contradict each other, in which case none is shown; "" if they do not.
     """
@@ -45,6 +49,8 @@ class Drawing:
     boxes: list[Box]
     blobs: list[Blob]
     folds: list[Fold]
+    scopes: list[Fold]
+    by_scope: bool
     missing: list[str]
     problem: str
 
@@ -56,6 +62,7 @@ def drawing_of(
     *,
     inputs: Collection[str] | None = None,
     columns: bool = False,
+    by_scope: bool | None = None,
 ) -> Drawing:
     """Return what is drawn of a net.
 
@@ -66,6 +73,8 @@ def drawing_of(
         inputs: external inputs that are drawn as such, and not as parameters of operators; None: those that the init
             net does not make, or, without one, those with given shapes.
         columns: draw each device in columns of its own; otherwise what several compute alike has one box.
+        by_scope: fold name scopes, such as ``tower/block1``; False: repeated blocks. None: name scopes if that many
+            boxes would be drawn otherwise that nobody looks at all of them, and fewer are with them.
 
     If shapes contradict each other, the drawing has none, and ``problem`` says why.
     """
@@ -79,8 +88,22 @@ def drawing_of(
     missing = [] if known or problem else _missing(message, shapes, init_net)
     if not columns:
         boxes, blobs = _merged(boxes, blobs)
-    folds = find_folds(boxes, blobs)
-    return Drawing(message.name, len(message.op), list(lanes), columns, boxes, blobs, folds, missing, problem)
+    folds, scopes = find_folds(boxes, blobs), scope_folds(boxes, _scopes(boxes, blobs))
+    if by_scope is None:
+        by_scope = bool(scopes) and _left(boxes, folds) > max(_MANY, _left(boxes, scopes))
+    return Drawing(
+        message.name, len(message.op), list(lanes), columns, boxes, blobs, folds, scopes, by_scope, missing, problem
+    )
+
+
+def _left(boxes: Sequence[Box], folds: Sequence[Fold]) -> int:
+    """Return how many boxes are drawn if all blocks are folded."""
+    return len(boxes) - len({index for fold in folds for index in fold.others})
+
+
+def _scopes(boxes: Sequence[Box], blobs: Sequence[Blob]) -> list[str]:
+    """Return the name scope of each box: that of its first output."""
+    return [blobs[box.outputs[0]].name.rpartition("/")[0] if box.outputs else "" for box in boxes]
 
 
 def _blobs(versions: Versions, shapes: InferredShapes, fed: Collection[str]) -> list[Blob]:

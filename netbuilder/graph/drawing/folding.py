@@ -1,32 +1,37 @@
-"""Repeated blocks of a drawing: consecutive sequences of operators with the same types, arguments and shapes."""
+"""Blocks of a drawing that can be folded: repeated sequences of operators, and the operators of a name scope."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from netbuilder.graph.drawing.boxes import UPDATES, Blob, Box
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["Fold", "find_folds", "kind_of", "repeats"]
+__all__ = ["Fold", "find_folds", "kind_of", "repeats", "scope_folds"]
 
 _LONGEST = 400  # longest block, in operators
-_LEAST_HIDDEN = 5  # least number of operators that a fold must hide
+_LEAST_HIDDEN = 5  # least number of operators that a fold of repetitions must hide
+_LEAST_OF_SCOPE = 3  # and one of a name scope
 _IGNORED = ("stream", "seed", "name", "net")  # arguments with these in their names may differ between equal blocks
 
 
 @dataclass(frozen=True)
 class Fold:
-    """A block that is repeated.
+    """A block that is repeated, or the operators of a name scope.
 
     Args:
-        first: the operators of the first occurrence.
-        others: those of the other occurrences, which are hidden while the block is folded.
+        first: the operators of the first occurrence; none of a name scope.
+        others: those of the other occurrences, or of the name scope, which are hidden while the block is folded.
         times: number of occurrences.
+        scope: the name scope; "": it is a block that is repeated.
     """
 
     first: list[int]
     others: list[int]
     times: int
+    scope: str = ""
 
 
 def find_folds(boxes: Sequence[Box], blobs: Sequence[Blob]) -> list[Fold]:
@@ -48,6 +53,28 @@ def find_folds(boxes: Sequence[Box], blobs: Sequence[Blob]) -> list[Fold]:
             end = start + length
             found.append(Fold(own[start:end], own[end : start + length * times], times))
     return found
+
+
+def scope_folds(boxes: Sequence[Box], scopes: Sequence[str]) -> list[Fold]:
+    """Return the folds of name scopes, which may be nested: outer ones come first.
+
+    A fold has consecutive operators of one part on one device, so that what it is joined to comes before or after it.
+
+    Args:
+        boxes: of the drawing.
+        scopes: the name scope of each box, such as "tower/block1"; "": it has none.
+    """
+    paths = [scope.split("/") if scope else [] for scope in scopes]
+    found: dict[tuple[int, ...], Fold] = {}
+    for place in sorted({(box.lane, box.part) for box in boxes}):
+        own = [index for index, box in enumerate(boxes) if (box.lane, box.part) == place]
+        for depth in range(1, 1 + max(len(paths[index]) for index in own)):
+            for path, run in groupby(((paths[index][:depth], index) for index in own), key=itemgetter(0)):
+                members = [index for _, index in run]
+                if len(path) == depth and len(members) >= _LEAST_OF_SCOPE:
+                    # Of scopes with the same operators the innermost is named.
+                    found[tuple(members)] = Fold([], members, 1, "/".join(path))
+    return sorted(found.values(), key=lambda fold: (boxes[fold.others[0]].part, fold.scope.count("/"), fold.others[0]))
 
 
 def repeats(

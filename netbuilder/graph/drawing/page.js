@@ -6,14 +6,37 @@ const MOST = 400;   // nodes that are laid out at once
 const svg = document.getElementById("net"), panel = document.getElementById("panel");
 const view = document.getElementById("view"), search = document.getElementById("search");
 const map = document.getElementById("map");
-const readers = net.blobs.map(() => []), foldOf = net.boxes.map(() => -1);
-const folded = net.folds.map(() => true);
+const FEW = 60;     // nodes up to which name scopes are unfolded at first
+const readers = net.blobs.map(() => []);
+let folds, foldsOf, folded, byScope = Boolean(net.by_scope);  // foldsOf: of each box, outer folds first
 let nodes = new Map(), edges = [], width = 0, height = 0;  // of the current drawing
 let byBytes = Boolean(net.by_bytes), all = false;
 let scale = 1, matches = [], current = -1, chosen = -1;
 
 net.boxes.forEach((box, i) => new Set(box.inputs).forEach(blob => readers[blob].push(i)));
-net.folds.forEach((fold, f) => fold.others.forEach(i => { foldOf[i] = f; }));
+
+function useFolds() {
+  folds = byScope ? net.scopes : net.folds;
+  foldsOf = net.boxes.map(() => []);
+  folds.forEach((fold, f) => fold.others.forEach(i => foldsOf[i].push(f)));
+  folded = folds.map(() => true);
+  if (byScope) unfoldOuter();
+}
+// Outer scopes are unfolded, a level of a part at a time, as long as few nodes are seen.
+function unfoldOuter() {
+  const depth = fold => fold.scope.split("/").length, part = fold => net.boxes[fold.others[0]].part;
+  const deepest = folds.reduce((deep, fold) => Math.max(deep, depth(fold)), 0);
+  net.parts.forEach((_, p) => {
+    for (let level = 1; level <= deepest; level++) {
+      const own = folds.map((_, f) => f).filter(f => part(folds[f]) === p && depth(folds[f]) === level);
+      own.forEach(f => { folded[f] = false; });
+      if (new Set(net.boxes.map((_, i) => keyOf(i))).size <= FEW) continue;
+      own.forEach(f => { folded[f] = true; });
+      break;
+    }
+  });
+}
+function anchor(fold) { return fold.first.length ? fold.first[0] : fold.others[0]; }
 
 function make(name, attributes, parent, text) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -55,14 +78,15 @@ function tellBytes() {
 function short(text, length) { return text.length > length ? text.slice(0, length - 1) + "\u2026" : text; }
 function shapeText(shape) { return shape.replace(" float32", "").replace(/ x /g, "\u00d7"); }
 function withShape(blob) { return blob.name + (blob.shape ? "  " + shapeText(blob.shape) : ""); }
-function hidden(i) { return foldOf[i] >= 0 && folded[foldOf[i]]; }
+function holder(i) { return foldsOf[i].find(f => folded[f]); }  // undefined: it is seen
+function hidden(i) { return holder(i) !== undefined; }
 function column(box) { return (net.columns ? box.lane * net.parts.length : 0) + box.part; }
 function parameters(box) {
   return [...new Set(box.inputs)].map(b => net.blobs[b]).filter(blob => blob.writer < 0 && !blob.fed);
 }
 
-// Nodes are operators, folded repetitions, and inputs of the net; their keys are "o5", "f2" and "b7".
-function keyOf(i) { return hidden(i) ? "f" + foldOf[i] : "o" + i; }
+// Nodes are operators, folded blocks, and inputs of the net; their keys are "o5", "f2" and "b7".
+function keyOf(i) { return hidden(i) ? "f" + holder(i) : "o" + i; }
 function makeNodes() {
   nodes = new Map();
   const add = (key, kind, at, box, high) =>
@@ -72,7 +96,7 @@ function makeNodes() {
       if (net.blobs[b].fed && !nodes.has("b" + b)) add("b" + b, "fed", b, box, HIGH);
     });
     if (!nodes.has(keyOf(i)))
-      add(keyOf(i), hidden(i) ? "fold" : "box", hidden(i) ? foldOf[i] : i, box,
+      add(keyOf(i), hidden(i) ? "fold" : "box", hidden(i) ? holder(i) : i, box,
         HIGH + (!hidden(i) && parameters(box).length ? LINE : 0));
   });
 }
@@ -263,7 +287,7 @@ function draw() {
     if (node.kind === "box") drawBox(node);
     else if (node.kind === "fed") drawFed(node);
   });
-  net.folds.forEach(drawFold);
+  folds.forEach(drawFold);
   over = make("g", {}, svg);
   markMore();
   mark();
@@ -322,36 +346,56 @@ function drawFed(node) {
   make("text", {x: x + 16, y: y + 28, class: "small"}, group, blob.shape ? shapeText(blob.shape) : "input");
   node.group = group;
 }
-function drawFold(fold, f) {
-  const own = fold.first.filter(i => !hidden(i)).map(i => nodes.get("o" + i));
-  if (!own.length) return;
-  const left = Math.min(...own.map(n => n.x - n.width / 2)) - 7, right = Math.max(...own.map(n => n.x + n.width / 2)) + 7;
-  const top = Math.min(...own.map(n => n.y - n.height / 2)) - 7, low = Math.max(...own.map(n => n.y + n.height / 2)) + 7;
+// Whether a name scope is unfolded and seen: outer ones have smaller numbers.
+function isOpen(f) {
+  const at = holder(folds[f].others[0]);
+  return !folded[f] && (at === undefined || at > f);
+}
+// How many levels of scopes are unfolded in this one: its frame is drawn around theirs.
+function levels(fold) {
+  const own = new Set(fold.others);
+  return folds.filter((other, f) => other !== fold && isOpen(f) && own.has(other.others[0]) && other.others.length < own.size)
+    .reduce((depth, other) => Math.max(depth, 1 + levels(other)), 0);
+}
+function drawFrame(own, fold, f) {
+  const wider = fold.scope ? 5 + 4 * levels(fold) : 7;
+  const left = extreme(Math.min, own.map(n => n.x - n.width / 2)) - wider;
+  const right = extreme(Math.max, own.map(n => n.x + n.width / 2)) + wider;
+  const top = extreme(Math.min, own.map(n => n.y - n.height / 2)) - wider;
+  const low = extreme(Math.max, own.map(n => n.y + n.height / 2)) + wider;
   make("rect", {x: left, y: top, width: right - left, height: low - top, rx: 6, class: "frame"}, svg);
-  const sign = make("text", {x: right + 4, y: top + 14, class: "times"}, svg, `\u00d7 ${fold.times}`);
-  sign.addEventListener("click", () => turn(f));
+  const text = fold.scope ? `\u2212 ${fold.scope}` : `\u00d7 ${fold.times}`;
+  make("text", {x: right + 4, y: top + 14, class: "times"}, svg, text).addEventListener("click", () => turn(f));
+}
+function drawFold(fold, f) {
+  const keys = fold.scope ? (isOpen(f) ? fold.others.map(keyOf) : []) : fold.first.filter(i => !hidden(i)).map(keyOf);
+  if (keys.length) drawFrame([...new Set(keys)].map(key => nodes.get(key)), fold, f);
   const node = nodes.get("f" + f);
   if (!node) return;
   const group = make("g", {class: "fold"}, svg), x = node.x - WIDE / 2, y = node.y - node.height / 2;
   const bar = make("rect", {x, y, width: WIDE, height: HIGH, rx: 4}, group);
-  make("text", {x: x + 8, y: y + 14}, group, fold.times > 2 ? `the same ${fold.times - 1} more times` : "the same once more");
+  make("text", {x: x + 8, y: y + 14}, group, fold.scope ? short(fold.scope, 32) :
+    fold.times > 2 ? `the same ${fold.times - 1} more times` : "the same once more");
   make("text", {x: x + 8, y: y + 28, class: "small"}, group, `${fold.others.length} operators; click to unfold`);
   bar.addEventListener("click", () => turn(f));
   node.group = group;
 }
 // The node that was clicked stays where it is in the window.
 function turn(f) {
-  const before = nodes.get("o" + net.folds[f].first[0]), place = before && [before.x, before.y];
+  const before = nodes.get(keyOf(anchor(folds[f]))), place = before && [before.x, before.y];
   folded[f] = !folded[f];
   draw();
-  const after = nodes.get("o" + net.folds[f].first[0]);
+  const after = nodes.get(keyOf(anchor(folds[f])));
   if (place && after) view.scrollBy((after.x - place[0]) * scale, (after.y - place[1]) * scale);
   tellFolds();
 }
 function tellFolds() {
   const button = document.getElementById("fold");
   button.textContent = folded.some(is => is) ? "unfold all" : "fold all";
-  button.hidden = !net.folds.length;
+  button.hidden = !folds.length;
+  const scopes = document.getElementById("scopes");
+  scopes.hidden = !net.scopes.length;
+  scopes.setAttribute("aria-pressed", byScope);
   document.getElementById("all").hidden = !edges.some(edge => edge.far);
 }
 function mark() {
@@ -478,12 +522,13 @@ function overview() {
     if (count && count < net.boxes.length) line(panel, `${part}: ${count}`);
   });
   if (net.lanes.length > 1) line(panel, `devices: ${net.lanes.join(", ")}`);
-  if (net.folds.length) head("repeated blocks", "h3");
-  net.folds.forEach(fold => {
+  if (folds.length) head(byScope ? "name scopes" : "repeated blocks", "h3");
+  folds.slice(0, 200).forEach(fold => {
     const text = short(runs(fold.first.map(i => net.boxes[i].type)).join(", "), 120);
-    line(panel, `${fold.times} \u00d7 (${text}), from operator ${net.boxes[fold.first[0]].index}`,
-      () => choose(fold.first[0], true));
+    const what = fold.scope ? `${fold.scope}: ${counted(fold.others.length, "operator")}` : `${fold.times} \u00d7 (${text})`;
+    line(panel, `${what}, from operator ${net.boxes[anchor(fold)].index}`, () => choose(anchor(fold), true));
   });
+  if (folds.length > 200) line(panel, `and ${folds.length - 200} more`);
   const outside = net.blobs.map((_, b) => b).filter(b => net.blobs[b].writer < 0);
   [["inputs", outside.filter(b => net.blobs[b].fed)], ["parameters and state", outside.filter(b => !net.blobs[b].fed)]]
     .forEach(([title, found]) => {
@@ -517,9 +562,9 @@ function tellBlob(b) {
 function tellEdge(edge) {
   const end = node => {
     if (node.kind === "fed") return () => tellBlob(node.at);
-    return () => choose(node.kind === "fold" ? net.folds[node.at].others[0] : node.at, true);
+    return () => choose(node.kind === "fold" ? folds[node.at].others[0] : node.at, true);
   };
-  const nameOf = node => node.kind === "box" ? boxText(node.at) : node.kind === "fed" ? net.blobs[node.at].name : "folded block";
+  const nameOf = node => node.kind === "box" ? boxText(node.at) : node.kind === "fed" ? net.blobs[node.at].name : folds[node.at].scope || "folded block";
   panel.textContent = "";
   head("Edge", "h2");
   line(panel, "from " + nameOf(edge.from), end(edge.from));
@@ -531,7 +576,7 @@ function tellEdge(edge) {
 function choose(i, go) {
   const box = net.boxes[i];
   chosen = i;
-  if (hidden(i)) turn(foldOf[i]);
+  while (hidden(i)) turn(holder(i));
   mark();
   drawMap();
   panel.textContent = "";
@@ -578,6 +623,13 @@ pressed("fold", () => {
   draw();
   tellFolds();
 });
+pressed("scopes", () => {
+  byScope = !byScope;
+  useFolds();
+  draw();
+  tellFolds();
+  overview();
+});
 pressed("bytes", () => {
   byBytes = !byBytes;
   draw();
@@ -591,6 +643,7 @@ pressed("all", () => {
 pressed("about", overview);
 pressed("smaller", () => zoom(1 / 1.25));
 pressed("larger", () => zoom(1.25));
+useFolds();
 draw();
 tellFolds();
 tellBytes();

@@ -15,7 +15,7 @@ __all__ = ["page"]
 
 
 def page(drawing: Drawing, *, by_bytes: bool = False) -> str:
-    """Return the page: layers of operators, repeated blocks folded, an overview, and a search field.
+    """Return the page: layers of operators, blocks folded, an overview, and a search field.
 
     The layout is computed by dagre where the page is opened, since folding changes it; nothing is loaded.
 
@@ -42,7 +42,8 @@ def page(drawing: Drawing, *, by_bytes: bool = False) -> str:
 <h1>{title}</h1><span id="counts">{counts}</span>
 <input id="search" type="search" placeholder="type, blob, argument or line; Enter: the next">
 <span id="found"></span>
-<button id="fold" title="fold or unfold all repeated blocks">unfold all</button>
+<button id="fold" title="fold or unfold all blocks">unfold all</button>
+<button id="scopes" title="fold name scopes, or repeated blocks">by scope</button>
 <button id="all" title="draw the edges between columns, and all edges of blobs with many readers">all edges</button>
 <button id="bytes" title="color operators by the bytes that they write, or by pass">bytes</button>
 <span id="legend" title="bytes of what an operator writes" hidden></span>

@@ -32,6 +32,7 @@ class _Collective(Operator):
     """Base: one input per replica, all of the same shape and dtype."""
 
     signature = "X+ -> Y+"
+    flops_per_element = 0
     colocate_outputs_with: ClassVar[int | Literal["one-to-one"] | None] = "one-to-one"
     exchanges: ClassVar[Exchange] = Exchange.ALWAYS
     one_output: ClassVar[bool] = False
@@ -64,9 +65,6 @@ class _Collective(Operator):
 
     def result(self, x: TensorSpec) -> TensorSpec:
         return x.plain
-
-    def flops(self, *xs: TensorSpec) -> int:
-        return 0
 
     def compute(self, xp: Any, xs: Sequence[Array]) -> Array:
         """Return the result, from arrays of ``xp`` that are all on the operator's device."""

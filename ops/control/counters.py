@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.counter import Counter
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -45,12 +45,8 @@ class _Shared(Operator):
 
     stateful = True
     outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    inputs_on_host = True
+    flops_per_element = 0
 
 
 @register

@@ -6,7 +6,7 @@ A net names functions by tokens; the functions themselves exist only in the proc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -248,12 +248,10 @@ class Python(Operator):
     stateful = True
     effects = "calls Python code"
     waits = True
+    inputs_on_host = True
     token: str = ""
     grad_output_indices: tuple[int, ...] = ()
     grad_input_indices: tuple[int, ...] = ()
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def check(self) -> None:
         if not self.token:
@@ -295,12 +293,10 @@ class PythonGradient(Operator):
     stateful = True
     effects = "calls Python code"
     waits = True
+    inputs_on_host = True
     token: str = ""
     grad_output_indices: tuple[int, ...] = ()
     grad_input_indices: tuple[int, ...] = ()
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
 
 def _find(op: Any) -> _Functions:

@@ -16,7 +16,7 @@ import numpy as np
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
@@ -63,12 +63,8 @@ class Scope(BlobObject):
 class _OnHost(Operator):
     stateful = True
     outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    inputs_on_host = True
+    flops_per_element = 0
 
 
 @register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -42,9 +42,8 @@ class _OnIndex(Operator):
     signature = "index -> index"
     stateful = True
     outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
+    inputs_on_host = True
+    flops_per_element = 0
 
     def index(self, value: Any) -> Index:
         return shared_object(self, value, Index, "IntIndexCreate, LongIndexCreate or StringIndexCreate")
@@ -55,9 +54,6 @@ class _OnIndex(Operator):
             keys.dtype == index.key_type, self, f"keys must be of the index's type, {index.key_type}, got {keys.dtype}"
         )
         return keys if keys.dtype == STRING else ctx.host(keys)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @dataclass(frozen=True)

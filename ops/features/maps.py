@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +27,8 @@ class _OnMap(Operator):
     signature = "-> map"
     stateful = True
     outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    inputs_on_host = True
+    flops_per_element = 0
 
 
 @register
@@ -103,6 +99,7 @@ class KeySplit(Operator):
         -> positions+ (...): int32, (M) for each key
     """
     dynamic = True
+    flops_per_element = 0
     categorical_limit: int = 0
 
     def check(self) -> None:
@@ -111,9 +108,6 @@ class KeySplit(Operator):
                 f"KeySplit: categorical_limit must be positive, and the number of outputs; got "
                 f"{self.categorical_limit} for {self.n_out} outputs"
             )
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(KeySplit)

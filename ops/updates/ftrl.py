@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import check_range, rate_as
 from netbuilder.proto import ArgumentError
@@ -29,6 +29,7 @@ class _Ftrl(Operator):
         -> output_n_z (*S, 2): as param
     """
     inplace = ((0, 0), (1, 1))
+    flops_per_element = 18
     alpha: float = 0.005
     beta: float = 1.0
     lambda1: float = 0.001
@@ -38,9 +39,6 @@ class _Ftrl(Operator):
         check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
         if not self.alpha > 0:
             raise ArgumentError(f"{self.type}: alpha must be positive, got {self.alpha}")
-
-    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
-        return 18 * param.size
 
 
 @register

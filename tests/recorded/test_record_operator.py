@@ -23,7 +23,8 @@ CASES = {cases}
 def written(case):
     """Return a case as the recorder is given it."""
     inputs = ", ".join(f'{name!r}: stored["{case.index}/{name}"]' for name in case.meta["inputs"])
-    said = {name: case.meta[name] for name in ("outputs", "args", "label")}
+    names = ("outputs", "args", "label", "check", "rtol", "atol", "grad_rtol", "grad_atol")
+    said = {name: case.meta[name] for name in names if name in case.meta}
     return f"dict(inputs={{{inputs}}}, gradient={case.has_gradient}, **{said!r})"
 
 

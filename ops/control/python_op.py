@@ -236,12 +236,8 @@ class PythonTensor:
         self._array = np.zeros(tuple(int(n) for n in shape), dtype)
 
 
-@register_operator
 @dataclass(frozen=True)
-class Python(Operator):
-    """Run the function registered under ``token`` on the inputs and outputs; it may have any further arguments."""
-
-    signature = "X* (...): any -> Y* (...): any"
+class _CallsPython(Operator):
     open_arguments = ("",)
     inplace = "one-to-one"
     dynamic = True
@@ -252,6 +248,14 @@ class Python(Operator):
     token: str = ""
     grad_output_indices: tuple[int, ...] = ()
     grad_input_indices: tuple[int, ...] = ()
+
+
+@register_operator
+@dataclass(frozen=True)
+class Python(_CallsPython):
+    """Run the function registered under ``token`` on the inputs and outputs; it may have any further arguments."""
+
+    signature = "X* (...): any -> Y* (...): any"
 
     def check(self) -> None:
         if not self.token:
@@ -283,20 +287,10 @@ class Python(Operator):
 
 @register_operator
 @dataclass(frozen=True)
-class PythonGradient(Operator):
+class PythonGradient(_CallsPython):
     """Run the gradient function registered under ``token``."""
 
     signature = "X* -> dX*"
-    open_arguments = ("",)
-    inplace = "one-to-one"
-    dynamic = True
-    stateful = True
-    effects = "calls Python code"
-    waits = True
-    inputs_on_host = True
-    token: str = ""
-    grad_output_indices: tuple[int, ...] = ()
-    grad_input_indices: tuple[int, ...] = ()
 
 
 def _find(op: Any) -> _Functions:

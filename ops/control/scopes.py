@@ -15,7 +15,7 @@ import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.objects import OnHost, shared_object
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.renaming import rename_blobs
@@ -59,17 +59,9 @@ class Scope(BlobObject):
         self._latest = False
 
 
-@dataclass(frozen=True)
-class _OnHost(Operator):
-    stateful = True
-    outputs_on_host = True
-    inputs_on_host = True
-    flops_per_element = 0
-
-
 @register
 @dataclass(frozen=True)
-class CreateScope(_OnHost):
+class CreateScope(OnHost):
     """Create a scope, which a Do operator takes as its last input and output."""
 
     signature = "-> scope: object"
@@ -83,7 +75,7 @@ def create_scope(op: CreateScope, ctx: RunContext) -> tuple[Any, ...]:
 
 @register
 @dataclass(frozen=True)
-class HasScope(_OnHost):
+class HasScope(OnHost):
     """has_scope = whether a Do operator has run with a scope, and its gradient has not."""
 
     signature = "scope: object -> has_scope (1): bool"

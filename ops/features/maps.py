@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.data.key_map import KeyMap, empty_map, filled_map
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.data_types import numpy_type
-from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.objects import OnHost, shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, ShapeError, TensorProto
@@ -21,14 +21,10 @@ _HANDLE = TensorSpec((), STRING)
 
 
 @dataclass(frozen=True)
-class _OnMap(Operator):
+class _OnMap(OnHost):
     """Base: works on the host, with a map stored in a blob."""
 
     signature = "-> map"
-    stateful = True
-    outputs_on_host = True
-    inputs_on_host = True
-    flops_per_element = 0
 
 
 @register

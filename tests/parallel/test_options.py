@@ -2,10 +2,12 @@
 
 import dataclasses
 import inspect
+import re
 
 import numpy as np
 import pytest
 
+from house import ROOT
 from netbuilder import Workspace, parallel
 from netbuilder.caffe2 import parallelize as caffe2_parallelize
 from netbuilder.graph.net_names import reset_names
@@ -147,6 +149,12 @@ def test_arguments_at_caffe2s_places_have_the_defaults_of_the_object(door):
 def test_every_option_has_another_value():
     others = {name for name, default in FIELDS.items() if not isinstance(default, bool)}
     assert OTHERS.keys() == others, "add a value of the option to OTHERS"
+
+
+def test_every_option_is_read():
+    files = [path for path in (ROOT / "netbuilder").rglob("*.py") if path.name != "options.py"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert [name for name in FIELDS if not re.search(rf"\.{name}\b", text)] == []
 
 
 def test_every_option_is_described():

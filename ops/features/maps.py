@@ -22,9 +22,10 @@ _HANDLE = TensorSpec((), STRING)
 
 @dataclass(frozen=True)
 class _OnMap(OnHost):
-    """Base: works on the host, with a map stored in a blob."""
+    """Base: works with a map stored in a blob."""
 
     signature = "-> map"
+    effects = ""
 
 
 @register
@@ -36,7 +37,6 @@ class CreateMap(_OnMap):
     """
 
     signature = "-> map: object"
-    effects = ""
 
     key_dtype: int = TensorProto.INT32
     value_dtype: int = TensorProto.INT32
@@ -61,7 +61,6 @@ class KeyValueToMap(_OnMap):
     """Create a map from keys to values; of repeated keys, the first counts."""
 
     signature = "keys (*S): int32|int64, values {prod(S)}: int32|int64 -> map: object"
-    effects = ""
 
 
 @kernel(KeyValueToMap)
@@ -75,7 +74,6 @@ class MapToKeyValue(_OnMap):
     """The keys of a map, in any order, and their values."""
 
     signature = "map: object -> keys (N): int32|int64, values (N): int32|int64"
-    effects = ""
     dynamic = True
 
 

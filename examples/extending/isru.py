@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -23,6 +23,7 @@ class Isru(Operator):
     """
 
     signature = "X (*S): float -> Y: as X"
+    flops_per_element = 5
     alpha: float = 1.0
 
     def check(self) -> None:
@@ -31,9 +32,6 @@ class Isru(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("IsruGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return 5 * x.size
 
 
 @kernel(Isru)
@@ -48,10 +46,8 @@ class IsruGradient(Operator):
 
     signature = "X, dY -> dX"
     inplace = ((1, 0),)
+    flops_per_element = 5
     alpha: float = 1.0
-
-    def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
-        return 5 * x.size
 
 
 @kernel(IsruGradient)

@@ -74,7 +74,8 @@ class Fusion:
             operator, and cannot be fetched.
         make: ``make(op, ctx, *specs) -> Prepared | None``; is given the main operator and the specs of the kernel's
             inputs; returns None if it does not apply.
-        optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``.
+        optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``: one of its own only
+            if something is to switch it off alone.
         main: the index of the operator that makes the kernel: the first, or the last.
         place: the index of the operator at whose place in the net the kernel runs. Operators after it may move there
             if they write first versions of names, or overwrite values that nobody else needs.

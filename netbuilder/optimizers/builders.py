@@ -15,7 +15,7 @@ __all__ = ["builder", "selective_builder"]
 
 
 class Builder(Protocol):
-    """The signature of most builders; the arguments are those of ``build_sgd``."""
+    """The signature of most builders."""
 
     def __call__(
         self,
@@ -62,16 +62,12 @@ def builder(optimizer: type[Optimizer]) -> Builder:
         limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
         return build_optimizer(model, made, params=params, **limits)
 
-    build.__doc__ = f"""Update a model by ``{optimizer.__name__}``.
-
-    Arguments as for ``build_sgd``, and ``kwargs`` for the optimizer.
-    """
-    return suggests_arguments(_named(build, optimizer))
+    return suggests_arguments(_described(build, optimizer))
 
 
 def selective_builder(optimizer: type[Optimizer]) -> SelectiveBuilder:
     """Return a builder that has Caffe2's argument ``parameters``, too."""
-    rate = _rate_name(optimizer)
+    plain = builder(optimizer)
 
     def build(
         model: ModelHelper,
@@ -83,23 +79,31 @@ def selective_builder(optimizer: type[Optimizer]) -> SelectiveBuilder:
         params: Params | None = None,
         **kwargs: Any,
     ) -> Optimizer:
-        made = optimizer(**{rate: base_learning_rate}, **kwargs)
-        limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
         chosen = parameters if params is None else params
-        return build_optimizer(model, made, params=chosen, **limits)
+        return plain(model, base_learning_rate, max_gradient_norm, allow_lr_injection, params=chosen, **kwargs)
 
-    build.__doc__ = f"""Update a model by ``{optimizer.__name__}``.
+    selected = "parameters: the same as ``params``, which replaces it."
+    return suggests_arguments(_described(build, optimizer, selected))
 
-    Arguments as for ``build_sgd``, and ``kwargs`` for the optimizer.
+
+def _described(build: Any, optimizer: type[Optimizer], *more: str) -> Any:
+    """Give a builder its name, as a function of the optimizer's module, and its docstring."""
+    arguments = (
+        "model: the model, after its backward pass.",
+        "base_learning_rate: base learning rate, before its policy.",
+        *more,
+        "max_gradient_norm, allow_lr_injection, params: see ``build_optimizer``.",
+        f"kwargs: arguments of ``{optimizer.__name__}``.",
+    )
+    build.__doc__ = f"""Update a model by ``{optimizer.__name__}``; returns the optimizer.
 
     Args:
-        parameters: the same as ``params``, which replaces it.
+        {(chr(10) + " " * 8).join(arguments)}
+
+    Raises:
+        ArgumentError: an argument is unknown or out of range.
+        GradientError: there is no backward pass yet.
     """
-    return suggests_arguments(_named(build, optimizer))
-
-
-def _named(build: Any, optimizer: type[Optimizer]) -> Any:
-    """Give a builder its name, as a function of the optimizer's module."""
     name = next(name for name, named in OPTIMIZERS.items() if named is optimizer)
     build.__name__ = build.__qualname__ = f"build_{name.replace('-', '_')}"
     build.__module__ = optimizer.__module__

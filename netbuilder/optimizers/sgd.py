@@ -6,11 +6,9 @@ from typing import Any
 
 from netbuilder.graph.blob import GradientSlice
 from netbuilder.graph.net import Net
-from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
-from netbuilder.optimizers.build import Params, build_optimizer
+from netbuilder.optimizers.builders import builder
 from netbuilder.optimizers.optimizer import Optimizer, one
-from netbuilder.proto.suggestions import suggests_arguments
 
 __all__ = ["SgdOptimizer", "build_sgd"]
 
@@ -37,6 +35,15 @@ class SgdOptimizer(Optimizer, name="sgd"):
     Source: Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in
     deep learning", 2013; You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017,
     arXiv:1708.03888.
+
+    >>> from netbuilder.model import ModelHelper, brew
+    >>> model = ModelHelper("example_sgd")
+    >>> scores = brew.fc(model, "data", "scores", 4, 2)
+    >>> softmax, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
+    >>> gradients = model.AddGradientOperators([loss])
+    >>> optimizer = build_sgd(model, 0.1, policy="step", stepsize=100, gamma=0.5, momentum=0.9)
+    >>> model.net.Proto().op[-1].type
+    'MomentumSGDUpdate'
     """
 
     repeats = True
@@ -93,37 +100,4 @@ class SgdOptimizer(Optimizer, name="sgd"):
         return self._rate(net, param_init_net, sign, self.base_learning_rate, self.policy, self.init_kwargs)[0]
 
 
-@suggests_arguments
-def build_sgd(
-    model: ModelHelper,
-    base_learning_rate: float,
-    max_gradient_norm: float | None = None,
-    allow_lr_injection: bool = False,
-    *,
-    params: Params | None = None,
-    **kwargs: Any,
-) -> Optimizer:
-    """Update a model by SGD; returns the optimizer.
-
-    Args:
-        model: the model, after its backward pass.
-        base_learning_rate: base learning rate, before its policy.
-        max_gradient_norm, allow_lr_injection, params: see ``build_optimizer``.
-        kwargs: arguments of ``SgdOptimizer``.
-
-    Raises:
-        ArgumentError: an argument is unknown or out of range.
-        GradientError: there is no backward pass yet.
-
-    >>> from netbuilder.model import brew
-    >>> model = ModelHelper("example_sgd")
-    >>> scores = brew.fc(model, "data", "scores", 4, 2)
-    >>> softmax, loss = model.net.SoftmaxWithLoss([scores, "label"], ["softmax", "loss"])
-    >>> gradients = model.AddGradientOperators([loss])
-    >>> optimizer = build_sgd(model, 0.1, policy="step", stepsize=100, gamma=0.5, momentum=0.9)
-    >>> model.net.Proto().op[-1].type
-    'MomentumSGDUpdate'
-    """
-    optimizer = SgdOptimizer(base_learning_rate, **kwargs)
-    limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
-    return build_optimizer(model, optimizer, params=params, **limits)
+build_sgd = builder(SgdOptimizer)

@@ -37,13 +37,19 @@ class Activation(Operator):
         return [make_op(self.type + "Gradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
 
 
-def _require_sign(op: Operator, alpha: float) -> None:
-    """Raise GradientError unless the sign of Y tells that of X."""
-    if alpha < 0:
-        raise GradientError(
-            f"{op.type}: its gradient takes the sign of X from that of Y, so alpha must be at least 0, got {alpha}; "
-            "use PRelu, whose slope may be negative"
-        )
+@dataclass(frozen=True)
+class _WithAlpha(Activation):
+    """Base of activations that are X where X >= 0, with a factor ``alpha`` elsewhere."""
+
+    alpha: float = 1.0
+
+    def gradient(self, g: GradientContext) -> list[OperatorDef]:
+        if self.alpha < 0:
+            raise GradientError(
+                f"{self.type}: its gradient takes the sign of X from that of Y, so alpha must be at least 0, got "
+                f"{self.alpha}; use PRelu, whose slope may be negative"
+            )
+        return super().gradient(g)
 
 
 def is_passed(op: Any, y: Any) -> Any:
@@ -76,17 +82,13 @@ class ReluGradient(ActivationGradient):
 
 @register
 @dataclass(frozen=True)
-class LeakyRelu(Activation):
+class LeakyRelu(_WithAlpha):
     """Y = X where X >= 0, else alpha * X.
 
     Source: Maas, Hannun and Ng, "Rectifier Nonlinearities Improve Neural Network Acoustic Models", 2013.
     """
 
     alpha: float = 0.01
-
-    def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        _require_sign(self, self.alpha)
-        return super().gradient(g)
 
 
 @register
@@ -99,17 +101,13 @@ class LeakyReluGradient(ActivationGradient):
 
 @register
 @dataclass(frozen=True)
-class Elu(Activation):
+class Elu(_WithAlpha):
     """Y = X where X >= 0, else alpha * (exp(X) - 1).
 
     Source: Clevert et al., "Fast and Accurate Deep Network Learning by ELUs", 2015, arXiv:1511.07289.
     """
 
     alpha: float = 1.0
-
-    def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        _require_sign(self, self.alpha)
-        return super().gradient(g)
 
 
 @register

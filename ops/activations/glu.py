@@ -22,14 +22,12 @@ class Glu(Operator):
     """
 
     signature = "X (*A, N @ dim, *B): float -> Y (*A, N // 2, *B): as X"
+    flops_per_element = 2
     dim: int = -1
 
     def check_inputs(self, x: TensorSpec) -> None:
         extent = x.shape[self.dim]
         require(extent % 2 == 0, self, f"the extent along dim must be even, got {extent}")
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 2 * inputs[0].size
 
 
 @kernel(Glu)

@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -24,13 +24,11 @@ class LogSoftmax(Operator):
     """
 
     signature = "X (*A, N @ axis, *B): float -> Y: as X"
+    flops_per_element = 4
     axis: int = -1
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("LogSoftmaxGradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return 4 * x.size
 
 
 @register
@@ -39,10 +37,8 @@ class LogSoftmaxGradient(Operator):
     """dX = dY - exp(Y) * sum(dY), the sum taken along ``axis``."""
 
     signature = "Y, dY -> dX"
+    flops_per_element = 4
     axis: int = -1
-
-    def flops(self, y: TensorSpec, dy: TensorSpec) -> int:
-        return 4 * y.size
 
 
 @kernel(LogSoftmax)

@@ -48,13 +48,11 @@ class PRelu(PReluArguments):
     signature = "X (*S): float, slope (K): as X -> Y: as X"
     inplace = ((0, 0),)
     in_batch = InBatch.ROW_BY_ROW
+    flops_per_element = 2
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.output("Y"), g.d_output("Y"), g.input("X"), g.input("slope")]
         return [make_op("PReluGradient", inputs, [g.d_input("X"), g.d_input("slope")])]
-
-    def flops(self, x: TensorSpec, slope: TensorSpec) -> int:
-        return 2 * x.size
 
 
 @register

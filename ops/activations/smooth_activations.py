@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.activations.activations import Activation, ActivationGradient, logistic
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.math.error_function import normal_cdf, normal_density
 from netbuilder.ops.math.unary import Unary, UnaryGradient
@@ -137,13 +137,11 @@ class Gelu(Unary):
     """
 
     inplace = ()
+    flops_per_element = 8
     fast_gelu: bool = False
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("GeluGradient", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 8 * inputs[0].size
 
 
 @register
@@ -152,10 +150,8 @@ class GeluGradient(UnaryGradient):
     """dX = dY times the derivative of Gelu at X."""
 
     signature = "dY, X -> dX"
+    flops_per_element = 10
     fast_gelu: bool = False
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 10 * inputs[0].size
 
 
 _RATE, _CUBIC = math.sqrt(2 / math.pi), 0.044715
@@ -187,9 +183,7 @@ class _GradientFromBoth(Operator):
     """Base of gradients that read both X and Y."""
 
     signature = "X, Y, dY -> dX"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 6 * inputs[0].size
+    flops_per_element = 6
 
 
 @dataclass(frozen=True)
@@ -197,13 +191,11 @@ class _WithGradientFromBoth(Unary):
     """Base of activations whose gradients read both X and Y."""
 
     inplace = ()
+    flops_per_element = 5
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.output("Y"), g.d_output("Y")]
         return [make_op(f"{self.type}Gradient", inputs, [g.d_input("X")])]
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 5 * inputs[0].size
 
 
 @register

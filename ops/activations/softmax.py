@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
+from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -28,13 +28,11 @@ class Softmax(Operator):
 
     signature = "X (*A, N @ axis, *B): float -> Y: as X"
     in_batch = InBatch.ROW_BY_ROW
+    flops_per_element = 4
     axis: int = 1
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("SoftmaxGradient", [g.output("Y"), g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return 4 * x.size
 
 
 @kernel(Softmax)
@@ -54,10 +52,8 @@ class SoftmaxGradient(Operator):
 
     signature = "Y, dY -> dX"
     inplace = ((1, 0),)
+    flops_per_element = 4
     axis: int = 1
-
-    def flops(self, y: TensorSpec, dy: TensorSpec) -> int:
-        return 4 * y.size
 
 
 @kernel(SoftmaxGradient)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.indexing import checked_indices, with_rows
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers
 from netbuilder.proto import OperatorDef
@@ -27,12 +27,8 @@ class NumpyTile(Operator):
     signature = "X (*S): any, repeats (len(S)): int32|int64 -> Y (*T): as X"
     dynamic = True
     in_batch = InBatch.SAME_ROWS
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    inputs_on_host = (1,)
+    flops_per_element = 0
 
 
 @kernel(NumpyTile)
@@ -55,10 +51,8 @@ class Scatter(Operator):
 
     signature = "X (*A, N @ axis, *B): any, indices (*A, M, *B): int32|int64, updates (*A, M, *B): as X -> Y: as X"
     inplace = ((0, 0),)
+    flops_per_element = 0
     axis: int = 1
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(Scatter)
@@ -77,12 +71,10 @@ class CopyRowsToTensor(Operator):
 
     signature = "X (R, *S): any, indices (I): int32|int64, row {prod(S)}: as X -> Y (R, *S): as X"
     must_inplace = ((0, 0),)
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("CopyRowsToTensorGradient", [g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(CopyRowsToTensor)
@@ -100,9 +92,7 @@ class CopyRowsToTensorGradient(Operator):
 
     signature = "dY -> dX"
     inplace = ((0, 0),)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    flops_per_element = 0
 
 
 @kernel(CopyRowsToTensorGradient)

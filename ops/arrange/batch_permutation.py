@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.indexing import add_rows, checked_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -18,9 +18,7 @@ __all__ = ["BatchPermutation", "BatchPermutationGradient"]
 @dataclass(frozen=True)
 class _Permutation(Operator):
     signature = "X, indices -> Y"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    flops_per_element = 0
 
 
 @register

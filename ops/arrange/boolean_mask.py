@@ -39,12 +39,10 @@ class BooleanMask(Operator):
     """
     dynamic = True
     rows_chosen_by = 1
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("BooleanMaskGradient", [g.input("mask"), g.d_output("masked_data")], [g.d_input("data")])]
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register
@@ -53,9 +51,7 @@ class BooleanMaskGradient(Operator):
     """dX = the rows of dY where ``mask`` is true, zeros elsewhere."""
 
     signature = "mask, dmasked_data -> ddata"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    flops_per_element = 0
 
 
 @kernel(BooleanMask)
@@ -89,6 +85,7 @@ class BooleanUnmask(Operator):
         mask_and_data+ (...): any, a mask (N), bool, and its rows (M, *S), alternating
         -> unmasked_data (...): any, (N, *S), the type of the rows
     """
+    flops_per_element = 0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         require(len(inputs) % 2 == 0, self, f"inputs must be pairs of a mask and its rows, got {len(inputs)} inputs")
@@ -101,9 +98,6 @@ class BooleanUnmask(Operator):
                 fits, self, f"rows must have the same shape and type, got {[(r.shape, str(r.dtype)) for r in rows]}"
             )
         return (rows[0].with_shape(masks[0].shape + rows[0].shape[1:]),)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(BooleanUnmask)

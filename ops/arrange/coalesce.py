@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
@@ -31,6 +31,7 @@ class AsyncNetBarrier(Operator):
     dynamic = True
     stateful = True
     colocate_outputs_with = "one-to-one"
+    flops_per_element = 0
     cross_device: int = 0
 
     def check(self) -> None:
@@ -41,9 +42,6 @@ class AsyncNetBarrier(Operator):
 
     def input_location(self, index: int) -> Any:
         return "any"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(AsyncNetBarrier)
@@ -68,6 +66,7 @@ class UnsafeCoalesce(Operator):
     inplace = "one-to-one"
     dynamic = True
     stateful = True
+    flops_per_element = 0
 
     def check(self) -> None:
         if self.n_out != self.n_in + 1:
@@ -75,9 +74,6 @@ class UnsafeCoalesce(Operator):
                 f"{self.type}: must have one output per input, and one more for the vector, got "
                 f"{counted(self.n_in, 'input')}, {counted(self.n_out, 'output')}"
             )
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(UnsafeCoalesce)

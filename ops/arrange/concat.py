@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +73,7 @@ class _Concat(JoinArguments):
         -> Y (...): as X
         -> split_info (len(X)): int32, the extents along the axis
     """
+    flops_per_element = 0
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         first = xs[0]
@@ -97,9 +98,6 @@ class _Concat(JoinArguments):
         d_inputs = [g.d_input(i) for i in range(len(g.op.input))]
         return [make_op("Split", [g.d_output("Y"), g.output("split_info")], d_inputs)]
 
-    def flops(self, *xs: TensorSpec) -> int:
-        return 0
-
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
@@ -114,10 +112,9 @@ class _Split(JoinArguments):
         split? (P): int32, the extents of the parts
         -> Y+ (...): as X
     """
+    inputs_on_host = (1,)
+    flops_per_element = 0
     split: tuple[int, ...] = ()
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         # With the extents as an input, the shapes depend on data.
@@ -161,9 +158,6 @@ class _Split(JoinArguments):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return concat_gradients(g)
-
-    def flops(self, x: TensorSpec, split: TensorSpec | None = None) -> int:
-        return 0
 
 
 @register

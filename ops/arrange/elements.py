@@ -35,6 +35,8 @@ Shape = tuple[int, ...]
 class _Chosen(Operator, abc.ABC):
     """Base: rows of a tensor, seen as a matrix, chosen by an index tensor; a negative index counts from the end."""
 
+    flops_per_element = 0
+
     @abc.abstractmethod
     def chosen_shape(self, x: Shape, indices: Shape) -> Shape:
         """Return the shape of what is chosen from an X of this shape.
@@ -50,9 +52,6 @@ class _Chosen(Operator, abc.ABC):
         Raises:
             IndexError: an index is out of range.
         """
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,10 @@ class Expand(Operator):
 
     signature = "X (...): any, shape? (N): int32|int64 -> Y (...): as X"
     copy_arguments = False
+    inputs_on_host = (1,)
+    flops_per_element = 0
     shape: tuple[int, ...] = ()
     in_batch = InBatch.SAME_ROWS
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         object.__setattr__(self, "dynamic", n_in > 1)
@@ -72,9 +71,6 @@ class Expand(Operator):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("ExpandGradient", [g.d_output("Y"), g.input("X")], [g.d_input("X")])]
 
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
-
 
 @register
 @dataclass(frozen=True)
@@ -82,6 +78,7 @@ class ExpandGradient(Operator):
     """dX = dY summed over the axes along which X was broadcast."""
 
     signature = "dY, X -> dX"
+    flops_per_element = 1
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"
@@ -90,9 +87,6 @@ class ExpandGradient(Operator):
         view = (1,) * (dy.ndim - x.ndim) + x.shape
         fits = dy.ndim >= x.ndim and all(m in (1, n) for n, m in zip(dy.shape, view))
         require(fits, self, f"X {x.shape} cannot be broadcast to dY {dy.shape}")
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return inputs[0].size
 
 
 @kernel(Expand)

@@ -26,6 +26,7 @@ class Flatten(Operator):
 
     signature = "X (*A, *B @ axis): any -> Y (prod(A), prod(B)): as X"
     in_batch = InBatch.ROW_BY_ROW
+    flops_per_element = 0
     axis: int = 1
 
     def check(self) -> None:
@@ -34,9 +35,6 @@ class Flatten(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return _like(g)
-
-    def flops(self, x: TensorSpec) -> int:
-        return 0
 
 
 @kernel(Flatten)
@@ -51,12 +49,10 @@ class FlattenToVec(Operator):
 
     signature = "X (*S): any -> Y (prod(S)): as X"
     in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return _like(g)
-
-    def flops(self, x: TensorSpec) -> int:
-        return 0
 
 
 @kernel(FlattenToVec)
@@ -70,12 +66,10 @@ class ResizeLike(Operator):
     """Y = X in the shape of the second input, which must have the same number of elements."""
 
     signature = "X (*S): any, like (*T): any -> Y (*T): as X"
+    flops_per_element = 0
 
     def check_inputs(self, x: TensorSpec, like: TensorSpec) -> None:
         require(x.size == like.size, self, f"X {x.shape} and like {like.shape} must have the same number of elements")
-
-    def flops(self, x: TensorSpec, like: TensorSpec) -> int:
-        return 0
 
 
 @kernel(ResizeLike)

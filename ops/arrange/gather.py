@@ -30,6 +30,7 @@ class _Gathering(Operator, abc.ABC):
         indices (*A, *I) if match_outer else (*I): int32|int64
         -> Y (*A, *I, *B): as X
     """
+    flops_per_element = 0
     match_outer: bool = False
 
     def check_inputs(self, x: TensorSpec, *others: TensorSpec) -> None:
@@ -44,9 +45,6 @@ class _Gathering(Operator, abc.ABC):
     def lowest(self, axis: int, extent: int) -> int:
         """Return the lowest index allowed: along axis 0 negative indices count from the end, as in Caffe2."""
         return 0 if axis else -extent
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 def _outer_indices(xp: Any, x: Shape, indices: Any, axis: int) -> Any:

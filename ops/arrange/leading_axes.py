@@ -18,9 +18,7 @@ __all__ = ["MergeDim", "PrependDim"]
 class _Leading(Operator):
     signature = "data -> reshaped"
     inplace = ((0, 0),)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    flops_per_element = 0
 
 
 @register

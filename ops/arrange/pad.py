@@ -78,6 +78,7 @@ class Pad(_Padding):
     """
 
     signature = "X (...): any -> Y (...): as X"
+    flops_per_element = 0
     value: float = 0.0
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -85,9 +86,6 @@ class Pad(_Padding):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("PadGradient", [g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(Pad)

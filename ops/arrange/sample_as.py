@@ -17,13 +17,11 @@ __all__ = ["SampleAs", "SampleAsGradient", "SpatialNarrowAs", "SpatialNarrowAsGr
 @dataclass(frozen=True)
 class _Narrowing(Operator):
     signature = "A, B -> C"
+    flops_per_element = 0
 
     def check_inputs(self, a: TensorSpec, b: TensorSpec, *others: TensorSpec) -> None:
         fits = all(n >= m for n, m in zip(a.shape[2:], b.shape[2:]))
         require(fits, self, f"A must be no smaller than B in H and W, got shapes {a.shape} and {b.shape}")
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register
@@ -77,13 +75,11 @@ class SampleAs(Operator):
 
     signature = "X (N, *S): any, labels {N}: int32 -> Y (M, *S): as X"
     dynamic = True
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("labels"), g.d_output("Y")]
         return [make_op("SampleAsGradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, labels: TensorSpec) -> int:
-        return 0
 
 
 @register
@@ -92,12 +88,10 @@ class SampleAsGradient(Operator):
     """dX = dY for the samples whose label is positive, 0 for the others."""
 
     signature = "X, labels, dY -> dX"
+    flops_per_element = 0
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used
-
-    def flops(self, x: TensorSpec, labels: TensorSpec, dy: TensorSpec) -> int:
-        return 0
 
 
 @kernel(SampleAs)

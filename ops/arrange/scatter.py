@@ -111,14 +111,12 @@ class ScatterAssign(Operator):
         -> Y: as X
     """
     must_inplace = ((0, 0),)
+    flops_per_element = 0
     axis: int = 0
 
     def place(self, table: Any, indices: Any) -> tuple[Any, ...]:
         """Return the index of the table's elements that are replaced."""
         return (*[slice(None)] * (self.axis % table.ndim), indices)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(ScatterAssign)

@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -86,10 +86,9 @@ class Reshape(Operator):
     inplace = ((0, 0),)
     in_batch = InBatch.LINEAR | InBatch.ROW_BY_ROW
     copy_arguments = False
+    inputs_on_host = (1,)
+    flops_per_element = 0
     shape: tuple[int, ...] | None = None
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         object.__setattr__(self, "dynamic", n_in > 1)
@@ -132,9 +131,6 @@ class Reshape(Operator):
         dx = g.d_input("X")
         return [make_op("Reshape", [g.d_output("Y"), g.output("old_shape")], [dx, f"_{dx}_dims"])]
 
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
-
 
 @kernel(Reshape)
 def reshape(op: Reshape, ctx: RunContext, x: Any, shape: Any = None) -> tuple[Any, ...]:
@@ -166,14 +162,12 @@ class _Dims(Operator):
 
     signature = "X (...): any -> Y (...): as X"
     inplace = ((0, 0),)
+    flops_per_element = 0
     dims: tuple[int, ...] = ()  # repeats are ignored
 
     def check(self) -> None:
         if not self.dims or min(self.dims) < 0:
             raise ArgumentError(f"{self.type}: dims must be one or more non-negative axes, got {self.dims}")
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register
@@ -232,6 +226,7 @@ class Transpose(Operator):
 
     signature = "X (*S): any -> Y (*T): as X"
     copy_arguments = False
+    flops_per_element = 0
     axes: tuple[int, ...] = ()
 
     def order(self, ndim: int) -> Extents:
@@ -251,9 +246,6 @@ class Transpose(Operator):
         back = [self.axes.index(i) for i in range(len(self.axes))] or None
         return [make_op("Transpose", [g.d_output("Y")], [g.d_input("X")], axes=back)]
 
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
-
 
 @kernel(Transpose)
 def transpose(op: Transpose, ctx: RunContext, x: Any) -> tuple[Any, ...]:
@@ -263,6 +255,7 @@ def transpose(op: Transpose, ctx: RunContext, x: Any) -> tuple[Any, ...]:
 @dataclass(frozen=True)
 class _Measure(Operator, abc.ABC):
     signature = "X -> Y"
+    flops_per_element = 0
 
     @abc.abstractmethod
     def measure(self, shape: Extents) -> Any:
@@ -270,9 +263,6 @@ class _Measure(Operator, abc.ABC):
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         return (TensorSpec(tuple(self.measure(x.shape).shape), _INT64),)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register

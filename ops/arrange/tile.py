@@ -84,15 +84,13 @@ class TileGradient(_Tiling):
     """dX = the sum of the tiles of dY."""
 
     signature = "dY, tiles?, axis? -> dX"
+    flops_per_element = 1
 
     def infer(self, dy: TensorSpec, *given: TensorSpec) -> tuple[TensorSpec, ...]:
         self._require_arguments(given)
         tiles, axis = self.checked(self.tiles, self.axis, dy.ndim)
         require(dy.shape[axis] % tiles == 0, self, f"axis {axis} of dY {dy.shape} must be a multiple of tiles={tiles}")
         return (dy.with_shape([n // tiles if i == axis else n for i, n in enumerate(dy.shape)]),)
-
-    def flops(self, dy: TensorSpec, *given: TensorSpec) -> int:
-        return dy.size
 
 
 @kernel(TileGradient)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
+from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -24,14 +24,12 @@ class Trilu(Operator):
 
     signature = "X (*A, N, M): any -> Y (*A, N, M): as X"
     in_batch = InBatch.LINEAR
+    flops_per_element = 0
     upper: bool = True
     k: int = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("Trilu", [g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return 0
 
 
 @kernel(Trilu)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -20,9 +20,7 @@ class ZeroGradient(Operator):
     """Do nothing; in the backward pass, give X a gradient of zeros, as it may have no other."""
 
     signature = "X (...): any ->"
-
-    def flops(self, x: TensorSpec) -> int:
-        return 0
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("ConstantFill", [g.input("X")], [g.d_input("X")], value=0.0)]

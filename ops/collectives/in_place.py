@@ -26,7 +26,16 @@ from netbuilder.ops.core.registry import CPU, GPU, kernel, prepare
 from netbuilder.proto import PROTO_CUDA, ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["MAX_BLOBS", "GpuExchange", "InPlace", "Work", "in_place_kernels", "prepare_on_gpu", "same_shape_and_type"]
+__all__ = [
+    "MAX_BLOBS",
+    "GpuExchange",
+    "InPlace",
+    "WithResiduals",
+    "Work",
+    "in_place_kernels",
+    "prepare_on_gpu",
+    "same_shape_and_type",
+]
 
 Array = Any
 T = TypeVar("T")
@@ -157,6 +166,41 @@ class InPlace(OverWorld):
     def terms(self) -> str:
         """Return the arguments that all ranks must agree on, for the description of the collective."""
         return ""
+
+
+@dataclass(frozen=True)
+class WithResiduals(InPlace):
+    """Base: float32 blobs X, and after them as many residuals, which begin as zero and keep what is not exchanged.
+
+    Attributes:
+        remedy: what else the error about their number advises.
+    """
+
+    any_layout = False
+    remedy: ClassVar[str] = ""
+
+    @property
+    def has_residuals(self) -> bool:
+        return True
+
+    @property
+    def count(self) -> int:
+        """The number of blobs X."""
+        return self.n_out // 2 if self.has_residuals else self.n_out
+
+    def check(self) -> None:
+        super().check()
+        if self.has_residuals and self.n_out % 2:
+            raise ArgumentError(
+                f"{self.type}: takes as many residuals as blobs, after them{self.remedy}; got {self.n_out} blobs"
+            )
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        for i, x in enumerate(inputs[1:], start=1):
+            require(x.dtype == np.float32, self, f"exchanges float32, got input {i} of type {x.dtype}")
+            shape = inputs[1 + (i - 1) % self.count].shape
+            require(x.shape == shape, self, f"residual {i} must have the shape of its blob, {shape}, got {x.shape}")
+        return super().infer(*inputs)
 
 
 def same_shape_and_type(op: OverWorld, xs: Sequence[TensorSpec]) -> None:

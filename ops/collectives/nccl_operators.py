@@ -32,6 +32,7 @@ class _Collective(Operator):
     """Base: one input per replica, all of the same shape and dtype."""
 
     signature = "X+ -> Y+"
+    flops_per_element = 0
     colocate_outputs_with: ClassVar[int | Literal["one-to-one"] | None] = "one-to-one"
     exchanges: ClassVar[Exchange] = Exchange.ALWAYS
     one_output: ClassVar[bool] = False
@@ -65,59 +66,50 @@ class _Collective(Operator):
     def result(self, x: TensorSpec) -> TensorSpec:
         return x.plain
 
-    def flops(self, *xs: TensorSpec) -> int:
-        return 0
-
     def compute(self, xp: Any, xs: Sequence[Array]) -> Array:
         """Return the result, from arrays of ``xp`` that are all on the operator's device."""
         raise NotImplementedError
 
 
-def _sum(xs: Sequence[Array]) -> Array:
-    total = xs[0].copy()
-    for x in xs[1:]:
-        total += x
-    return total
+class _Sum(_Collective):
+    """Base: the result is the sum of the inputs."""
 
-
-@register
-@dataclass(frozen=True)
-class NCCLAllreduce(_Collective):
-    """Every output is the sum of the inputs."""
-
-    signature = "X+ (*S): any -> Y+ (*S): as X"
-    inplace = "one-to-one"
-    what = "allReduce"
     sums = True
 
     def flops(self, *xs: TensorSpec) -> int:
         return (len(xs) - 1) * xs[0].size
 
     def compute(self, xp: Any, xs: Sequence[Array]) -> Array:
-        return _sum(xs)
+        total = xs[0].copy()
+        for x in xs[1:]:
+            total += x
+        return total
 
 
 @register
 @dataclass(frozen=True)
-class NCCLReduce(_Collective):
+class NCCLAllreduce(_Sum):
+    """Every output is the sum of the inputs."""
+
+    signature = "X+ (*S): any -> Y+ (*S): as X"
+    inplace = "one-to-one"
+    what = "allReduce"
+
+
+@register
+@dataclass(frozen=True)
+class NCCLReduce(_Sum):
     """The output, on the device of replica ``root``, is the sum of the inputs."""
 
     signature = "X+ (*S): any -> Y (*S): as X"
     one_output = True
     inplace = tuple((i, 0) for i in range(_MAX_REPLICAS))
     what = "reduce"
-    sums = True
     root: int = 0
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         object.__setattr__(self, "colocate_outputs_with", self.root)
         return super().with_arity(n_in, n_out)
-
-    def flops(self, *xs: TensorSpec) -> int:
-        return (len(xs) - 1) * xs[0].size
-
-    def compute(self, xp: Any, xs: Sequence[Array]) -> Array:
-        return _sum(xs)
 
 
 @register

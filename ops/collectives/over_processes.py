@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -209,12 +209,10 @@ class Allgather(OverWorld):
         X+ (...): any
         -> Y (...): as X, with the rows of all inputs and processes
     """
+    inputs_on_host = (0,)
     outputs_on_host: ClassVar[bool] = False
     dynamic = True
     status_blob: str = ""
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 0 else "here"
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         super().infer(*inputs)

@@ -9,10 +9,9 @@ import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.worlds.world import CommonWorld
-from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
-from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.collectives.in_place import WithResiduals, Work, in_place_kernels
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
-from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["AllreduceInt8"]
@@ -25,7 +24,7 @@ _LARGEST = np.float32(127)
 @in_place_kernels
 @register
 @dataclass(frozen=True)
-class AllreduceInt8(InPlace):
+class AllreduceInt8(WithResiduals):
     """Output i is the sum, over the processes, of X_i + R_i rounded to 255 levels.
 
     After the blobs X come their residuals R, which begin as zero. A process divides X + R by a scale, the largest
@@ -43,26 +42,12 @@ class AllreduceInt8(InPlace):
         X+ (...): float32, and then the residuals of all of them
         -> Y+ (...): float32, with the shape of X
     """
-    any_layout = False
-
-    def check(self) -> None:
-        super().check()
-        if self.n_out % 2:
-            raise ArgumentError(f"AllreduceInt8: takes as many residuals as blobs, after them; got {self.n_out} blobs")
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        half = self.n_out // 2
-        for i, x in enumerate(inputs[1:], start=1):
-            require(x.dtype == np.float32, self, f"exchanges float32, got input {i} of type {x.dtype}")
-            shape = inputs[1 + (i - 1) % half].shape
-            require(x.shape == shape, self, f"residual {i} must have the shape of its blob, {shape}, got {x.shape}")
-        return super().infer(*inputs)
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 2 * sum(x.size for x in inputs[1:])
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
-        count = len(blobs) // 2
+        count = self.count
         values, residuals = blobs[:count], blobs[count:]
         ends = np.cumsum([0, *(each.size for each in values)]).tolist()
 

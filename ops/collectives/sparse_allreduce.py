@@ -10,8 +10,8 @@ import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.worlds.world import CommonWorld
-from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
-from netbuilder.ops.core.operator import TensorSpec, require
+from netbuilder.ops.collectives.in_place import WithResiduals, Work, in_place_kernels
+from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.late_dataclass import dataclass
@@ -35,31 +35,20 @@ def top_k_count(size: int, fraction: float) -> int:
 
 
 @dataclass(frozen=True)
-class _SparseAllreduce(InPlace):
+class _SparseAllreduce(WithResiduals):
     """Base: each process gives some elements of each X, and output i is their sum over the processes.
 
     Attributes:
         counts_differ: whether processes may give different numbers of elements.
     """
 
-    any_layout = False
     counts_differ: ClassVar[bool] = False
+    remedy = ", or residual=False"
     residual: bool = True
 
-    def check(self) -> None:
-        super().check()
-        if self.residual and self.n_out % 2:
-            raise ArgumentError(
-                f"{self.type}: takes as many residuals as blobs, after them, or residual=False; got {self.n_out} blobs"
-            )
-
-    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        half = self.n_out // 2 if self.residual else self.n_out
-        for i, x in enumerate(inputs[1:], start=1):
-            require(x.dtype == np.float32, self, f"exchanges float32, got input {i} of type {x.dtype}")
-            shape = inputs[1 + (i - 1) % half].shape
-            require(x.shape == shape, self, f"residual {i} must have the shape of its blob, {shape}, got {x.shape}")
-        return super().infer(*inputs)
+    @property
+    def has_residuals(self) -> bool:
+        return self.residual
 
     def flops(self, *inputs: TensorSpec) -> int:
         return sum(x.size for x in inputs[1:])
@@ -69,7 +58,7 @@ class _SparseAllreduce(InPlace):
         raise NotImplementedError
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
-        count = len(blobs) // 2 if self.residual else len(blobs)
+        count = self.count
         values, residuals = blobs[:count], blobs[count:] or [None] * count
         ends = np.cumsum([0, *(each.size for each in values)])
         if ends[-1] >= MOST:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -46,17 +46,13 @@ class StoreHandler(BlobObject):
 class _OnHost(Operator):
     stateful = True
     outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
+    inputs_on_host = True
+    flops_per_element = 0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         for spec in inputs[:1]:
             require(spec.dtype == STRING, self, f"input 0 must be a store, got a tensor of type {spec.dtype}")
         return (_OBJECT,) * self.n_out
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 def store_of(op: Operator, value: Any) -> Store:

@@ -33,18 +33,14 @@ class OverWorld(Operator):
     signature = "common_world ->"
     stateful = True
     outputs_on_host = True
+    inputs_on_host = True
+    flops_per_element = 0
     exchanges: ClassVar[Exchange] = Exchange.BETWEEN_PROCESSES
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         world = inputs[0].dtype
         require(world == STRING, self, f"input 0 must be a common world, got a tensor of type {world}")
         return (_OBJECT,) * self.n_out
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 def world_of(op: Operator, value: Any) -> CommonWorld:
@@ -73,6 +69,7 @@ class CreateCommonWorld(Operator):
     stateful = True
     outputs_on_host = True
     exchanges = Exchange.BETWEEN_PROCESSES
+    flops_per_element = 0
     size: int = 0  # 0: all processes that MPI has started, numbered as by MPI
     rank: int = 0
     timeout_ms: int = -1
@@ -99,9 +96,6 @@ class CreateCommonWorld(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(CreateCommonWorld)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -26,10 +26,8 @@ class Assert(Operator):
     signature = "X (...): int|bool ->"
     stateful = True
     effects = ""
+    flops_per_element = 1
     error_msg: str = ""
-
-    def flops(self, x: TensorSpec) -> int:
-        return x.size
 
 
 @kernel(Assert)
@@ -61,9 +59,7 @@ class EnforceFinite(Operator):
     signature = "input (...): float ->"
     stateful = True
     effects = ""
-
-    def flops(self, x: TensorSpec) -> int:
-        return x.size
+    flops_per_element = 1
 
 
 @kernel(EnforceFinite)

@@ -47,9 +47,7 @@ class GetAllBlobNames(_OverBlobs):
     """
 
     signature = "-> blob_names (N): string"
-
-    def flops(self) -> int:
-        return 0
+    flops_per_element = 0
 
 
 @kernel(GetAllBlobNames)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.counter import Counter
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.objects import OnHost, shared_object
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -39,23 +39,9 @@ class AtomicBool(BlobObject):
         self.value = False
 
 
-@dataclass(frozen=True)
-class _Shared(Operator):
-    """Base: works on an object in a blob, on the host."""
-
-    stateful = True
-    outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
-
-
 @register
 @dataclass(frozen=True)
-class CreateCounter(_Shared):
+class CreateCounter(OnHost):
     """Create a counter with the initial value ``init_count``."""
 
     signature = "-> counter: object"
@@ -69,8 +55,9 @@ def create_counter(op: CreateCounter, ctx: RunContext) -> Arrays:
 
 
 @dataclass(frozen=True)
-class _OnCounter(_Shared):
+class _OnCounter(OnHost):
     signature = "counter ->"
+    effects = ""
 
 
 @register
@@ -79,7 +66,6 @@ class CountUp(_OnCounter):
     """Add one to a counter; previous_count = the value before."""
 
     signature = "counter: object -> previous_count (): int64"
-    effects = ""
 
 
 @register
@@ -88,7 +74,6 @@ class CountDown(_OnCounter):
     """Subtract one from a counter; done = whether it is below 0 now."""
 
     signature = "counter: object -> done (): bool"
-    effects = ""
 
 
 @register
@@ -97,7 +82,6 @@ class CheckCounterDone(_OnCounter):
     """done = whether a counter is 0 or less."""
 
     signature = "counter: object -> done (): bool"
-    effects = ""
 
 
 @register
@@ -106,7 +90,6 @@ class ResetCounter(_OnCounter):
     """Set a counter to ``init_count``; previous_value = the value before."""
 
     signature = "counter: object -> previous_value? (): int64"
-    effects = ""
     init_count: int = 0
 
 
@@ -116,7 +99,6 @@ class RetrieveCount(_OnCounter):
     """count = the value of a counter."""
 
     signature = "counter: object -> count (): int64"
-    effects = ""
 
 
 def _counter(op: Operator, value: Any) -> Counter:
@@ -150,7 +132,7 @@ def retrieve_count(op: RetrieveCount, ctx: RunContext, counter: Any) -> Arrays:
 
 @register
 @dataclass(frozen=True)
-class CreateAtomicBool(_Shared):
+class CreateAtomicBool(OnHost):
     """Create a shared bool, initially false."""
 
     signature = "-> atomic_bool: object"
@@ -159,7 +141,7 @@ class CreateAtomicBool(_Shared):
 
 @register
 @dataclass(frozen=True)
-class ConditionalSetAtomicBool(_Shared):
+class ConditionalSetAtomicBool(OnHost):
     """Set a shared bool to true if ``condition`` is true; else leave it unchanged."""
 
     signature = "atomic_bool: object, condition {1}: bool ->"
@@ -168,7 +150,7 @@ class ConditionalSetAtomicBool(_Shared):
 
 @register
 @dataclass(frozen=True)
-class CheckAtomicBool(_Shared):
+class CheckAtomicBool(OnHost):
     """value = a shared bool."""
 
     signature = "atomic_bool: object -> value (1): bool"

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -18,12 +18,10 @@ __all__ = ["HasElements", "IsEmpty"]
 class _OfShapes(Operator):
     signature = "-> Y"
     outputs_on_host = True
+    flops_per_element = 0
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"
-
-    def flops(self, *x: TensorSpec) -> int:
-        return 0
 
 
 @register

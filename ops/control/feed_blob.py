@@ -22,14 +22,12 @@ class FeedBlob(Operator):
 
     signature = "-> Y (): string"
     outputs_on_host = True
+    flops_per_element = 0
     value: bytes | None = None
 
     def check(self) -> None:
         if self.value is None:
             raise ArgumentError("FeedBlob: the argument value, a string, must be given")
-
-    def flops(self) -> int:
-        return 0
 
 
 @kernel(FeedBlob)

@@ -27,6 +27,7 @@ class Free(Operator):
     must_inplace = tuple((i, i) for i in range(_MAX_BLOBS))
     stateful = True
     effects = ""
+    flops_per_element = 0
 
     def check(self) -> None:
         if self.n_in != self.n_out or self.n_in > _MAX_BLOBS:
@@ -37,9 +38,6 @@ class Free(Operator):
 
     def infer(self, *xs: TensorSpec) -> tuple[TensorSpec, ...]:
         return tuple(x if x.dtype == STRING else x.with_shape((0,)) for x in xs)
-
-    def flops(self, *xs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(Free)

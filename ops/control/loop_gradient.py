@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class WhileGradient(Operator):
     stateful = True
     net_names = "inputs"
     effects = "may loop without end"
+    inputs_on_host = True
     blob_arguments: ClassVar[tuple[str, ...]] = ("record", "changed", "kept", "starts", "seeds", "found", "constants")
     net: NetDef | None = None
     record: str = ""
@@ -81,9 +82,6 @@ class WhileGradient(Operator):
     given: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
     constants: tuple[str, ...] = ()
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def check(self) -> None:
         if self.net is None:

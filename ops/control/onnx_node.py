@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -39,12 +39,10 @@ class ONNXNode(Operator):
     signature = "X* (...): any -> Y+ (...): any"
     dynamic = True
     outputs_on_host = True
+    inputs_on_host = True
     node: bytes = b""
     reads: tuple[str, ...] = ()
     opsets: tuple[str, ...] = ()
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     @property
     def shown_as(self) -> str:

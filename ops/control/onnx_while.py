@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -50,6 +50,7 @@ class ONNXWhile(Operator):
     effects = "may loop without end"
     outputs_on_host = True
     net_names = "scoped"
+    inputs_on_host = True
     body: NetDef | None = None
     has_trip_count: bool = False
     has_cond: bool = False
@@ -57,9 +58,6 @@ class ONNXWhile(Operator):
     disable_scopes: bool = False
     captured: int = 0
     given_empty: bool = False
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def check(self) -> None:
         if self.body is None:

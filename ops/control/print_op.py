@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.operator import STRING, InBatch, Operator, TensorSpec
+from netbuilder.ops.core.operator import STRING, InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
@@ -45,6 +45,7 @@ class Print(Operator):
     effects = ""
     dynamic = True
     in_batch = InBatch.LINEAR
+    flops_per_element = 0
     to_file: bool = False
     limit: int = 0
     every_n: int = 1
@@ -52,9 +53,6 @@ class Print(Operator):
     def check(self) -> None:
         if self.every_n < 1:
             raise ArgumentError(f"Print: every_n must be 1 or more, got {self.every_n}")
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(Print)

@@ -6,7 +6,7 @@ A net names functions by tokens; the functions themselves exist only in the proc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -236,24 +236,26 @@ class PythonTensor:
         self._array = np.zeros(tuple(int(n) for n in shape), dtype)
 
 
-@register_operator
 @dataclass(frozen=True)
-class Python(Operator):
-    """Run the function registered under ``token`` on the inputs and outputs; it may have any further arguments."""
-
-    signature = "X* (...): any -> Y* (...): any"
+class _CallsPython(Operator):
     open_arguments = ("",)
     inplace = "one-to-one"
     dynamic = True
     stateful = True
     effects = "calls Python code"
     waits = True
+    inputs_on_host = True
     token: str = ""
     grad_output_indices: tuple[int, ...] = ()
     grad_input_indices: tuple[int, ...] = ()
 
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
+
+@register_operator
+@dataclass(frozen=True)
+class Python(_CallsPython):
+    """Run the function registered under ``token`` on the inputs and outputs; it may have any further arguments."""
+
+    signature = "X* (...): any -> Y* (...): any"
 
     def check(self) -> None:
         if not self.token:
@@ -285,22 +287,10 @@ class Python(Operator):
 
 @register_operator
 @dataclass(frozen=True)
-class PythonGradient(Operator):
+class PythonGradient(_CallsPython):
     """Run the gradient function registered under ``token``."""
 
     signature = "X* -> dX*"
-    open_arguments = ("",)
-    inplace = "one-to-one"
-    dynamic = True
-    stateful = True
-    effects = "calls Python code"
-    waits = True
-    token: str = ""
-    grad_output_indices: tuple[int, ...] = ()
-    grad_input_indices: tuple[int, ...] = ()
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
 
 def _find(op: Any) -> _Functions:

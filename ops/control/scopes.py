@@ -15,8 +15,8 @@ import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.objects import OnHost, shared_object
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.renaming import rename_blobs
 from netbuilder.proto import ArgumentError, GradientError, NetDef, NetError, OperatorDef
@@ -59,21 +59,9 @@ class Scope(BlobObject):
         self._latest = False
 
 
-@dataclass(frozen=True)
-class _OnHost(Operator):
-    stateful = True
-    outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
-
-
 @register
 @dataclass(frozen=True)
-class CreateScope(_OnHost):
+class CreateScope(OnHost):
     """Create a scope, which a Do operator takes as its last input and output."""
 
     signature = "-> scope: object"
@@ -87,7 +75,7 @@ def create_scope(op: CreateScope, ctx: RunContext) -> tuple[Any, ...]:
 
 @register
 @dataclass(frozen=True)
-class HasScope(_OnHost):
+class HasScope(OnHost):
     """has_scope = whether a Do operator has run with a scope, and its gradient has not."""
 
     signature = "scope: object -> has_scope (1): bool"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class _Put(Operator):
     """
     stateful = True
     blob_arguments = ()
+    inputs_on_host = True
+    flops_per_element = 0
     stat_name: str = ""
     magnitude_expand: int = 1
     bound: bool = False
@@ -37,15 +39,9 @@ class _Put(Operator):
         if self.magnitude_expand < 1:
             raise ArgumentError(f"{self.type}: magnitude_expand must be at least 1, got {self.magnitude_expand}")
 
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
     def check_inputs(self, value: TensorSpec) -> None:
         counted = value.size > 0 or self.default_value is not None
         require(counted, self, "the value is empty; give default_value to count such runs")
-
-    def flops(self, value: TensorSpec) -> int:
-        return 0
 
     def read(self, ctx: RunContext, value: Any) -> tuple[bytes, int]:
         """Return the name of the statistic and the value as an integer.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from netbuilder.data.blob_values import BlobObject
 from netbuilder.data.forking import new_lock
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.objects import OnHost, shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import NetError
@@ -72,21 +72,9 @@ class _Timer(BlobObject):
         self.began: int | None = time.perf_counter_ns()
 
 
-@dataclass(frozen=True)
-class _OnHost(Operator):
-    stateful = True
-    outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
-
-
 @register
 @dataclass(frozen=True)
-class TimerBegin(_OnHost):
+class TimerBegin(OnHost):
     """Start a timer.
 
     When it is stopped, its time in nanoseconds is added to the statistic ``<counter_name>/time_ns/sum``, and 1 to
@@ -103,7 +91,7 @@ def timer_begin(op: TimerBegin, ctx: RunContext) -> Arrays:
 
 
 @dataclass(frozen=True)
-class _OnTimer(_OnHost):
+class _OnTimer(OnHost):
     signature = "timer -> nanos"
     result: ClassVar[tuple[TensorSpec, ...]] = ()
 
@@ -164,7 +152,7 @@ def timer_get_and_end(op: TimerGetAndEnd, ctx: RunContext, timer: Any) -> Arrays
 
 @register
 @dataclass(frozen=True)
-class WallClockTime(_OnHost):
+class WallClockTime(OnHost):
     """time = the time of day, in nanoseconds since the start of 1970 (UTC)."""
 
     signature = "-> time (): int64"
@@ -177,7 +165,7 @@ def wall_clock_time(op: WallClockTime, ctx: RunContext) -> Arrays:
 
 @register
 @dataclass(frozen=True)
-class StatRegistryCreate(_OnHost):
+class StatRegistryCreate(OnHost):
     """Create a registry of statistics."""
 
     signature = "-> handle: object"
@@ -185,7 +173,7 @@ class StatRegistryCreate(_OnHost):
 
 @register
 @dataclass(frozen=True)
-class StatRegistryExport(_OnHost):
+class StatRegistryExport(OnHost):
     """The names and numbers of a registry, and the time in nanoseconds; with ``reset``, the numbers are set to 0.
 
     Without an input, it is the registry of the process, which timers add to.
@@ -198,7 +186,7 @@ class StatRegistryExport(_OnHost):
 
 @register
 @dataclass(frozen=True)
-class StatRegistryUpdate(_OnHost):
+class StatRegistryUpdate(OnHost):
     """Add numbers to a registry, by name; without a third input, to that of the process."""
 
     signature = "keys (N): string, values (N): int64, handle?: object ->"

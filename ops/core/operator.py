@@ -157,8 +157,10 @@ class Operator:
         ``outside_effects``.
     draws: it draws random numbers, from the stream in its argument ``random_stream`` (see ``random_streams``).
     outputs_on_host: the outputs are in the host's memory even if the operator runs on a GPU.
+    inputs_on_host: indices of the inputs that the plain kernel reads in the host's memory; True: all.
     colocate_outputs_with: for an operator on a GPU that works on several devices: the outputs are on the device of the
         input with this index, or, with ``"one-to-one"``, output i on that of input i, of as many inputs, the last ones.
+    flops_per_element: floating-point operations for each element of the first input; None: as ``flops`` counts them.
     exchanges: whether the operator exchanges values between devices.
     open_arguments: prefixes of the names of further arguments, which the kernel reads from the
         OperatorDef; ``""`` allows any.
@@ -189,7 +191,9 @@ class Operator:
     draws: ClassVar[bool] = False
     may_be_empty: ClassVar[tuple[int, ...]] = ()
     outputs_on_host: ClassVar[bool] = False
+    inputs_on_host: ClassVar[tuple[int, ...] | Literal[True]] = ()
     colocate_outputs_with: ClassVar[int | Literal["one-to-one"] | None] = None
+    flops_per_element: ClassVar[int | None] = None
     exchanges: ClassVar[Exchange] = Exchange.NEVER
     open_arguments: ClassVar[tuple[str, ...]] = ()
     blob_arguments: ClassVar[tuple[str, ...]] = ()
@@ -290,10 +294,10 @@ class Operator:
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         """Return where the plain kernel reads an input.
 
-        "here": on the operator's device (the default); "host": in the host's memory; "any": the kernel does not read
-        the input, or uses only its shape, so it need not be copied.
+        "here": on the operator's device; "host": in the host's memory (the default for ``inputs_on_host``); "any": the
+        kernel does not read the input, or uses only its shape, so it need not be copied.
         """
-        return "here"
+        return "host" if self.inputs_on_host is True or index in self.inputs_on_host else "here"
 
     @classmethod
     def shape_rules(cls) -> ShapeRules:
@@ -344,7 +348,12 @@ class Operator:
         return None
 
     def flops(self, *inputs: TensorSpec) -> int:
-        """Return the floating-point operations of one run; the default counts one per output element, if it can."""
+        """Return the floating-point operations of one run.
+
+        The default counts ``flops_per_element``, or else one for each element of the outputs, if it can.
+        """
+        if self.flops_per_element is not None:
+            return self.flops_per_element * inputs[0].size if self.flops_per_element else 0
         if not self.static_for(*inputs):
             return 0
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
+from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -29,13 +29,11 @@ class OfSamples(Operator):
     """Base of operators that compute one number per sample of X and Y; ``<type>Gradient`` reads X, Y and dZ."""
 
     signature = "X (*S): float, Y (*S): as X -> Z (prod(S[:1])): as X"
+    flops_per_element = 3
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("Y"), g.d_output("Z")]
         return [make_op(self.type + "Gradient", inputs, [g.d_input("X"), g.d_input("Y")])]
-
-    def flops(self, x: TensorSpec, y: TensorSpec) -> int:
-        return 3 * x.size
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,7 @@ class OfSamplesGradient(Operator):
     """Base of the gradients of operators that compute one number per sample."""
 
     signature = "X, Y, dZ {prod(S[:1])}: as X -> dX, dY"
-
-    def flops(self, x: TensorSpec, y: TensorSpec, dz: TensorSpec) -> int:
-        return 3 * x.size
+    flops_per_element = 3
 
 
 def sample_rows(*arrays: Any) -> tuple[Any, ...]:

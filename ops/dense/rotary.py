@@ -36,6 +36,7 @@ class RotaryEmbedding(Operator):
         -> Y (*S, T, D): as X
     """
     copy_arguments = False
+    flops_per_element = 3
     inverse: bool = False
 
     def check_inputs(self, x: TensorSpec, cos: TensorSpec, sin: TensorSpec, *positions: TensorSpec) -> None:
@@ -48,9 +49,6 @@ class RotaryEmbedding(Operator):
         tables = [g.input(i) for i in range(1, self.n_in)]
         back = None if self.inverse else 1
         return [make_op("RotaryEmbedding", [g.d_output("Y"), *tables], [g.d_input("X")], inverse=back)]
-
-    def flops(self, x: TensorSpec, *tables: TensorSpec) -> int:
-        return 3 * x.size
 
 
 @kernel(RotaryEmbedding)

@@ -47,13 +47,11 @@ class GroupSpatialSoftmax(AnchorArguments):
         X (N, D, H, W): float, D = anchors * num_classes
         -> probabilities (N, D, H, W): as X
     """
+    flops_per_element = 5
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.output("probabilities"), g.d_output("probabilities")]
         return [make_op("GroupSpatialSoftmaxGradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return 5 * x.size
 
 
 @register
@@ -62,9 +60,7 @@ class GroupSpatialSoftmaxGradient(AnchorArguments):
     """dX = p * (dp - the sum of dp * p over the classes of each anchor), with p the probabilities."""
 
     signature = "probabilities, d_probabilities -> dX"
-
-    def flops(self, p: TensorSpec, dp: TensorSpec) -> int:
-        return 4 * p.size
+    flops_per_element = 4
 
 
 def softmax_by_class(op: AnchorArguments, xp: Any, x: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class BoxWithNMSLimit(Operator):
         -> keeps_size? (N, C) or (L): int32
     """
     dynamic = True
+    inputs_on_host = True
     score_thresh: float = 0.05
     nms: float = 0.3
     detections_per_im: int = 100
@@ -76,9 +77,6 @@ class BoxWithNMSLimit(Operator):
             )
         if not self.soft_nms_sigma > 0:
             raise ArgumentError(f"BoxWithNMSLimit: soft_nms_sigma must be positive, got {self.soft_nms_sigma}")
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def flops(self, scores: TensorSpec, boxes: TensorSpec, splits: TensorSpec | None = None) -> int:
         return 4 * boxes.size

@@ -26,6 +26,7 @@ _LEAST = 1e-20  # probabilities are clamped to this before log
 
 @dataclass(frozen=True)
 class _Focal(AnchorArguments):
+    flops_per_element = 12
     scale: float = 1.0
     alpha: float = 0.25
     gamma: float = 1.0
@@ -43,9 +44,6 @@ class _Focal(AnchorArguments):
         normalizer = widen(normalizer)
         one = normalizer.dtype.type(1)
         return normalizer.dtype.type(self.scale) / xp.maximum(normalizer.reshape(()), one)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 12 * inputs[0].size
 
 
 @register

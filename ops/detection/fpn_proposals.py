@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,10 +22,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class _Host(Operator, abc.ABC):
+    inputs_on_host = True
     dynamic: ClassVar[bool] = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def flops(self, *inputs: TensorSpec) -> int:
         return 8 * sum(spec.shape[0] for spec in inputs if spec.ndim == 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class GenerateProposals(AngleArguments):
         -> rois_probs (R): float32
     """
     dynamic = True
+    inputs_on_host = True
     spatial_scale: float = 0.0625
     pre_nms_topN: int = 6000
     post_nms_topN: int = 300
@@ -55,9 +56,6 @@ class GenerateProposals(AngleArguments):
         super().check()
         if not self.spatial_scale > 0:
             raise ArgumentError(f"{self.type}: spatial_scale must be positive, got {self.spatial_scale}")
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def flops(self, scores: TensorSpec, deltas: TensorSpec, im_info: TensorSpec, anchors: TensorSpec) -> int:
         return 8 * deltas.size

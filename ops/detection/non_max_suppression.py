@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -38,10 +38,8 @@ class NonMaxSuppression(Operator):
     """
     dynamic = True
     outputs_on_host = True
+    inputs_on_host = True
     center_point_box: bool = False
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
 
 @kernel(NonMaxSuppression)

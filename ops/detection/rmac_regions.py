@@ -32,6 +32,7 @@ class RMACRegions(Operator):
         X (N, C, H, W): any, only its shape is used
         -> RMAC_REGIONS (R, 5): float32
     """
+    flops_per_element = 0
     scales: int = 3
     overlap: float = 0.4
 
@@ -42,9 +43,6 @@ class RMACRegions(Operator):
         require(x.ndim == 4, self, f"X must be (N, C, H, W), got shape {x.shape}")
         count = len(_squares(self, *x.shape[2:])) * x.shape[0] if x.size else 0
         return (TensorSpec((count, 5), np.dtype(np.float32)),)
-
-    def flops(self, x: TensorSpec) -> int:
-        return 0
 
 
 def _more_steps(shorter: int, longer: int, overlap: float) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ CHUNK_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class _Boxes(Operator):
+    inputs_on_host = (1,)
     is_test: bool = False
     order: str = "NCHW"
     pooled_h: int = 1
@@ -36,9 +37,6 @@ class _Boxes(Operator):
                 f"{self.type}: pooled_h and pooled_w must be 1 or more and spatial_scale positive, got "
                 f"{self.pooled_h}, {self.pooled_w} and {self.spatial_scale}"
             )
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
 
     def check_inputs(self, x: TensorSpec, *others: TensorSpec) -> None:
         require(min(x.shape[2:]) >= 1, self, f"X must have pixels, got shape {x.shape}")

@@ -48,9 +48,7 @@ class BoxSamples(SampledBoxes):
         RoIs (R, numbers) or (R, numbers + 1): wide X
         -> Y (R, C, pooled_h, pooled_w) if NCHW else (R, pooled_h, pooled_w, C): as X
     """
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
+    inputs_on_host = (1,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("RoIs"), g.d_output("Y")]

@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -39,6 +39,7 @@ class SigmoidCrossEntropyLoss(_Loss):
 
     signature = "X (*S): float, targets (*S): int32 -> loss (): as X"
     in_batch = InBatch.SUM
+    flops_per_element = 5
 
     def batch_mean(self) -> BatchMean | None:
         return BatchMean("labels", (1,), by_values=True, offset=_EPSILON) if self.normalize else None
@@ -47,9 +48,6 @@ class SigmoidCrossEntropyLoss(_Loss):
         inputs = [g.input("X"), g.input("targets"), g.d_output("loss")]
         return [make_op("SigmoidCrossEntropyLossGradient", inputs, [g.d_input("X")])]
 
-    def flops(self, x: TensorSpec, targets: TensorSpec) -> int:
-        return 5 * x.size
-
 
 @register
 @dataclass(frozen=True)
@@ -57,9 +55,7 @@ class SigmoidCrossEntropyLossGradient(_Loss):
     """dX = d_loss * (sigmoid(X) - targets), with the factor of the loss; 0 where the target is -1."""
 
     signature = "X, targets, d_loss -> dX"
-
-    def flops(self, x: TensorSpec, targets: TensorSpec, d_loss: TensorSpec) -> int:
-        return 5 * x.size
+    flops_per_element = 5
 
 
 @kernel(SigmoidCrossEntropyLoss)

@@ -58,6 +58,7 @@ class SmoothL1Loss(_Arguments):
         alpha_out (N, *S): as Y_hat
         -> loss (): as Y_hat
     """
+    flops_per_element = 7
 
     def batch_mean(self) -> BatchMean:
         return BatchMean("rows", (0,))
@@ -66,9 +67,6 @@ class SmoothL1Loss(_Arguments):
         inputs = [*map(g.input, _WEIGHTED), g.d_output("loss")]
         return [make_op("SmoothL1LossGradient", inputs, [g.d_input("Y_hat")])]
 
-    def flops(self, y_hat: TensorSpec, *others: TensorSpec) -> int:
-        return 7 * y_hat.size
-
 
 @register
 @dataclass(frozen=True)
@@ -76,9 +74,7 @@ class SmoothL1LossGradient(_Arguments):
     """The gradient of SmoothL1Loss with respect to Y_hat; labels and weights have no gradient."""
 
     signature = "Y_hat, Y, alpha_in, alpha_out, dloss -> dY_hat"
-
-    def flops(self, y_hat: TensorSpec, *others: TensorSpec) -> int:
-        return 6 * y_hat.size
+    flops_per_element = 6
 
 
 @kernel(SmoothL1Loss)

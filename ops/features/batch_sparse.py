@@ -23,15 +23,14 @@ __all__ = ["BatchDenseToSparse", "BatchSparseToDense", "FindDuplicateElements", 
 class _Rows(Operator):
     """Base: ``lengths`` has the number of elements of each row, ``indices`` the columns of the elements."""
 
+    flops_per_element = 0
+
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == 0 else "any" if index == 3 else "here"
 
     def check_positions(self, lengths: TensorSpec, indices: TensorSpec) -> None:
         check_integers(self, "lengths", lengths)
         check_integers(self, "indices", indices)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register
@@ -173,12 +172,8 @@ class FindDuplicateElements(Operator):
 
     signature = "X (N): any -> Y (M): int64"
     dynamic = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    inputs_on_host = True
+    flops_per_element = 0
 
 
 @kernel(FindDuplicateElements)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -32,10 +32,8 @@ class BatchBoxCox(Operator):
         lambda2 {prod(S)}: as data
         -> output (N, *S): as data
     """
+    flops_per_element = 4
     min_block_size: int = 256
-
-    def flops(self, data: TensorSpec, lambda1: TensorSpec, lambda2: TensorSpec) -> int:
-        return 4 * data.size
 
 
 @kernel(BatchBoxCox)

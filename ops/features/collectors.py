@@ -32,15 +32,11 @@ class _Collector(Operator, abc.ABC):
     stateful = True
     outputs_on_host = True
     may_be_empty = (0,)
+    inputs_on_host = True
+    flops_per_element = 0
     num_to_collect: int = -1
     overwritten: ClassVar[tuple[int, ...]] = ()  # in-place input of each output
     mutex: ClassVar[int] = 3
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
     def check(self) -> None:
         if self.num_to_collect < 1:
@@ -261,6 +257,7 @@ class DataCouple(Operator):
     must_inplace = tuple((i, i) for i in range(100))
     dynamic = True
     stateful = True
+    flops_per_element = 0
 
     def check(self) -> None:
         if self.n_out > min(self.n_in, 100):
@@ -268,9 +265,6 @@ class DataCouple(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(DataCouple)

@@ -13,7 +13,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_row_work, lengths_on_host, positions_in_segments, segment_starts
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
@@ -45,6 +45,7 @@ class _Grouped(Operator):
     """Base: the inputs are groups of ``fields``, one group per feature, followed by ``further`` inputs."""
 
     signature = "features+ ->"
+    flops_per_element = 0
     fields: ClassVar[tuple[str, ...]]
     further: ClassVar[int] = 0
     dynamic = True
@@ -88,9 +89,6 @@ class _Grouped(Operator):
                 f"lengths and presence must have one element per sample each, got {lengths} and {presence} elements",
             )
         return made
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 def _take(ctx: RunContext, groups: Groups, name: str, rows: Any, op: Operator) -> Any:
@@ -427,10 +425,8 @@ class MergeDenseFeatureTensors(Operator):
         -> values (M): as X
     """
     dynamic = True
+    flops_per_element = 0
     feature_ids: tuple[int, ...] = ()
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(MergeDenseFeatureTensors)

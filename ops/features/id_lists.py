@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
     check_integers,
@@ -34,16 +34,12 @@ class MergeIdLists(Operator):
         -> values (M): int32|int64
     """
     dynamic = True
+    inputs_on_host = True
+    flops_per_element = 0
 
     def check(self) -> None:
         if self.n_in % 2:
             raise NetError(f"MergeIdLists: takes lengths and values of each list, got {self.n_in} inputs")
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(MergeIdLists)
@@ -82,16 +78,12 @@ class PadEmptySamples(Operator):
         -> features_out* (M, ...): any
     """
     dynamic = True
+    inputs_on_host = (0,)
+    flops_per_element = 0
 
     def check(self) -> None:
         if self.n_in != self.n_out:
             raise NetError(f"PadEmptySamples: needs an output for each input, got {self.n_in} and {self.n_out}")
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 0 else "here"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(PadEmptySamples)
@@ -120,9 +112,7 @@ class DenseVectorToIdList(Operator):
 
     signature = "X (N, D): any -> lengths (N): int32, values (M): int32"
     dynamic = True
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    flops_per_element = 0
 
 
 @kernel(DenseVectorToIdList)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.data.key_index import MAX_ELEMENTS, Index
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.objects import OnHost, shared_object
+from netbuilder.ops.core.operator import STRING, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.late_dataclass import dataclass
@@ -36,15 +36,11 @@ _HANDLE = TensorSpec((), STRING)
 
 
 @dataclass(frozen=True)
-class _OnIndex(Operator):
-    """Base: works on the host, with an index stored in a blob."""
+class _OnIndex(OnHost):
+    """Base: works with an index stored in a blob."""
 
     signature = "index -> index"
-    stateful = True
-    outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
+    effects = ""
 
     def index(self, value: Any) -> Index:
         return shared_object(self, value, Index, "IntIndexCreate, LongIndexCreate or StringIndexCreate")
@@ -55,9 +51,6 @@ class _OnIndex(Operator):
             keys.dtype == index.key_type, self, f"keys must be of the index's type, {index.key_type}, got {keys.dtype}"
         )
         return keys if keys.dtype == STRING else ctx.host(keys)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @dataclass(frozen=True)
@@ -77,23 +70,17 @@ class _Create(_OnIndex):
 class IntIndexCreate(_Create):
     """Create an index of int32 keys, with capacity for ``max_elements`` numbers, 0 included."""
 
-    effects = ""
-
 
 @register
 @dataclass(frozen=True)
 class LongIndexCreate(_Create):
     """Create an index of int64 keys, with capacity for ``max_elements`` numbers, 0 included."""
 
-    effects = ""
-
 
 @register
 @dataclass(frozen=True)
 class StringIndexCreate(_Create):
     """Create an index of string keys, with capacity for ``max_elements`` numbers, 0 included."""
-
-    effects = ""
 
 
 @kernel(IntIndexCreate)
@@ -109,7 +96,6 @@ class IndexGet(_OnIndex):
     """indices = the number of each key; new keys get the next numbers, or 0 in a frozen index."""
 
     signature = "index: object, keys (*S): int32|int64|string -> indices (*S): int64"
-    effects = ""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable
@@ -127,7 +113,6 @@ class IndexLoad(_OnIndex):
     """Replace the keys of an index by ``items``, numbered from 1; with ``skip_first_entry``, from the second on."""
 
     signature = "index: object, items (*S): int32|int64|string -> index: object"
-    effects = ""
     must_inplace = ((0, 0),)
     skip_first_entry: bool = False
 
@@ -145,7 +130,6 @@ class IndexStore(_OnIndex):
     """items = the keys of an index in the order of their numbers, from number 1 on."""
 
     signature = "index: object -> items (*S): int32|int64|string"
-    effects = ""
     dynamic = True
 
 
@@ -160,7 +144,6 @@ class IndexFreeze(_OnIndex):
     """Freeze an index: from now on unknown keys are not added."""
 
     signature = "index: object -> index: object"
-    effects = ""
 
     must_inplace = ((0, 0),)
 
@@ -177,7 +160,6 @@ class IndexSize(_OnIndex):
     """items = the count of numbers in an index, 0 included."""
 
     signature = "index: object -> items (): int64"
-    effects = ""
 
 
 @kernel(IndexSize)

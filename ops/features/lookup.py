@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -100,9 +100,7 @@ class BatchOneHot(Operator):
     """
 
     signature = "data (N, D): int|bool, lengths (D): int32, values (M): as data -> output (N, M): as data"
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
+    inputs_on_host = (1,)
 
 
 @kernel(BatchOneHot)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.data.key_map import KeyMap, empty_map, filled_map
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.data_types import numpy_type
-from netbuilder.ops.core.objects import shared_object
+from netbuilder.ops.core.objects import OnHost, shared_object
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, ShapeError, TensorProto
@@ -21,18 +21,11 @@ _HANDLE = TensorSpec((), STRING)
 
 
 @dataclass(frozen=True)
-class _OnMap(Operator):
-    """Base: works on the host, with a map stored in a blob."""
+class _OnMap(OnHost):
+    """Base: works with a map stored in a blob."""
 
     signature = "-> map"
-    stateful = True
-    outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    effects = ""
 
 
 @register
@@ -44,7 +37,6 @@ class CreateMap(_OnMap):
     """
 
     signature = "-> map: object"
-    effects = ""
 
     key_dtype: int = TensorProto.INT32
     value_dtype: int = TensorProto.INT32
@@ -69,7 +61,6 @@ class KeyValueToMap(_OnMap):
     """Create a map from keys to values; of repeated keys, the first counts."""
 
     signature = "keys (*S): int32|int64, values {prod(S)}: int32|int64 -> map: object"
-    effects = ""
 
 
 @kernel(KeyValueToMap)
@@ -83,7 +74,6 @@ class MapToKeyValue(_OnMap):
     """The keys of a map, in any order, and their values."""
 
     signature = "map: object -> keys (N): int32|int64, values (N): int32|int64"
-    effects = ""
     dynamic = True
 
 
@@ -103,6 +93,7 @@ class KeySplit(Operator):
         -> positions+ (...): int32, (M) for each key
     """
     dynamic = True
+    flops_per_element = 0
     categorical_limit: int = 0
 
     def check(self) -> None:
@@ -111,9 +102,6 @@ class KeySplit(Operator):
                 f"KeySplit: categorical_limit must be positive, and the number of outputs; got "
                 f"{self.categorical_limit} for {self.n_out} outputs"
             )
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(KeySplit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class _Parts(Operator):
 
     signature = "-> partitions+"
     dynamic = True
+    flops_per_element = 0
     first: ClassVar[int] = 0  # the input that holds the keys
     pack_first_input: bool = False
 
@@ -48,9 +49,6 @@ class _Parts(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable, as in Caffe2
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
     def split(self, ctx: RunContext, keys: Any, others: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], Any]:
         """Return the keys and rows of each part, and the part of each key."""
@@ -106,9 +104,7 @@ class LengthsPartition(_Parts):
         -> partitions+ (...): any, of each part lengths, keys and others
     """
     first = 1
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 0 else "here"
+    inputs_on_host = (0,)
 
 
 @kernel(LengthsPartition)
@@ -133,6 +129,7 @@ class GatherByKey(Operator):
         values+ (..., *S): any, (M, *S), the rows of each part
         -> Y (N, *S): as values
     """
+    flops_per_element = 0
 
     def infer(self, keys: TensorSpec, *values: TensorSpec) -> tuple[TensorSpec, ...]:
         _check_keys(self, keys)
@@ -153,9 +150,6 @@ class GatherByKey(Operator):
         parts = range(1, self.n_in)
         outputs = [name for i in parts for name in (f"_{g.d_input(i)}_keys", g.d_input(i))]
         return [make_op("Partition", [g.input("keys"), g.d_output("Y")], outputs, pack_first_input=0)]
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(GatherByKey)

@@ -34,6 +34,7 @@ class PiecewiseLinearTransform(Operator):
         intercepts? (...): as predictions
         -> transforms: as predictions
     """
+    flops_per_element = 8
     bounds: tuple[float, ...] = ()
     slopes: tuple[float, ...] = ()
     intercepts: tuple[float, ...] = ()
@@ -66,9 +67,6 @@ class PiecewiseLinearTransform(Operator):
             self,
             f"bounds must have one number more than slopes and intercepts {text}",
         )
-
-    def flops(self, predictions: TensorSpec, *functions: TensorSpec) -> int:
-        return 8 * predictions.size
 
 
 @kernel(PiecewiseLinearTransform)

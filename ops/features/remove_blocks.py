@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers
 from netbuilder.proto import ShapeError
@@ -23,12 +23,8 @@ class RemoveDataBlocks(Operator):
 
     signature = "data (N, *S): any, indices (I): int32|int64 -> shrunk_data (M, *S): as data"
     dynamic = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    inputs_on_host = (1,)
+    flops_per_element = 0
 
 
 @kernel(RemoveDataBlocks)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import counts_of_lengths, positions_in_segments, segment_starts
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -23,6 +23,8 @@ class _SparseDropout(Operator):
     signature = "X (I): int64, Lengths (N): int32 -> Y (J): int64, OutputLengths (N): int32"
     stateful = True
     draws = True
+    inputs_on_host = (1,)
+    flops_per_element = 0
     ratio: float = 0.0
     replacement_value: int = 0
 
@@ -30,14 +32,8 @@ class _SparseDropout(Operator):
         if not 0 <= self.ratio <= 1:
             raise ArgumentError(f"{self.type}: ratio, a probability, must lie in [0, 1], got {self.ratio}")
 
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # integers have no gradient
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register

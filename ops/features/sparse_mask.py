@@ -10,7 +10,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.given_numbers import check_extents, one_integer
 from netbuilder.ops.core.indexing import check_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
 from netbuilder.proto import ArgumentError, OperatorDef, OperatorError
@@ -24,6 +24,7 @@ __all__ = ["SegmentOneHot", "SparseToDenseMask", "SparseToDenseMaskGradient"]
 class _Mask(Operator):
     """Base: ``mask`` lists the requested ids, each once."""
 
+    flops_per_element = 0
     lengths_index: ClassVar[int]  # of the input lengths, which is read on the host
     mask: tuple[int, ...] = ()
     return_presence_mask: bool = False
@@ -56,9 +57,6 @@ class _Mask(Operator):
         _, last = np.unique(where[::-1], return_index=True)
         kept = where.size - 1 - last
         return which[kept], where[kept]
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register
@@ -148,15 +146,11 @@ class SegmentOneHot(Operator):
         -> Y (N, K): float32
     """
     dynamic = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
+    inputs_on_host = True
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(SegmentOneHot)

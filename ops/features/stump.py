@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -38,10 +38,8 @@ class StumpFuncIndex(Operator):
 
     signature = "X (...): float -> Index_Low (M): int64, Index_High (K): int64"
     dynamic = True
+    flops_per_element = 1
     threshold: float = 0.0
-
-    def flops(self, x: TensorSpec) -> int:
-        return x.size
 
 
 @kernel(StumpFuncIndex)

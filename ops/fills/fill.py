@@ -137,6 +137,7 @@ def _constant(op_type: str, value: Any, dtype: Any) -> tuple[np.dtype[Any], Any]
 class _ConstantLike(Fill):
     """Base of the fills with one ``value``; without ``dtype``, Y is int64 if the value is an integer, else float32."""
 
+    flops_per_element = 0
     value: Any = 0.0
     dtype: Any = None
 
@@ -150,9 +151,6 @@ class _ConstantLike(Fill):
     def element(self) -> Any:
         """Return the value in the type of Y."""
         return _constant(self.type, self.value, self.dtype)[1]
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register

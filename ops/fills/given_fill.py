@@ -36,6 +36,7 @@ class _Given(Fill):
         shape? (...): any, as of ConstantFill
         -> Y (...): any, the type in the operator's name
     """
+    flops_per_element = 0
     # Not converted while the operator is decoded: a list may have millions of elements.
     values: Any = ()
 
@@ -80,9 +81,6 @@ class _Given(Fill):
         count = TensorSpec(shape, self.output_dtype()).size
         text = f"values must have as many elements as shape {shape}, {count}, got {self.given().size}"
         require(count == self.given().size, self, text)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register

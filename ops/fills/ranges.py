@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +22,10 @@ __all__ = ["LengthsRangeFill", "OneHot", "Range"]
 class _FromNumbers(Operator):
     signature = "-> Y"
     dynamic = True
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register
@@ -44,9 +42,7 @@ class Range(_FromNumbers):
         step? {1}: as first
         -> Y (N): as first
     """
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
+    inputs_on_host = True
 
 
 @kernel(Range)
@@ -78,9 +74,7 @@ class LengthsRangeFill(_FromNumbers):
     """Y = 0, 1, ..., lengths[i] - 1 for each i, concatenated."""
 
     signature = "lengths (M): int32 -> Y (N): int32"
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
+    inputs_on_host = True
 
 
 @kernel(LengthsRangeFill)
@@ -100,9 +94,7 @@ class OneHot(_FromNumbers):
 
     signature = "indices (I): int64, index_size (1): int64 -> Y (I, D): float32|uint8|bool"
     in_batch = InBatch.ROW_BY_ROW | InBatch.SAME_ROWS
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
+    inputs_on_host = (1,)
 
 
 @kernel(OneHot)

@@ -18,6 +18,7 @@ __all__ = ["ChannelShuffle", "ChannelShuffleGradient"]
 @dataclass(frozen=True)
 class _Shuffle(Operator):
     signature = "X -> Y"
+    flops_per_element = 0
     group: int = 1
     order: str = "NCHW"
     kernel: int = 1  # ignored; an argument of Caffe2's operator
@@ -31,9 +32,6 @@ class _Shuffle(Operator):
         channels = x.shape[channel_axis(self.order, x.ndim)]
         text = f"the {channels} channels of {self.inputs[0]} must be divisible by group={self.group}"
         require(channels % self.group == 0, self, text)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -24,12 +24,10 @@ class IntegralImage(Operator):
     """
 
     signature = "X (N, C, H, W): float -> Y (N, C, H + 1, W + 1): as X"
+    flops_per_element = 2
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("IntegralImageGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return 2 * x.size
 
 
 @register
@@ -38,12 +36,10 @@ class IntegralImageGradient(Operator):
     """dX[n, c, i, j] = the sum of dY[n, c] over the rows after i and the columns after j."""
 
     signature = "X, dY -> dX"
+    flops_per_element = 2
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if index else "any"  # only the shape of X is used
-
-    def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
-        return 2 * x.size
 
 
 @kernel(IntegralImage)

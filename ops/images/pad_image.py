@@ -101,6 +101,7 @@ class PadImage(_Padding):
         X (N, C, H, W) if NCHW else (N, H, W, C): float
         -> Y (N, C, P, Q) if NCHW else (N, P, Q, C): as X
     """
+    flops_per_element = 0
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, X=x)
@@ -108,9 +109,6 @@ class PadImage(_Padding):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("PadImageGradient", [g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register

@@ -170,9 +170,7 @@ class _Volume(_Resizing):
 @dataclass(frozen=True)
 class _Forward(_Resizing):
     signature = "X, scales? -> Y"
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
+    inputs_on_host = (1,)
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         object.__setattr__(self, "dynamic", n_in > 1)
@@ -192,6 +190,7 @@ class _Forward(_Resizing):
 @dataclass(frozen=True)
 class _Backward(_Resizing):
     signature = "dY, X, scales? -> dX"
+    flops_per_element = 1
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("here", "any", "host")[index]
@@ -203,9 +202,6 @@ class _Backward(_Resizing):
     def check_dy(self, dy: Sequence[int], x: Sequence[int], scales: Scales) -> None:
         shape = self.output_shape(x, scales)
         require(tuple(dy) == shape, self, f"dY must have shape {shape} for X of shape {tuple(x)}, got {tuple(dy)}")
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return inputs[0].size
 
 
 @register
@@ -221,9 +217,7 @@ class ResizeNearest(_Forward, _Plane):
         scales? (2): float32
         -> Y (N, C, P, Q) if NCHW else (N, P, Q, C): as X
     """
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    flops_per_element = 0
 
 
 @register
@@ -238,9 +232,7 @@ class ResizeNearest3D(_Forward, _Volume):
     """Y = the volumes X with their last three extents scaled, as by ResizeNearest."""
 
     signature = "X (N, C, T, H, W): float -> Y (N, C, R, P, Q): as X"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
+    flops_per_element = 0
 
 
 @register
@@ -296,8 +288,7 @@ class UpsampleBilinear(_Forward, _PlaneChannelsFirst):
 class UpsampleBilinearGradient(_Backward, _PlaneChannelsFirst):
     """dX = each pixel of dY added to the pixels of X that it was interpolated from, by their weights."""
 
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 8 * inputs[0].size
+    flops_per_element = 8
 
 
 @kernel(UpsampleBilinear)

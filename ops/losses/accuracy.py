@@ -28,6 +28,7 @@ class Accuracy(Operator):
     """
 
     signature = "P (N, C): float, label (N) or (N, 1): int -> accuracy (): as P"
+    flops_per_element = 2
     remedies: ClassVar[dict[str, str]] = {"label": ONE_LABEL_PER_ROW}
     top_k: int = 1
 
@@ -40,9 +41,6 @@ class Accuracy(Operator):
 
     def batch_mean(self) -> BatchMean:
         return BatchMean("rows", (0,))
-
-    def flops(self, p: TensorSpec, label: TensorSpec) -> int:
-        return 2 * p.size
 
 
 def classes_before_label(xp: Any, scores: Any, labels: Any) -> Any:

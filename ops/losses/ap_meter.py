@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
@@ -25,14 +25,12 @@ class APMeter(Operator):
 
     signature = "predictions (N, C): float, labels (N, C): int32 -> AP (C): as predictions"
     stateful = True
+    flops_per_element = 4
     buffer_size: int = 1000
 
     def check(self) -> None:
         if self.buffer_size < 1:
             raise ArgumentError(f"APMeter: buffer_size must be at least 1, got {self.buffer_size}")
-
-    def flops(self, predictions: TensorSpec, labels: TensorSpec) -> int:
-        return 4 * predictions.size
 
     def latest(self, xp: Any, predictions: Any, labels: Any) -> tuple[Any, Any]:
         """Append the given samples to those of earlier runs; return and store the last ``buffer_size`` of them."""

@@ -29,12 +29,10 @@ class BernoulliJSD(Operator):
 
     signature = "X (*S): float, T {prod(S)}: as X -> L (*S): as X"
     in_batch = InBatch.ROW_BY_ROW
+    flops_per_element = 20
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("BernoulliJSDGradient", [g.d_output("L"), g.input("X"), g.input("T")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, t: TensorSpec) -> int:
-        return 20 * x.size
 
 
 @register

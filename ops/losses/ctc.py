@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,12 +23,8 @@ _BLANK = 0
 @dataclass(frozen=True)
 class _Decoder(Operator):
     dynamic = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
-    def flops(self, x: TensorSpec, *lengths: TensorSpec) -> int:
-        return x.size
+    inputs_on_host = (1,)
+    flops_per_element = 1
 
     def lengths(self, ctx: RunContext, x: Any, given: Any) -> Any:
         """Check the inputs and return the number of steps of each sample, on the host."""

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
@@ -77,6 +77,7 @@ def _check_weights(op: Operator, x: Any, w: Any, b: Any, rows: int) -> None:
 
 @dataclass(frozen=True)
 class _Hierarchical(Operator):
+    flops_per_element = 0
     hierarchy: bytes = b""
 
     dynamic = True  # the intermediate output's size depends on the labels
@@ -86,9 +87,6 @@ class _Hierarchical(Operator):
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "labels" else "here"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
     def check_shapes(self, x: Any, w: Any, b: Any, labels: Any) -> None:
         """Raise ShapeError unless the inputs fit each other and the hierarchy."""
@@ -244,12 +242,11 @@ class HSoftmaxSearch(Operator):
     """
     dynamic = True
     outputs_on_host = True
+    inputs_on_host = True
+    flops_per_element = 0
     tree: bytes = b""
     beam: float = 0.01
     topN: int = 5
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def check(self) -> None:
         if self.topN < 1:
@@ -261,9 +258,6 @@ class HSoftmaxSearch(Operator):
                     "HSoftmaxSearch: tree: every node needs a name, and an offset as create_hierarchy writes it; "
                     f"node {node.name!r} has {'none' if node.HasField('name') else 'no name'}"
                 )
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @functools.lru_cache(maxsize=8)
@@ -325,10 +319,8 @@ class HuffmanTreeHierarchy(Operator):
 
     signature = "Labels (N): int -> Hierarchy (1): string"
     outputs_on_host = True
+    inputs_on_host = True
     num_classes: int = -1
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def check(self) -> None:
         if self.num_classes < 1:

@@ -33,6 +33,7 @@ class LabelLossForward(LabelLoss):
     """Base of a loss: its outputs are P, of the shape of X, and the loss, a scalar."""
 
     signature = "X, label, weight? -> P, loss"
+    flops_per_element = 6
 
     def infer(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
         self.check_labels(x, label, weight)
@@ -42,15 +43,13 @@ class LabelLossForward(LabelLoss):
         inputs = [g.input(i) for i in range(self.n_in)] + [g.output("P"), g.d_output("loss")]
         return [make_op(f"{self.type}Gradient", inputs, [g.d_input("X")])]
 
-    def flops(self, x: TensorSpec, label: TensorSpec, weight: TensorSpec | None = None) -> int:
-        return 6 * x.size
-
 
 @dataclass(frozen=True)
 class LabelLossBackward(LabelLoss):
     """Base of a loss's gradient: it computes dX from the inputs of the loss, P, and dloss."""
 
     signature = "X, label, weight_or_P, P_or_dloss, dloss? -> dX"
+    flops_per_element = 3
 
     def infer(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> tuple[TensorSpec, ...]:
         *weight, p, dloss = others
@@ -60,6 +59,3 @@ class LabelLossBackward(LabelLoss):
         )
         require(dloss.size == 1, self, f"the gradient of the loss must be one number, got shape {dloss.shape}")
         return (x.plain,)
-
-    def flops(self, x: TensorSpec, label: TensorSpec, *others: TensorSpec) -> int:
-        return 3 * x.size

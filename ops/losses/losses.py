@@ -94,9 +94,7 @@ class CrossEntropy(_RowLoss):
 
     signature = "X (N, *S): float, label (N, *S): float -> Y (N): as X"
     in_batch = InBatch.ROW_BY_ROW
-
-    def flops(self, x: TensorSpec, label: TensorSpec) -> int:
-        return 4 * x.size
+    flops_per_element = 4
 
 
 @kernel(CrossEntropy)
@@ -111,8 +109,7 @@ def cross_entropy(op: CrossEntropy, ctx: RunContext, x: Any, label: Any) -> tupl
 class CrossEntropyGradient(_RowLossGradient):
     """dX[i] = -dY[i] * label[i] / max(X[i], 1e-20)."""
 
-    def flops(self, x: TensorSpec, label: TensorSpec, dy: TensorSpec) -> int:
-        return 3 * x.size
+    flops_per_element = 3
 
 
 @kernel(CrossEntropyGradient)
@@ -128,15 +125,13 @@ class AveragedLoss(Operator):
 
     signature = "X (*S): float -> Y (): as X"
     in_batch = InBatch.LINEAR
+    flops_per_element = 1
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("AveragedLossGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
 
     def batch_mean(self) -> BatchMean:
         return BatchMean("elements", (0,))
-
-    def flops(self, x: TensorSpec) -> int:
-        return x.size
 
 
 @kernel(AveragedLoss)

@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec
+from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -27,14 +27,12 @@ class MarginRankingCriterion(Operator):
 
     signature = "X1 (*S): float, X2 (*S): as X1, Y (*S): int32|int64 -> loss (*S): as X1"
     in_batch = InBatch.ROW_BY_ROW
+    flops_per_element = 4
     margin: float = 1.0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [*map(g.input, self.inputs), g.d_output("loss")]
         return [make_op("MarginRankingCriterionGradient", inputs, [g.d_input("X1"), g.d_input("X2")])]
-
-    def flops(self, x1: TensorSpec, x2: TensorSpec, label: TensorSpec) -> int:
-        return 4 * x1.size
 
 
 @register
@@ -43,10 +41,8 @@ class MarginRankingCriterionGradient(Operator):
     """dX1 = -Y * dloss where the loss is positive, else 0; dX2 = -dX1."""
 
     signature = "X1, X2, Y, dloss -> dX1, dX2"
+    flops_per_element = 5
     margin: float = 1.0
-
-    def flops(self, x1: TensorSpec, *others: TensorSpec) -> int:
-        return 5 * x1.size
 
 
 @kernel(MarginRankingCriterion)
@@ -74,14 +70,12 @@ class CosineEmbeddingCriterion(Operator):
 
     signature = "S (*S): float, Y (*S): int32|int64 -> loss (*S): as S"
     in_batch = InBatch.ROW_BY_ROW
+    flops_per_element = 3
     margin: float = 0.0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("S"), g.input("Y"), g.d_output("loss")]
         return [make_op("CosineEmbeddingCriterionGradient", inputs, [g.d_input("S")])]
-
-    def flops(self, s: TensorSpec, label: TensorSpec) -> int:
-        return 3 * s.size
 
 
 @register
@@ -90,10 +84,8 @@ class CosineEmbeddingCriterionGradient(Operator):
     """dS = -dloss where Y is 1, else dloss where S is at least the margin, else 0."""
 
     signature = "S, Y, dloss -> dS"
+    flops_per_element = 3
     margin: float = 0.0
-
-    def flops(self, s: TensorSpec, label: TensorSpec, dloss: TensorSpec) -> int:
-        return 3 * s.size
 
 
 @kernel(CosineEmbeddingCriterion)

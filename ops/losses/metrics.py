@@ -28,9 +28,7 @@ class Perplexity(Operator):
     """
 
     signature = "probabilities (N) or (N, 1): float -> output (): as probabilities"
-
-    def flops(self, x: TensorSpec) -> int:
-        return 2 * x.size
+    flops_per_element = 2
 
 
 @kernel(Perplexity)
@@ -58,13 +56,11 @@ class MultiClassAccuracy(Operator):
         -> accuracies (C): as prediction
         -> amounts (C): int32
     """
+    flops_per_element = 2
     remedies: ClassVar[dict[str, str]] = {"labels": ONE_LABEL_PER_ROW}
 
     def check_inputs(self, scores: TensorSpec, labels: TensorSpec) -> None:
         require(scores.shape[1] > 0, self, f"prediction must be (rows, classes), got {scores.shape}")
-
-    def flops(self, scores: TensorSpec, labels: TensorSpec) -> int:
-        return 2 * scores.size
 
 
 @kernel(MultiClassAccuracy)

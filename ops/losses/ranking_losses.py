@@ -64,9 +64,7 @@ class PairWiseLoss(Operator):
     """
 
     signature = "X (N) or (N, 1): float, label {N}: as X, lengths? (S): int -> Y (S) if lengths else (1): as X"
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 2 else "here"
+    inputs_on_host = (2,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("label"), g.d_output("Y")]
@@ -81,9 +79,7 @@ class PairWiseLossGradient(Operator):
     """dX of PairWiseLoss."""
 
     signature = "X, label, dY, lengths? -> dX"
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 3 else "here"
+    inputs_on_host = (3,)
 
 
 def _pairs(op: Operator, ctx: RunContext, x: Any, label: Any, lengths: Any) -> tuple[_Sessions, Any, Any, Any]:

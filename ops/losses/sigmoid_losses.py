@@ -57,13 +57,11 @@ class SigmoidCrossEntropyWithLogits(_SigmoidCrossEntropy):
 
     signature = "logits (*S, D): float, targets (*S, D): as logits -> Y (*S): as logits"
     in_batch = InBatch.ROW_BY_ROW
+    flops_per_element = 6
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("logits"), g.input("targets")]
         return [make_op("SigmoidCrossEntropyWithLogitsGradient", inputs, [g.d_input("logits")])]
-
-    def flops(self, x: TensorSpec, targets: TensorSpec) -> int:
-        return 6 * x.size
 
 
 @register
@@ -115,13 +113,11 @@ class WeightedSigmoidCrossEntropyWithLogits(Operator):
         -> Y (*S): as logits
     """
     in_batch = InBatch.ROW_BY_ROW
+    flops_per_element = 7
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), *map(g.input, self.inputs)]
         return [make_op("WeightedSigmoidCrossEntropyWithLogitsGradient", inputs, [g.d_input("logits")])]
-
-    def flops(self, x: TensorSpec, targets: TensorSpec, weights: TensorSpec) -> int:
-        return 7 * x.size
 
 
 @register

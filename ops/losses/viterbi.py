@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -60,15 +60,11 @@ class SwapBestPath(Operator):
     """Y = the scores, with the greatest one of each row and that of the path's class exchanged."""
 
     signature = "scores (T, C): float, path (T): int32|int64 -> Y (T, C): as scores"
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
+    inputs_on_host = (1,)
+    flops_per_element = 1
 
     def check_inputs(self, scores: TensorSpec, path: TensorSpec) -> None:
         _check_classes(self, scores)
-
-    def flops(self, scores: TensorSpec, path: TensorSpec) -> int:
-        return scores.size
 
 
 @kernel(SwapBestPath)

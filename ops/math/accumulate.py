@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -24,10 +24,8 @@ class Accumulate(Operator):
     dynamic = True  # the kernel reads its own output, which a plan does not track as an input
     stateful = True
     effects = ""
+    flops_per_element = 2
     gamma: float = 1.0
-
-    def flops(self, x: TensorSpec) -> int:
-        return 2 * x.size
 
 
 @kernel(Accumulate)

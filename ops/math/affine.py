@@ -34,13 +34,11 @@ class ElementwiseLinear(_Features):
     """Y = X * w + b, with one w and one b per feature; the features are the axes of X from ``axis`` on."""
 
     signature = "X (*A, D @ axis, *B): float, w (D * prod(B)): as X, b (D * prod(B)): as X -> Y: as X"
+    flops_per_element = 2
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("X"), g.input("w")]
         return [make_op("ElementwiseLinearGradient", inputs, [g.d_input(i) for i in range(3)])]
-
-    def flops(self, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> int:
-        return 2 * x.size
 
 
 @register
@@ -94,6 +92,7 @@ class AffineChannel(_Channels):
         -> Y: as X
     """
     inplace = ((0, 0),)
+    flops_per_element = 2
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs, outputs = [g.d_output("Y")], [g.d_input("X")]
@@ -101,9 +100,6 @@ class AffineChannel(_Channels):
             inputs.append(g.input("X"))
             outputs += [g.d_input("scale"), g.d_input("bias")]
         return [make_op("AffineChannelGradient", [*inputs, g.input("scale")], outputs)]
-
-    def flops(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> int:
-        return 2 * x.size
 
 
 @register

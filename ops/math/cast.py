@@ -80,12 +80,10 @@ class CastGradient(Operator):
         dY (*S): float
         -> dX: as X
     """
+    flops_per_element = 0
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 0 else "here"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(CastGradient)

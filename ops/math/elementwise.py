@@ -60,15 +60,13 @@ class BinaryGradient(Broadcasting):
     """Base of the gradients of operators on two tensors, which are broadcast to a common shape."""
 
     signature = "dY, A, B -> dA, dB"
+    flops_per_element = 2
     inplace: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (0, 1))
 
     def check_inputs(self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, *y: TensorSpec) -> None:
         shape = self.joined(a, b)
         for name, spec in zip(("dY", "Y"), (dy, *y)):
             require(spec.shape == shape, self, f"{name} must have the shape of the result, {shape}, got {spec.shape}")
-
-    def flops(self, dy: TensorSpec, a: TensorSpec, b: TensorSpec, y: TensorSpec | None = None) -> int:
-        return 2 * dy.size
 
 
 def sum_to_operands(op: BinaryGradient, a: Any, b: Any, da: Any, db: Any) -> Arrays:

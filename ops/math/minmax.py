@@ -103,14 +103,12 @@ class _ArgExtremum(Operator):
         X (*A, N @ axis, *B): float|int
         -> Y (*A, 1, *B) if keepdims else (*A, *B): int64
     """
+    flops_per_element = 1
     axis: int = -1
     keepdims: bool = True
 
     def check_inputs(self, x: TensorSpec) -> None:
         require(x.shape[self.axis] > 0, self, f"axis {self.axis} of X {x.shape} has no elements to choose from")
-
-    def flops(self, x: TensorSpec) -> int:
-        return x.size
 
 
 @register

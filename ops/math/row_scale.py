@@ -55,9 +55,7 @@ class ReduceTailSum(Operator):
     """Y[i] = the sum of mat[i], for each sample i of the first axis. No gradient."""
 
     signature = "mat (N, ...): float -> output (N): as mat"
-
-    def flops(self, x: TensorSpec) -> int:
-        return x.size
+    flops_per_element = 1
 
 
 @kernel(ReduceTailSum)
@@ -76,6 +74,7 @@ class SquareRootDivide(Operator):
 
     signature = "data (N, *S): float, scale {N}: float|int32|int64 -> output: as data"
     inplace = ((0, 0),)
+    flops_per_element = 1
 
     def check_inputs(self, x: TensorSpec, scale: TensorSpec) -> None:
         if scale.dtype.kind == "f":
@@ -83,9 +82,6 @@ class SquareRootDivide(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("SquareRootDivide", [g.d_output("output"), g.input("scale")], [g.d_input("data")])]
-
-    def flops(self, x: TensorSpec, scale: TensorSpec) -> int:
-        return x.size
 
 
 @kernel(SquareRootDivide)

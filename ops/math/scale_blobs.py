@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import per_row
 from netbuilder.proto import ArgumentError, NetError, OperatorDef, ShapeError
@@ -47,6 +47,7 @@ class ReduceFrontWeightedSum(Operator):
     """Y = the sum of the rows of X, each times its weight; the weights have no gradient."""
 
     signature = "X (N, *S): float, weights (N): as X -> Y (*S): as X"
+    flops_per_element = 2
     grad_on_weights: bool = False
 
     def check(self) -> None:
@@ -63,9 +64,6 @@ class ReduceFrontWeightedSum(Operator):
             make_op("ReduceFrontWeightedSumGradient", inputs, [g.d_input("X")]),
         ]
 
-    def flops(self, x: TensorSpec, weights: TensorSpec) -> int:
-        return 2 * x.size
-
 
 @kernel(ReduceFrontWeightedSum)
 def reduce_front_weighted_sum(op: ReduceFrontWeightedSum, ctx: RunContext, x: Any, weights: Any) -> tuple[Any, ...]:
@@ -79,13 +77,9 @@ class ReduceFrontWeightedSumGradient(Operator):
 
     signature = "weights, dY, shape -> dX"
     dynamic = True
+    inputs_on_host = (2,)
+    flops_per_element = 0
     grad_on_weights: bool = False
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 2 else "here"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(ReduceFrontWeightedSumGradient)

@@ -12,7 +12,7 @@ from netbuilder.ops.core.image_order import (
     count_per_channel,
     other_axes,
 )
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -42,9 +42,7 @@ class ChannelStats(_PerChannel):
         -> sumsq (C): wide X
         -> count? (1): wide X
     """
-
-    def flops(self, x: TensorSpec, weight: TensorSpec | None = None) -> int:
-        return 3 * x.size
+    flops_per_element = 3
 
 
 @kernel(ChannelStats)
@@ -70,9 +68,7 @@ class ChannelBackpropStats(_PerChannel):
         -> dscale: as mean
         -> dbias: as mean
     """
-
-    def flops(self, x: TensorSpec, mean: TensorSpec, inv_std: TensorSpec, dy: TensorSpec) -> int:
-        return 5 * x.size
+    flops_per_element = 5
 
 
 @kernel(ChannelBackpropStats)

@@ -57,8 +57,7 @@ class ImageNorm(Operator):
 
 @dataclass(frozen=True)
 class _Forward(ImageNorm):
-    def flops(self, x: TensorSpec, scale: TensorSpec, bias: TensorSpec) -> int:
-        return 7 * x.size
+    flops_per_element = 7
 
 
 @dataclass(frozen=True)
@@ -160,9 +159,7 @@ kernel(InstanceNorm)(_forward)
 @dataclass(frozen=True)
 class _Backward(ImageNorm):
     signature = "-> dX, dscale, dbias"
-
-    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
-        return 11 * x.size
+    flops_per_element = 11
 
 
 @register

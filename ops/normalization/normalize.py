@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import BatchMean, InBatch, Operator, TensorSpec
+from netbuilder.ops.core.operator import BatchMean, InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -27,9 +27,7 @@ class _Normalized(_AlongAxis):
     """Base of normalization by a norm along ``axis``."""
 
     signature = "X (*A, N @ axis, *B): float -> Y: as X"
-
-    def flops(self, x: TensorSpec) -> int:
-        return 3 * x.size
+    flops_per_element = 3
 
 
 @register
@@ -57,9 +55,7 @@ class NormalizeGradient(_AlongAxis):
     """dX = dY / n - X * sum(X * dY) / n^3, where n is the norm that Normalize divides by."""
 
     signature = "X, dY -> dX"
-
-    def flops(self, x: TensorSpec, dy: TensorSpec) -> int:
-        return 7 * x.size
+    flops_per_element = 7
 
 
 def _norms(op: _AlongAxis, ctx: RunContext, values: Any) -> Any:
@@ -108,15 +104,13 @@ class LpNorm(_Power):
 
     signature = "X (...): float -> Y (1): as X"
     in_batch = InBatch.SUM
+    flops_per_element = 2
 
     def batch_mean(self) -> BatchMean | None:
         return BatchMean("elements", (0,)) if self.average else None
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("LpNormGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return 2 * x.size
 
 
 @register

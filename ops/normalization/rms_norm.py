@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import TensorSpec, spec_of
+from netbuilder.ops.core.operator import spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.normalization.layer_norm import FromAxis
 from netbuilder.proto import ArgumentError, OperatorDef
@@ -40,13 +40,11 @@ class RMSNorm(_Arguments):
         -> Y: as X
         -> rrms (*A): as X
     """
+    flops_per_element = 5
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("X"), g.input("gamma"), g.output("rrms")]
         return [make_op("RMSNormGradient", inputs, [g.d_input(i) for i in range(3)])]
-
-    def flops(self, x: TensorSpec, gamma: TensorSpec, beta: TensorSpec) -> int:
-        return 5 * x.size
 
 
 @register
@@ -55,9 +53,7 @@ class RMSNormGradient(_Arguments):
     """Gradients of RMSNorm: of X, gamma and beta."""
 
     signature = "dY, X, gamma, rrms -> dX, dgamma, dbeta: as gamma"
-
-    def flops(self, dy: TensorSpec, *others: TensorSpec) -> int:
-        return 9 * dy.size
+    flops_per_element = 9
 
 
 @kernel(RMSNorm)

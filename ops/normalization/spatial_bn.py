@@ -136,9 +136,7 @@ class SpatialBNGradient(BNArguments):
     """
     inplace = ((5, 1), (6, 2))
     of_parts = "the summed gradients of scale and bias"
-
-    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
-        return 9 * x.size
+    flops_per_element = 9
 
 
 def _channel_geometry(op: BNArguments, x: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -72,6 +72,7 @@ class _Quantize(Operator):
         input (*A, D): float32
         -> output (*A, B): uint8, codes, scale and bias of each row
     """
+    flops_per_element = 6
     number: ClassVar[str] = "float32"
     stored: ClassVar[RowFormat]
     code_bits: ClassVar[int] = 8
@@ -82,9 +83,6 @@ class _Quantize(Operator):
         text = f"the number of columns must be a multiple of {multiple}, got {columns}; pad the rows"
         require(columns % multiple == 0, self, text)
         return (TensorSpec((*x.shape[:-1], self.stored.packed(columns)), np.dtype(np.uint8)),)
-
-    def flops(self, x: TensorSpec) -> int:
-        return 6 * x.size
 
 
 @dataclass(frozen=True)
@@ -374,12 +372,10 @@ class FloatToRowwiseQuantized8Bits(Operator):
     """
 
     signature = "input (R, *S): float32 -> quantized_input (R, *S): uint8, scale_bias (R, 2): float32"
+    flops_per_element = 6
 
     def check_inputs(self, x: TensorSpec) -> None:
         _check_rows(self, x, "float32")
-
-    def flops(self, x: TensorSpec) -> int:
-        return 6 * x.size
 
 
 @kernel(FloatToRowwiseQuantized8Bits)
@@ -402,9 +398,7 @@ class Rowwise8BitQuantizedToFloat(Operator):
     """output[i] = scale_bias[i, 0] * quantized_input[i] + scale_bias[i, 1], from FloatToRowwiseQuantized8Bits."""
 
     signature = "quantized_input (R, *S): uint8, scale_bias (R, 2): float32 -> output (R, *S): float32"
-
-    def flops(self, codes: TensorSpec, scale_bias: TensorSpec) -> int:
-        return 2 * codes.size
+    flops_per_element = 2
 
 
 def check_codes(op: Operator, codes: TensorSpec, scale_bias: TensorSpec) -> None:

@@ -34,6 +34,7 @@ class FloatToFusedRandRowwiseQuantized(Operator):
     signature = "input (R, D): float32 -> output (R, B): uint8"
     stateful = True
     draws = True
+    flops_per_element = 6
     bitwidth: int = 8
     random: bool = True
 
@@ -49,9 +50,6 @@ class FloatToFusedRandRowwiseQuantized(Operator):
         )
         packed = -(-x.shape[1] * self.bitwidth // 8)
         return (TensorSpec((x.shape[0], _HEADER + packed), np.dtype(np.uint8)),)
-
-    def flops(self, x: TensorSpec) -> int:
-        return 6 * x.size
 
 
 @kernel(FloatToFusedRandRowwiseQuantized)
@@ -80,9 +78,7 @@ class FusedRandRowwiseQuantizedToFloat(Operator):
 
     signature = "quantized_input (R, B): uint8 -> float_input (R, D): float32"
     dynamic = True
-
-    def flops(self, rows: TensorSpec) -> int:
-        return 2 * rows.size
+    flops_per_element = 2
 
 
 @kernel(FusedRandRowwiseQuantizedToFloat)

@@ -37,6 +37,7 @@ class CreateBlobsQueue(Operator):
 
     signature = "-> queue: object"
     stateful = True
+    flops_per_element = 0
     capacity: int = 1
     num_blobs: int = 1
     enforce_unique_name: bool = False
@@ -51,9 +52,6 @@ class CreateBlobsQueue(Operator):
             raise ArgumentError(
                 f"CreateBlobsQueue: {len(self.field_names)} field_names for {self.num_blobs} blobs; give one per blob"
             )
-
-    def flops(self) -> int:
-        return 0
 
 
 @kernel(CreateBlobsQueue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -42,9 +42,7 @@ class OnHost(Operator):
     dynamic = True
     stateful = True
     outputs_on_host = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
+    inputs_on_host = True
 
 
 @register

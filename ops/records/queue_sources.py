@@ -10,7 +10,7 @@ from netbuilder.data.blobs_queue import BlobsQueue, QueueClosedError
 from netbuilder.data.queue_reader import QueueReader
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.records.blobs_queue import record_here, unchanged
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
@@ -23,12 +23,10 @@ __all__ = ["CreateBlobsQueueDB", "WeightedSampleDequeueBlobs"]
 class _OfQueues(Operator):
     dynamic = True
     stateful = True
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # a source: no gradient
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register

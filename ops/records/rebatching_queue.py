@@ -7,7 +7,7 @@ from typing import Any
 from netbuilder.data.rebatching_queue import RebatchingQueue
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.objects import shared_object
-from netbuilder.ops.core.operator import STRING, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import STRING, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError, NetError, OperatorDef
 from netbuilder.proto.late_dataclass import dataclass
@@ -21,12 +21,10 @@ class _OnQueue(Operator):
 
     dynamic = True
     stateful = True
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # a source: no gradient
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
     def queue(self, value: Any, blobs: int | None = None) -> RebatchingQueue:
         """Return the queue, which must have ``blobs`` blobs per sample."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class _Saving(Operator):
     signature = "X+ ->"
     dynamic = True
     stateful = True
+    inputs_on_host = True
+    flops_per_element = 0
     db: str = ""
     db_type: str = ""
     absolute_path: bool = False
@@ -63,12 +65,6 @@ class _Saving(Operator):
                 f"{self.type}: blob_name_overrides must have one name for each of {self.n_in} inputs, "
                 f"got {len(self.blob_name_overrides)}"
             )
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *xs: TensorSpec) -> int:
-        return 0
 
     def stored_names(self, blobs: Sequence[str]) -> list[str]:
         """Return the names of the blobs in the file.
@@ -199,6 +195,7 @@ class Load(Operator):
     dynamic = True
     stateful = True
     effects = "touches files"
+    flops_per_element = 0
     db: str = ""
     dbs: tuple[str, ...] = ()
     db_type: str = ""
@@ -228,9 +225,6 @@ class Load(Operator):
                 f"Load: source_blob_names must have one name for each of {self.n_out} outputs, "
                 f"got {len(self.source_blob_names)}"
             )
-
-    def flops(self, *xs: TensorSpec) -> int:
-        return 0
 
     def loaded_name(self, key: bytes) -> str:
         """Return the name by which a record's blob is found."""
@@ -304,6 +298,7 @@ class DBExists(Operator):
     stateful = True
     effects = "touches files"
     outputs_on_host = True
+    flops_per_element = 0
     db_name: str = ""
     db_type: str = ""
     absolute_path: bool = False
@@ -314,9 +309,6 @@ class DBExists(Operator):
 
     def infer(self) -> tuple[TensorSpec, ...]:
         return (TensorSpec((), np.dtype(np.bool_)),)
-
-    def flops(self) -> int:
-        return 0
 
 
 @kernel(DBExists)

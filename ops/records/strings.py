@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,13 +24,9 @@ class _OnStrings(Operator):
 
     signature = "strings ->"
     outputs_on_host = True
+    inputs_on_host = True
+    flops_per_element = 0
     result_type: ClassVar[np.dtype[Any]] = STRING
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 def _each(op: _OnStrings, strings: Strings, function: Callable[[bytes], Any]) -> tuple[Strings]:

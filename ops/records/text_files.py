@@ -28,6 +28,7 @@ class CreateTextFileReader(Operator):
     stateful = True
     effects = "touches files"
     outputs_on_host = True
+    flops_per_element = 0
     filename: str = ""
     num_passes: int = 1
     field_types: tuple[int, ...] = ()
@@ -35,9 +36,6 @@ class CreateTextFileReader(Operator):
     def check(self) -> None:
         if not self.filename or not self.field_types:
             raise ArgumentError("CreateTextFileReader: filename, and field_types, one per column, must be given")
-
-    def flops(self) -> int:
-        return 0
 
 
 @kernel(CreateTextFileReader)
@@ -55,6 +53,8 @@ class TextFileReaderRead(Operator):
     stateful = True
     effects = "touches files"
     outputs_on_host = True
+    inputs_on_host = True
+    flops_per_element = 0
     batch_size: int = 1
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -63,12 +63,6 @@ class TextFileReaderRead(Operator):
     def check(self) -> None:
         if self.batch_size < 1:
             raise ArgumentError(f"TextFileReaderRead: batch_size must be at least 1, got {self.batch_size}")
-
-    def input_location(self, index: int) -> Any:
-        return "host"
-
-    def flops(self, *inputs: Any) -> int:
-        return 0
 
 
 @kernel(TextFileReaderRead)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import Operator
@@ -17,14 +17,12 @@ __all__ = ["rnn_internal_accumulate_gradient_input", "rnn_internal_apply_link"]
 class _OfStep(Operator):
     """Base: the first input is the step number; the operator works on rows from that number + ``offset`` on."""
 
+    inputs_on_host = (0,)
     offset: int = 0
 
     def check(self) -> None:
         if self.offset < 0:
             raise ArgumentError(f"{self.type}: offset must be 0 or more, got {self.offset}")
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 0 else "here"
 
     def first_row(self, ctx: RunContext, timestep: Any, sequence: Any, count: int) -> int:
         first = int(ctx.host(timestep).item()) + self.offset

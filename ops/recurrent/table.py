@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -143,13 +143,9 @@ class RecurrentNetworkBlobFetcher(Operator):
     stateful = True
     effects = ""
     outputs_on_host = True
+    inputs_on_host = True
+    flops_per_element = 0
     prefix: str = ""
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
-
-    def flops(self, memory: Any) -> int:
-        return 0
 
 
 @kernel(RecurrentNetworkBlobFetcher)

@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.indexing import checked_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef, ShapeError
 from netbuilder.proto.arguments import make_op
@@ -46,6 +46,7 @@ class FlexibleTopK(Operator):
         -> Indices (M): int64
     """
     dynamic = True
+    flops_per_element = 2
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index else "here"
@@ -54,9 +55,6 @@ class FlexibleTopK(Operator):
         inputs = [g.input("X"), g.input("K"), g.d_output("Values"), g.output("Indices")]
         return [make_op("FlexibleTopKGradient", inputs, [g.d_input("X")])]
 
-    def flops(self, x: TensorSpec, k: TensorSpec) -> int:
-        return 2 * x.size
-
 
 @register
 @dataclass(frozen=True)
@@ -64,12 +62,10 @@ class FlexibleTopKGradient(Operator):
     """dX = dV at the positions of the elements, else 0."""
 
     signature = "X, K, dValues, Indices -> dX"
+    flops_per_element = 0
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("any", "host", "here", "here")[index]
-
-    def flops(self, x: TensorSpec, k: TensorSpec, dv: TensorSpec, indices: TensorSpec) -> int:
-        return 0
 
 
 @kernel(FlexibleTopK)

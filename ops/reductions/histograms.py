@@ -32,6 +32,7 @@ class AccumulateHistogram(Operator):
     signature = "X (...): float -> CurHist (num_buckets + 2): int64, AccHist (num_buckets + 2): int64"
     stateful = True
     effects = ""
+    flops_per_element = 3
     lower_bound: float = 0.0
     upper_bound: float = 1.0
     num_buckets: int = 1
@@ -42,9 +43,6 @@ class AccumulateHistogram(Operator):
                 "AccumulateHistogram: num_buckets must be at least 1 and lower_bound below upper_bound, got "
                 f"{self.num_buckets}, {self.lower_bound} and {self.upper_bound}"
             )
-
-    def flops(self, x: TensorSpec) -> int:
-        return 3 * x.size
 
     def accumulated(self, counts: Any) -> Any:
         """Return the counts of all runs including this one, and store them for the next run."""

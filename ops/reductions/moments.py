@@ -24,6 +24,7 @@ class Moments(OverAxes):
     """Mean and variance (biased) of X over ``axes``, by default all; with ``keepdims`` reduced axes keep extent 1."""
 
     signature = "data (...): float -> mean (...): as data, variance (...): as data"
+    flops_per_element = 4
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
         require_one_float_type(self, data=x)
@@ -35,9 +36,6 @@ class Moments(OverAxes):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("mean"), g.d_output("variance"), g.input("data"), g.output("mean")]
         return [make_op("MomentsGradient", inputs, [g.d_input("data")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return 4 * x.size
 
 
 @register
@@ -96,13 +94,11 @@ class BatchMoments(_PerChannel):
         -> mu (C): as X
         -> var (C): as X
     """
+    flops_per_element = 3
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("mu"), g.d_output("var"), g.input("X")]
         return [make_op("BatchMomentsGradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return 3 * x.size
 
 
 @register

@@ -102,6 +102,7 @@ class BisectPercentile(Operator):
     """
 
     signature = "raw_values (N, len(lengths)): float -> percentile: as raw_values"
+    flops_per_element = 8
     percentile_raw: tuple[float, ...] = ()
     percentile_mapping: tuple[float, ...] = ()
     percentile_lower: tuple[float, ...] = ()
@@ -126,9 +127,6 @@ class BisectPercentile(Operator):
 
     def gradient(self, g: Any) -> list[OperatorDef]:
         return []  # not differentiable
-
-    def flops(self, values: TensorSpec) -> int:
-        return 8 * values.size
 
 
 @kernel(BisectPercentile)

@@ -48,6 +48,7 @@ class SumElements(Operator):
 
     signature = "X (*S): float|int -> Y (): as X"
     in_batch = InBatch.LINEAR | InBatch.SUM
+    flops_per_element = 1
     average: bool = False
 
     def batch_mean(self) -> BatchMean | None:
@@ -55,9 +56,6 @@ class SumElements(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("SumElementsGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return x.size
 
 
 @kernel(SumElements)
@@ -113,13 +111,11 @@ class SumSqrElements(Operator):
 
     signature = "X (*S): float -> Y (): as X"
     in_batch = InBatch.SUM
+    flops_per_element = 2
     average: bool = False
 
     def batch_mean(self) -> BatchMean | None:
         return BatchMean("elements", (0,)) if self.average else None
-
-    def flops(self, x: TensorSpec) -> int:
-        return 2 * x.size
 
 
 @kernel(SumSqrElements)
@@ -137,6 +133,7 @@ class SumReduceLike(Broadcasting):
     """Y = A summed to the shape of B, which is a part of A's shape as in Add with ``broadcast``. No gradient."""
 
     signature = "A (...): float, B (*S): as A -> Y: as B"
+    flops_per_element = 1
 
     def check(self) -> None:
         start_axis(self.type, self.axis, self.axis_str, self.order, (), ())
@@ -148,9 +145,6 @@ class SumReduceLike(Broadcasting):
 
     def check_inputs(self, a: TensorSpec, b: TensorSpec) -> None:
         self.joined(a, b)
-
-    def flops(self, a: TensorSpec, b: TensorSpec) -> int:
-        return a.size
 
 
 @kernel(SumReduceLike)
@@ -183,6 +177,7 @@ class Reduction(OverAxes):
     """Base of reductions of X over axes; ``<type>Gradient`` reads dY, X and Y."""
 
     signature = "X (...): float -> Y (...): as X"
+    flops_per_element = 1
     kinds: ClassVar[str] = "fi"
 
     def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -196,9 +191,6 @@ class Reduction(OverAxes):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Y"), g.input("X"), g.output("Y")]
         return [make_op(self.type + "Gradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec) -> int:
-        return x.size
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class _Reduce(_End):
         lengths? (*L): int32|int64, the number of elements used of each row or column
         -> Y (*A) or (*B): as X
     """
+    flops_per_element = 1
     reads_y: ClassVar[bool] = False
 
     def infer(self, x: TensorSpec, lengths: TensorSpec | None = None) -> tuple[TensorSpec, ...]:
@@ -113,9 +114,6 @@ class _Reduce(_End):
         if self.n_in > 1:
             inputs.append(g.input("lengths"))
         return [make_op(self.type + "Gradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, lengths: TensorSpec | None = None) -> int:
-        return x.size
 
 
 @dataclass(frozen=True)

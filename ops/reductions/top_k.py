@@ -63,6 +63,7 @@ class TopK(_AlongAxis):
         -> Indices (*A, K, *B) if k else (*A, k, *B): int64
         -> Flattened_indices? (M) if k else (prod(A) * k * prod(B)): int64
     """
+    flops_per_element = 2
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
         object.__setattr__(self, "dynamic", n_in > 1)
@@ -78,9 +79,6 @@ class TopK(_AlongAxis):
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.d_output("Values"), g.output("Indices"), g.input("X")]
         return [make_op("TopKGradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, k: TensorSpec | None = None) -> int:
-        return 2 * x.size
 
 
 @register

@@ -48,11 +48,9 @@ def _check_rows(op: Operator, x: TensorSpec) -> None:
 @dataclass(frozen=True)
 class _Reduction(_OnHost):
     signature = "X, lengths -> Y"
+    flops_per_element = 1
     mean: ClassVar[bool] = False
     by_position: ClassVar[bool] = False
-
-    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
-        return x.size
 
 
 def reduce_rows(ctx: RunContext, counts: Any, x: Any, weights: Any = None, *, how: str = "sum") -> Any:
@@ -131,6 +129,7 @@ class LengthsWeightedSum(_Reduction):
     """
 
     signature = "X (N, *S): float, weights (N): as X, lengths (M): int32|int64 -> Y (M, *S): as X"
+    flops_per_element = 2
     grad_on_weights: bool = False
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
@@ -139,9 +138,6 @@ class LengthsWeightedSum(_Reduction):
             outputs = [g.d_input("X"), g.d_input("weights")]
             return [make_op("LengthsWeightedSumWithMainInputGradient", [*inputs, g.input("X")], outputs)]
         return [make_op("LengthsWeightedSumGradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
-        return 2 * x.size
 
 
 @kernel(LengthsWeightedSum)

@@ -9,7 +9,7 @@ import numpy as np
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.given_numbers import check_extents, one_integer
 from netbuilder.ops.core.indexing import check_indices
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
     check_integers,
@@ -42,12 +42,10 @@ class _OnHost(Operator):
     """Base: all inputs except X are read on the host."""
 
     signature = "-> Y"
+    flops_per_element = 0
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "here" if type(self).inputs[index] == "X" else "host"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
     counts_of_lengths,
@@ -25,14 +25,12 @@ __all__ = ["LengthsToShape", "LengthsTopK", "LengthsTopKGradient"]
 
 @dataclass(frozen=True)
 class _TopK(Operator):
+    flops_per_element = 0
     k: int = 1
 
     def check(self) -> None:
         if self.k < 1:
             raise ArgumentError(f"{self.type}: k must be positive, got {self.k}")
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register
@@ -44,9 +42,7 @@ class LengthsTopK(_TopK):
     """
 
     signature = "X (N): float, lengths (M): int32|int64 -> values (M, k): as X, indices (M, k): int32"
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
+    inputs_on_host = (1,)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("lengths"), g.output("indices"), g.d_output("values")]
@@ -110,9 +106,7 @@ class LengthsToShape(Operator):
     """Y = (the number of segments, their common length), int32."""
 
     signature = "lengths (M): int32|int64 -> Y (2): int32"
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
+    inputs_on_host = True
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable

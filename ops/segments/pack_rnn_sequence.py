@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
+from netbuilder.ops.core.operator import InBatch, Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import check_integers, counts_of_lengths
 from netbuilder.proto import OperatorDef
@@ -28,12 +28,10 @@ def _positions(counts: Any) -> Any:
 @dataclass(frozen=True)
 class _OfSequences(Operator):
     dynamic = True
+    flops_per_element = 0
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return ("here", "host", "any")[index]
-
-    def flops(self, values: TensorSpec, *others: TensorSpec) -> int:
-        return 0
 
 
 @register

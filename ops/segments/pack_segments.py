@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class PackSegments(Operator):
     """
 
     signature = "lengths (M): int32|int64, X (N, *S): any -> Y (M, L, *S): as X, presence? (M, L): bool"
+    inputs_on_host = (0,)
+    flops_per_element = 0
     max_length: int = -1
     pad_minf: bool = False
     return_presence_mask: bool = False
@@ -46,9 +48,6 @@ class PackSegments(Operator):
         if self.n_out == 2 and not self.return_presence_mask:
             raise ArgumentError("PackSegments: the second output needs return_presence_mask")
 
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 0 else "here"
-
     def infer(self, lengths: TensorSpec, x: TensorSpec) -> tuple[TensorSpec, ...]:
         check_integers(self, "lengths", lengths)
         require(x.ndim >= 1, self, "X must have rows, got a scalar")
@@ -59,9 +58,6 @@ class PackSegments(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("UnpackSegments", [g.input("lengths"), g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, lengths: TensorSpec, x: TensorSpec) -> int:
-        return 0
 
 
 @kernel(PackSegments)
@@ -101,16 +97,12 @@ class UnpackSegments(Operator):
     signature = "lengths (M): int32|int64, X (M, L, *S): any -> Y (N, *S): as X"
     dynamic = True
     rows_chosen_by = 0
+    inputs_on_host = (0,)
+    flops_per_element = 0
     max_length: int = -1
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 0 else "here"
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("PackSegments", [g.input("lengths"), g.d_output("Y")], [g.d_input("X")])]
-
-    def flops(self, lengths: TensorSpec, x: TensorSpec) -> int:
-        return 0
 
 
 @kernel(UnpackSegments)

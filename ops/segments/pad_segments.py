@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ class _Padding(Operator):
     """Base: ``padding_width`` rows before each segment, ``end_padding_width`` after it (-1: as many as before)."""
 
     signature = "X, lengths? -> Y, lengths_out?"
+    inputs_on_host = (1,)
     padding_width: int = 1
     end_padding_width: int = -1
 
@@ -36,9 +37,6 @@ class _Padding(Operator):
     def widths(self) -> tuple[int, int]:
         """The numbers of rows before and after each segment."""
         return self.padding_width, self.padding_width if self.end_padding_width < 0 else self.end_padding_width
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
 
     def counts(self, ctx: RunContext, x: Any, lengths: Any) -> Any:
         """Return the lengths of the segments of X; without ``lengths``, X is one segment."""

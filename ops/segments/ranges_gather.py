@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,8 @@ class _Ranges(Operator):
     """Base: ``ranges`` (samples, features, 2) holds the start and the length of each range of the vector X."""
 
     signature = "X, ranges ->"
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
+    inputs_on_host = (1,)
+    flops_per_element = 0
 
     def check_ranges(self, x: Any, ranges: Any) -> None:
         require(len(x.shape) == 1, self, f"X must be a vector, got shape {x.shape}")
@@ -46,9 +45,6 @@ class _Ranges(Operator):
             start, count = (int(of[bad][0]) for of in (starts, counts))
             require(False, self, f"ranges must lie in the {x.shape[0]} elements of X, got {count} from {start} on")
         return starts, counts
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register

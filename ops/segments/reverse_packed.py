@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
 from netbuilder.proto.arguments import make_op
@@ -20,9 +20,7 @@ class ReversePackedSegs(Operator):
     """Y[t, n] = X[lengths[n] - 1 - t, n] for the first ``lengths[n]`` steps of sample n, else X[t, n]."""
 
     signature = "X (T, N, *S): any, lengths (N): int32|int64 -> Y (T, N, *S): as X"
-
-    def flops(self, x: TensorSpec, lengths: TensorSpec) -> int:
-        return 0
+    flops_per_element = 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op("ReversePackedSegs", [g.d_output("Y"), g.input("lengths")], [g.d_input("X")])]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.given_numbers import check_extents
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
     counts_of_lengths,
@@ -61,14 +61,12 @@ class _Spread(Operator):
     """Base: the number of rows follows from the lengths."""
 
     signature = "dY, lengths -> dX"
+    flops_per_element = 0
     dynamic: ClassVar[bool] = True
     mean: ClassVar[bool] = False
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if type(self).inputs[index] == "lengths" else "here"
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 def _check_dy(op: Operator, dy: Any, lengths: Any) -> None:

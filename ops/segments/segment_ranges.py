@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
@@ -39,16 +39,12 @@ class _Range(Operator):
 
     signature = "X (N, *S): float, segments (N): int32|int64 -> Y (M, *S): as X"
     dynamic = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
+    inputs_on_host = (1,)
+    flops_per_element = 1
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.output("Y"), g.d_output("Y"), g.input("segments")]
         return [make_op(self.type + "Gradient", inputs, [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, segments: TensorSpec) -> int:
-        return x.size
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,7 @@ class _RangeGradient(Operator):
         segments (N): int32|int64
         -> dX (N, *S): as X
     """
+    inputs_on_host = (3,)
 
     def check_inputs(self, x: TensorSpec, y: TensorSpec, dy: TensorSpec, segments: TensorSpec) -> None:
         rows = x.shape[1:]
@@ -68,9 +65,6 @@ class _RangeGradient(Operator):
             self,
             f"Y and dY must have rows of shape {rows}, got {y.shape} and {dy.shape}",
         )
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 3 else "here"
 
 
 def _check(op: Operator, x: Any, segments: Any) -> None:

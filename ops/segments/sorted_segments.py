@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.indexing import checked_indices, count_rows
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import (
     check_integers,
@@ -26,17 +26,13 @@ class _Sorted(Operator):
     """Base: the segment ids are sorted, begin with 0 and have no gaps."""
 
     signature = "X (N, *S): float, segments (N): int32|int64 -> Y (M, *S): as X"
+    inputs_on_host = (1,)
+    flops_per_element = 1
     mean: ClassVar[bool] = False
     dynamic = True
 
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op(self.type + "Gradient", [g.d_output("Y"), g.input("segments")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, segments: TensorSpec) -> int:
-        return x.size
 
 
 @register

@@ -110,6 +110,7 @@ class Unique(Operator):
     signature = "indices (I): int32|int64 -> unique (N): as indices, remapping? (I): int32"
     dynamic = True
     in_batch = InBatch.NOT_ADDITIVE
+    flops_per_element = 0
 
     def static_for(self, indices: TensorSpec) -> bool:
         return indices.shape in ((0,), (1,))
@@ -119,9 +120,6 @@ class Unique(Operator):
         if not self.static_for(indices):
             raise NotImplementedError("Unique: the number of distinct elements is known only when the net runs")
         return (indices.plain, TensorSpec(indices.shape, np.dtype(np.int32)))[: self.n_out]
-
-    def flops(self, indices: TensorSpec) -> int:
-        return 0
 
 
 @kernel(Unique)
@@ -136,6 +134,7 @@ class _Segments(Operator):
     """Base: reductions of rows by the ids of their segments."""
 
     signature = "X (N, *S): float, segments (N): int32|int64 -> Y (M, *S): as X"
+    flops_per_element = 1
     num_segments: int = -1
 
     def with_arity(self, n_in: int, n_out: int) -> Any:
@@ -150,9 +149,6 @@ class _Segments(Operator):
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return [make_op(self.type + "Gradient", [g.d_output("Y"), g.input("segments")], [g.d_input("X")])]
-
-    def flops(self, x: TensorSpec, segments: TensorSpec) -> int:
-        return x.size
 
     def summed(self, ctx: RunContext, x: Any, segments: Any) -> Any:
         """Return the sum of the rows of each segment."""

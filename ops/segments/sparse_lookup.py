@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class SparseLengthsSumSparseLookup(Operator):
         -> output_weights? (K): float32
     """
     dynamic = True
+    inputs_on_host = (1,)
+    flops_per_element = 0
 
     def check(self) -> None:
         if self.n_out != self.n_in - 1:
@@ -42,14 +44,8 @@ class SparseLengthsSumSparseLookup(Operator):
                 f"got {self.n_out} for {self.n_in} inputs"
             )
 
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return []  # not differentiable, as in Caffe2
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(SparseLengthsSumSparseLookup)

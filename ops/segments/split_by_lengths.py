@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from netbuilder.ops.arrange.concat import concat_gradients
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.image_order import channel_axis, check_order
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.core.segment_groups import lengths_on_host
 from netbuilder.proto import OperatorDef
@@ -27,6 +27,8 @@ class SplitByLengths(Operator):
 
     signature = "X (*A, N, *B): any, lengths (L): int32 -> Y+ (*A, M, *B) or (...): as X"
     dynamic = True
+    inputs_on_host = (1,)
+    flops_per_element = 0
     axis: int | None = None
     order: str = "NCHW"
     use_scaling_lengths: bool = False
@@ -34,14 +36,8 @@ class SplitByLengths(Operator):
     def check(self) -> None:
         check_order(self, self.order)
 
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         return concat_gradients(g)
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(SplitByLengths)

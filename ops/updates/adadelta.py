@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import check_range, rate_as
 from netbuilder.proto.late_dataclass import dataclass
@@ -37,15 +37,13 @@ class Adadelta(Operator):
         -> output_moment_delta (*S): as param
     """
     inplace = ((0, 0), (1, 1), (2, 2))
+    flops_per_element = 14
     epsilon: float = 1e-5
     decay: float = 0.95
 
     def check(self) -> None:
         check_range(self, 0, 1, decay=self.decay)
         check_range(self, 0, math.inf, epsilon=self.epsilon)
-
-    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
-        return 14 * param.size
 
 
 @kernel(Adadelta)

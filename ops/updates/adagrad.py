@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.row_updates import add_row_kernels
 from netbuilder.ops.updates.sparse_updates import Rows, SparseUpdate
@@ -40,6 +40,7 @@ class Adagrad(Operator):
         -> output_update? (*S): as param
     """
     inplace = ((0, 0), (1, 1))
+    flops_per_element = 8
     epsilon: float = 1e-5
     decay: float = 1.0
     weight_decay: float = 0.0
@@ -47,9 +48,6 @@ class Adagrad(Operator):
     def check(self) -> None:
         check_range(self, 0, 1, decay=self.decay)
         check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
-
-    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
-        return 8 * param.size
 
 
 @kernel(Adagrad)

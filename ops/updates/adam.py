@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import widen
-from netbuilder.ops.core.operator import Operator, TensorSpec, require
+from netbuilder.ops.core.operator import Operator, require
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import rate_as
 from netbuilder.proto import ArgumentError
@@ -39,20 +39,16 @@ class Adam(Operator):
         -> output_grad? (*S): as param
     """
     inplace = ((0, 0), (1, 1), (2, 2))
+    inputs_on_host = (5,)
+    flops_per_element = 13
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-5
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 5 else "here"
 
     def check(self) -> None:
         for name, value in (("beta1", self.beta1), ("beta2", self.beta2)):
             if not 0 <= value < 1:
                 raise ArgumentError(f"Adam: {name} must lie in [0, 1), got {value}")
-
-    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
-        return 13 * param.size
 
     def correction(self, iteration: int) -> float:
         """Return the factor that corrects the initial bias of both running means."""

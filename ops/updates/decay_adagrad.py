@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import check_range, rate_as, step_number
 from netbuilder.proto import ArgumentError
@@ -40,22 +40,18 @@ class DecayAdagrad(Operator):
         -> output_moment_2 (*S): as param
     """
     inplace = ((0, 0), (1, 1), (2, 2))
+    inputs_on_host = (5,)
+    flops_per_element = 12
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-5
     weight_decay: float = 0.0
     bias_correction_first: bool = True
 
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 5 else "here"
-
     def check(self) -> None:
         if not 0 <= self.beta1 < 1:
             raise ArgumentError(f"DecayAdagrad: beta1 must lie in [0, 1), got {self.beta1}")
         check_range(self, 0, math.inf, epsilon=self.epsilon, weight_decay=self.weight_decay)
-
-    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
-        return 12 * param.size
 
     def correction(self, iteration: int) -> float:
         """Return what the running mean of gradients is divided by, to correct its initial bias."""

@@ -7,17 +7,32 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import check_range, rate_as
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["Ftrl", "GFtrl", "ftrl_step"]
+__all__ = ["Ftrl", "FtrlArguments", "GFtrl", "ftrl_step"]
 
 
 @dataclass(frozen=True)
-class _Ftrl(Operator):
+class FtrlArguments(Operator):
+    """Base: the arguments of Ftrl."""
+
+    alpha: float = 0.005
+    beta: float = 1.0
+    lambda1: float = 0.001
+    lambda2: float = 0.001
+
+    def check(self) -> None:
+        check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
+        if not self.alpha > 0:
+            raise ArgumentError(f"{self.type}: alpha must be positive, got {self.alpha}")
+
+
+@dataclass(frozen=True)
+class _Ftrl(FtrlArguments):
     """Base: the last axis of ``n_z`` holds the state (n, z) of each weight; a fourth input replaces ``alpha``."""
 
     signature = """
@@ -29,18 +44,7 @@ class _Ftrl(Operator):
         -> output_n_z (*S, 2): as param
     """
     inplace = ((0, 0), (1, 1))
-    alpha: float = 0.005
-    beta: float = 1.0
-    lambda1: float = 0.001
-    lambda2: float = 0.001
-
-    def check(self) -> None:
-        check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
-        if not self.alpha > 0:
-            raise ArgumentError(f"{self.type}: alpha must be positive, got {self.alpha}")
-
-    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
-        return 18 * param.size
+    flops_per_element = 18
 
 
 @register

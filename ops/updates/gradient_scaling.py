@@ -76,15 +76,13 @@ class SaveBlobs(Operator):
     """Each Y is a copy of its X, for RestoreBlobs."""
 
     signature = "X+ (...): any -> Y+ (...): as X"
+    flops_per_element = 0
 
     def check(self) -> None:
         if self.n_out != self.n_in:
             raise ArgumentError(
                 f"SaveBlobs: has as many outputs as inputs, got {self.n_in} inputs and {self.n_out} outputs"
             )
-
-    def flops(self, *xs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(SaveBlobs)
@@ -102,6 +100,7 @@ class RestoreBlobs(Operator):
         X+ (...): any, as many blobs, and then as many earlier values of them
         -> Y+ (...): as X
     """
+    flops_per_element = 0
     must_inplace: ClassVar[tuple[tuple[int, int], ...]] = tuple((i + 1, i) for i in range(_MOST))
 
     def check(self) -> None:
@@ -120,9 +119,6 @@ class RestoreBlobs(Operator):
                 f"input {i} and its earlier value, input {i + self.n_out}, must have one shape and type, got {x.shape} "
                 f"{x.dtype} and {earlier.shape} {earlier.dtype}",
             )
-
-    def flops(self, *xs: TensorSpec) -> int:
-        return 0
 
 
 @kernel(RestoreBlobs)

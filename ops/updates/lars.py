@@ -8,7 +8,7 @@ import numpy as np
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import check_range
 from netbuilder.proto.late_dataclass import dataclass
@@ -35,14 +35,12 @@ class Lars(Operator):
         lr_max {1}: float|int
         -> lr_rescaled (1): as trust
     """
+    flops_per_element = 4
     offset: float = 0.5
     lr_min: float = 0.02
 
     def check(self) -> None:
         check_range(self, 0, float("inf"), offset=self.offset)
-
-    def flops(self, x: TensorSpec, *others: TensorSpec) -> int:
-        return 4 * x.size
 
 
 @kernel(Lars)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class LearningRate(Operator):
 
     signature = "iteration {1}: float|int -> lr (): float32"
     open_arguments = (_SUB_POLICY,)
+    inputs_on_host = True
     base_lr: float | None = None
     policy: str = ""
     power: float | None = None
@@ -70,9 +71,6 @@ class LearningRate(Operator):
     cosine_t_mult: float | None = None
     cosine_lr_shrink: float | None = None
     sub_policy_num_iters: tuple[int, ...] = ()
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host"
 
     def check(self) -> None:
         if self.base_lr is None:

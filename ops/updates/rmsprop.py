@@ -7,7 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.updates.update_rules import check_range, rate_as
 from netbuilder.proto.late_dataclass import dataclass
@@ -35,6 +35,7 @@ class RmsProp(Operator):
         -> output_moment (*S): as grad
     """
     inplace = ((0, 0), (1, 1), (2, 2))
+    flops_per_element = 9
     decay: float = 0.9
     momentum: float = 0.0
     epsilon: float = 1e-5
@@ -42,9 +43,6 @@ class RmsProp(Operator):
     def check(self) -> None:
         check_range(self, 0, 1, decay=self.decay)
         check_range(self, 0, math.inf, momentum=self.momentum, epsilon=self.epsilon)
-
-    def flops(self, grad: TensorSpec, *others: TensorSpec) -> int:
-        return 9 * grad.size
 
 
 @kernel(RmsProp)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -37,10 +37,8 @@ class RowWiseCounter(RowUpdate):
         -> output_update_counter: as update_counter
     """
     must_inplace = ((0, 0), (1, 1))
+    inputs_on_host = (3,)
     counter_halflife: int = -1
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 3 else "here"
 
     def flops(self, *given: TensorSpec) -> int:
         return 4 * given[2].size

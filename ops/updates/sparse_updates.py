@@ -12,7 +12,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.ops.core.registry import register
 from netbuilder.ops.core.segment_groups import per_row
-from netbuilder.ops.updates.ftrl import ftrl_step
+from netbuilder.ops.updates.ftrl import FtrlArguments, ftrl_step
 from netbuilder.ops.updates.row_updates import RowUpdate, add_row_kernels
 from netbuilder.ops.updates.update_rules import (
     check_range,
@@ -306,7 +306,7 @@ class SparseAdadelta(SparseUpdate):
 
 @register
 @dataclass(frozen=True)
-class SparseFtrl(SparseUpdate):
+class SparseFtrl(SparseUpdate, FtrlArguments):
     """Ftrl on the rows ``indices`` of a table; a fifth input replaces ``alpha``."""
 
     signature = """
@@ -320,15 +320,6 @@ class SparseFtrl(SparseUpdate):
     """
     must_inplace = ((0, 0), (1, 1))
     pairs = (1,)
-    alpha: float = 0.005
-    beta: float = 1.0
-    lambda1: float = 0.001
-    lambda2: float = 0.001
-
-    def check(self) -> None:
-        check_range(self, 0, math.inf, beta=self.beta, lambda1=self.lambda1, lambda2=self.lambda2)
-        if not self.alpha > 0:
-            raise ArgumentError(f"{self.type}: alpha must be positive, got {self.alpha}")
 
     def update(self, ctx: RunContext, rows: Rows, g: Any, numbers: Rows, reduced: Any) -> Rows:
         rate = rate_as(numbers[0], g) if numbers else self.alpha

@@ -43,14 +43,12 @@ class Storm(Operator):
         -> output_grad_sq_sum: as grad_sq_sum
     """
     inplace = ((0, 0), (1, 1), (2, 2))
+    flops_per_element = 7
     momentum: float = 10.0
     beta: float = 0.1
 
     def check(self) -> None:
         check_range(self, 0, math.inf, momentum=self.momentum, beta=self.beta)
-
-    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
-        return 7 * param.size
 
 
 @kernel(Storm)

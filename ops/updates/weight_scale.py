@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.half import narrow, widen
-from netbuilder.ops.core.operator import Operator, TensorSpec
+from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
@@ -23,6 +23,8 @@ class WeightScale(Operator):
 
     signature = "w (*S): float, iter {1}: int64 -> nw (*S): as w"
     inplace = ((0, 0),)
+    inputs_on_host = (1,)
+    flops_per_element = 1
     stepsize: int = _NEVER
     upper_bound_iter: int = _NEVER
     scale: float = 1.0
@@ -30,12 +32,6 @@ class WeightScale(Operator):
     def check(self) -> None:
         if self.stepsize < 1:
             raise ArgumentError(f"WeightScale: stepsize must be at least 1, got {self.stepsize}")
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 1 else "here"
-
-    def flops(self, w: TensorSpec, iteration: TensorSpec) -> int:
-        return w.size
 
 
 @kernel(WeightScale)

@@ -43,13 +43,11 @@ class Wngrad(Operator):
         -> output_update? (*S): as param
     """
     inplace = ((0, 0), (1, 1))
+    flops_per_element = 4
     epsilon: float = 1e-5
 
     def check(self) -> None:
         check_range(self, 0, math.inf, epsilon=self.epsilon)
-
-    def flops(self, param: TensorSpec, *others: TensorSpec) -> int:
-        return 4 * param.size
 
 
 @kernel(Wngrad)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -51,14 +51,12 @@ class YellowFin(Operator):
         -> output_scalars_memory (5): as scalars_memory
     """
     inplace = tuple((i, i) for i in range(8))
+    inputs_on_host = (9,)
     beta: float = 0.999
     curv_win_width: int = 20
     epsilon: float = 1e-6
     nesterov: bool = False
     zero_debias: bool = True
-
-    def input_location(self, index: int) -> Literal["here", "host", "any"]:
-        return "host" if index == 9 else "here"
 
     def check(self) -> None:
         if not 0 <= self.beta < 1:

@@ -21,6 +21,8 @@ __all__ = ["Col2Im", "Im2Col"]
 
 @dataclass(frozen=True)
 class _Columns(WindowArguments):
+    flops_per_element = 0
+
     def geometry(self, x: TensorSpec) -> Geometry:
         """Return the geometry of the windows over images of this shape."""
         require(x.ndim == 4, self, f"images must have 4 axes, got shape {x.shape}")
@@ -31,9 +33,6 @@ class _Columns(WindowArguments):
         geometry = self.geometry(x)
         channels = (x.shape[1] if self.order == "NCHW" else x.shape[3]) * math.prod(geometry.kernel)
         return x.with_shape(image_shape(self.order, x.shape[0], channels, geometry.out))
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return 0
 
 
 @register
@@ -67,6 +66,7 @@ class Col2Im(_Columns):
         like (N, C, H, W) if NCHW else (N, H, W, C): as columns
         -> Z: as like
     """
+    flops_per_element = 1
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "any" if index == 1 else "here"
@@ -74,9 +74,6 @@ class Col2Im(_Columns):
     def check_inputs(self, columns: TensorSpec, like: TensorSpec) -> None:
         shape = self.columns(like).shape
         require(columns.shape == shape, self, f"columns must have shape {shape} for {like.shape}, got {columns.shape}")
-
-    def flops(self, *inputs: TensorSpec) -> int:
-        return inputs[0].size
 
 
 def _channels_first_columns(op: _Columns, geometry: Geometry, columns: Any, channels: int) -> Any:

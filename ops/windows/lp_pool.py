@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.conv_geometry import Geometry
-from netbuilder.ops.core.half import narrow, require_one_float_type, widen
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.ops.windows.conv_windows import channels_first, crop, from_channels_first, pad_images, taps
-from netbuilder.ops.windows.pool import PoolArguments
-from netbuilder.proto import ArgumentError, OperatorDef
-from netbuilder.proto.arguments import make_op
+from netbuilder.ops.windows.pool import PoolArguments, Pooling
+from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LpPool", "LpPoolGradient"]
@@ -30,25 +29,12 @@ class _Arguments(PoolArguments):
 
 @register
 @dataclass(frozen=True)
-class LpPool(_Arguments):
+class LpPool(_Arguments, Pooling):
     """Y = (sum of |X|^p)^(1/p) of each window; pads are 0.
 
     Source: Sermanet, Chintala and LeCun, "Convolutional Neural Networks Applied to House Numbers Digit Classification",
     2012, arXiv:1204.3968.
     """
-
-    signature = """
-        X (N, C, *S) if NCHW else (N, *S, C): float
-        -> Y (N, C, *T) if NCHW else (N, *T, C): as X
-    """
-
-    def infer(self, x: TensorSpec) -> tuple[TensorSpec, ...]:
-        require_one_float_type(self, X=x)
-        return (self.pooled(x),)
-
-    def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        inputs = [g.input("X"), g.output("Y"), g.d_output("Y")]
-        return [make_op("LpPoolGradient", inputs, [g.d_input("X")])]
 
     def flops(self, x: TensorSpec) -> int:
         return 3 * self.visits(x)

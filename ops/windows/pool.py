@@ -73,7 +73,7 @@ class PoolArguments(WindowArguments):
 
 
 @dataclass(frozen=True)
-class _Forward(PoolArguments):
+class Pooling(PoolArguments):
     """Base of pooling: each window of a channel is reduced to one element."""
 
     signature = """
@@ -103,7 +103,7 @@ class _Backward(PoolArguments):
 
 @register
 @dataclass(frozen=True)
-class MaxPool(_Forward):
+class MaxPool(Pooling):
     """Y = the maximum of each window; pads are ignored."""
 
     in_batch = InBatch.ROW_BY_ROW
@@ -117,7 +117,7 @@ class MaxPoolGradient(_Backward):
 
 @register
 @dataclass(frozen=True)
-class AveragePool(_Forward):
+class AveragePool(Pooling):
     """Y = the mean of each window, of its part inside X or, with ``count_include_pad``, of all of it with pads of 0."""
 
     in_batch = InBatch.ROW_BY_ROW

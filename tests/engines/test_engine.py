@@ -95,10 +95,9 @@ def test_a_layout_belongs_to_its_engine_which_keeps_it_on_the_host():
 
 
 def test_an_unknown_engine_is_refused_with_the_names_there_are():
-    with pytest.raises(
-        DeviceError, match="no engine is called 'MKL'; there are NUMPY, CUPY, CUDA, ONEDNN, LLVM, CUDNN"
-    ):
+    libraries = ", ".join(engine_names())
+    assert {"CUDA", "ONEDNN", "LLVM", "CUDNN"} <= {*engine_names()} and not {"NUMPY", "CUPY"} & {*engine_names()}
+    with pytest.raises(DeviceError, match=f"no engine is called 'MKL'; there are NUMPY, CUPY, {libraries}$"):
         find_engine("MKL")
-    with pytest.raises(NetError, match="engines must be a tuple of names among CUDA, ONEDNN, LLVM, CUDNN"):
+    with pytest.raises(NetError, match=f"engines must be a tuple of names among {libraries}, got"):
         Workspace(engines=("NUMPY",))
-    assert engine_names() == ("CUDA", "ONEDNN", "LLVM", "CUDNN")

@@ -14,7 +14,9 @@ from toy_models import layers
 
 def test_every_optimizer_has_a_name():
     classes = {value for name, value in vars(optimizers).items() if name.endswith("Optimizer")}
-    assert {*OPTIMIZERS.values()} == classes - {optimizers.Optimizer}
+    assert {*OPTIMIZERS.values()} == classes - {optimizers.Optimizer}, (
+        "import the optimizer and its builder in netbuilder/optimizers/__init__.py"
+    )
     builders = {name.removeprefix("build_").replace("_", "-") for name in dir(optimizers) if name.startswith("build_")}
     assert set(OPTIMIZERS) == builders - {"optimizer"}
 

@@ -2,10 +2,12 @@
 
 import dataclasses
 import inspect
+import re
 
 import numpy as np
 import pytest
 
+from house import ROOT
 from netbuilder import Workspace, parallel
 from netbuilder.caffe2 import parallelize as caffe2_parallelize
 from netbuilder.graph.net_names import reset_names
@@ -22,16 +24,13 @@ DOORS = [parallel.Parallelize, parallel.Parallelize_BMUF, parallel.DataParallel,
 FIELDS = {field.name: field.default for field in dataclasses.fields(DataParallelOptions)}
 
 OTHERS = {
-    "net_type": "simple", "broadcast_computed_params": False, "optimize_gradient_memory": True,
-    "dynamic_memory_management": True, "max_concurrent_distributed_ops": 3, "num_threads_per_device": 2,
-    "shared_model": True, "barrier_net_timeout_sec": 17, "dtype": "bfloat16", "weighted_shares": True,
-    "accumulate_steps": 2, "outside_from_bytes": 0, "shard_tables": True,
-    "reduce_update_broadcast": True, "memory_budget": 0.9,
-    "bucket_bytes": 0, "deterministic": True, "vector_losses": True, "strategy": "local_sgd:3", "allow_tf32": True,
-    "gradient_scaling": GradientScaling(8.0), "average_initial_parameters": True, "combine_means": False,
-    "combine_spatial_bn": True, "use_nccl": True, "peer_access": lambda a, b: False, "blobs_to_keep": ["softmax"],
+    "net_type": "simple", "max_concurrent_distributed_ops": 3, "num_threads_per_device": 2,
+    "barrier_net_timeout_sec": 17, "dtype": "bfloat16", "accumulate_steps": 2, "outside_from_bytes": 0,
+    "memory_budget": 0.9, "bucket_bytes": 0, "deterministic": True, "strategy": "local_sgd:3", "allow_tf32": True,
+    "gradient_scaling": GradientScaling(8.0), "peer_access": lambda a, b: False, "blobs_to_keep": ["softmax"],
     "params": ["fc_w"],
 }  # fmt: skip
+"""Of each option that is not a bool, a value other than its default."""
 
 
 def fresh_names():
@@ -40,7 +39,8 @@ def fresh_names():
 
 
 def given_for(name):
-    return {name: OTHERS[name], **({"dynamic_memory_management": True} if name == "blobs_to_keep" else {})}
+    value = not FIELDS[name] if isinstance(FIELDS[name], bool) else OTHERS[name]
+    return {name: value, **({"dynamic_memory_management": True} if name == "blobs_to_keep" else {})}
 
 
 def normalized(model, loss_scale):
@@ -146,10 +146,21 @@ def test_arguments_at_caffe2s_places_have_the_defaults_of_the_object(door):
     assert defaults == {name: FIELDS[name] for name in defaults}
 
 
+def test_every_option_has_another_value():
+    others = {name for name, default in FIELDS.items() if not isinstance(default, bool)}
+    assert OTHERS.keys() == others, "add a value of the option to OTHERS"
+
+
+def test_every_option_is_read():
+    files = [path for path in (ROOT / "netbuilder").rglob("*.py") if path.name != "options.py"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    assert [name for name in FIELDS if not re.search(rf"\.{name}\b", text)] == []
+
+
 def test_every_option_is_described():
     text = inspect.getdoc(DataParallelOptions).partition("Args:\n")[2].partition("Raises:")[0]
     described = [line.strip().partition(":")[0] for line in text.splitlines() if line[:4] == "    " != line[4:8]]
-    assert described == list(FIELDS)
+    assert described == list(FIELDS), "describe the option under Args of DataParallelOptions, in the fields' order"
 
 
 @pytest.mark.parametrize("door", DOORS, ids=shown)

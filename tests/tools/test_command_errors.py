@@ -228,7 +228,7 @@ def test_wrong_files_and_variables(command, line, variables, message, tmp_path, 
 
 def test_every_command_is_tested():
     commands = {path.stem for path in (ROOT / "tools").glob("*.py") if "\ndef main(" in path.read_text()}
-    assert commands == set(VALID)
+    assert commands == set(VALID), "add a right line of the command to VALID in tests/command_lines.py"
     for name in commands:  # one place turns errors into messages
         assert "@reporting(" in (ROOT / "tools" / f"{name}.py").read_text()
 

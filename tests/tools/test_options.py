@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from house import ROOT
 from netbuilder.tools.options import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -169,3 +172,14 @@ def test_rules_of_values(arguments, text, capsys):
     with pytest.raises(SystemExit):
         made.parse(arguments)
     assert capsys.readouterr().err.startswith(text)
+
+
+def test_no_option_is_read_by_nothing():
+    tools, library = (
+        "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.py"))
+        for folder in ("tools", "netbuilder")
+    )
+    counted = Counter(re.findall(r"\w+", tools + library))
+    names = re.findall(r"^    (\w+): .* = (?:\w+_option|argument|option|switch)\(", tools, re.M)
+    assert len(names) > 100
+    assert [name for name in names if counted[name] == 1] == []

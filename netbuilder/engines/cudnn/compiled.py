@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -47,11 +47,15 @@ __all__ = [
 _ALIGNMENT = 16  # of addresses, in bytes, which the frontend promises to kernels
 
 
-class PlannedGraph:
-    """A graph in a plan for a described GPU, which is never bound.
+class _Graph:
+    """A graph for which kernels are chosen.
 
     Args:
         recipe: what it computes.
+
+    Attributes:
+        workspace: bytes of scratch memory that a call needs.
+        name: of its calls.
     """
 
     workspace = 0
@@ -61,47 +65,53 @@ class PlannedGraph:
         self.name = f"cudnn {type(recipe).__name__}"
 
     def step(self, memory: Mapping[str, Reference]) -> Step:
-        """See ``CompiledGraph.step``."""
-        return Step(self.name, _not_bound, memory)
-
-
-def _not_bound(memory: Mapping[str, Any], workspace: Any) -> Call:
-    raise DeviceError("a plan for a described GPU cannot run")
-
-
-class CompiledGraph:
-    """A graph with an execution plan.
-
-    Args:
-        recipe: what it computes.
-        builder: the builder that made it, after the plan was built.
-
-    Attributes:
-        workspace: bytes of scratch memory that a call needs.
-        name: of the plan, as cuDNN calls it.
-    """
-
-    def __init__(self, recipe: Recipe, builder: Builder) -> None:
-        self.recipe = recipe
-        self.name = f"cudnn {type(recipe).__name__}"
-        self._graph, self._uids = builder.graph, builder.uids
-        self._scalars = {name: np.array([value], np.float32) for name, value in builder.scalars.items()}
-        self._results = frozenset(builder.results)
-        self.workspace = int(self._graph.get_workspace_size())
-
-    def step(self, memory: Mapping[str, Reference]) -> Step:
         """Return the step of a prepared kernel that computes the graph, given the memory of each tensor."""
         return Step(self.name, self.bind, memory, self.workspace)
 
     def bind(self, memory: Mapping[str, Any], workspace: Any) -> Call:
         """Return the call that computes the graph on the current stream.
 
-        Kernels may rely on addresses that are multiples of 16. Parts of an array may begin elsewhere, such as a step of
-        a sequence: the call copies them to memory of their own, or results from there.
-
         Args:
             memory: the array of each tensor, by name.
             workspace: ``workspace`` bytes; None if that is 0.
+        """
+        raise NotImplementedError
+
+
+class PlannedGraph(_Graph):
+    """A graph in a plan for a described GPU, which is never bound."""
+
+    def bind(self, memory: Mapping[str, Any], workspace: Any) -> Call:
+        raise DeviceError("a plan for a described GPU cannot run")
+
+
+class UnbuiltGraph(_Graph):
+    """A graph that cuDNN has a plan for, which is not built yet: kernels with it are chosen, but cannot be bound."""
+
+    def bind(self, memory: Mapping[str, Any], workspace: Any) -> Call:
+        raise AssertionError(f"{self.recipe}: the kernel was chosen before its plan was built, and not again after it")
+
+
+class CompiledGraph(_Graph):
+    """A graph with an execution plan.
+
+    Args:
+        recipe: what it computes.
+        builder: the builder that made it, after the plan was built.
+    """
+
+    def __init__(self, recipe: Recipe, builder: Builder) -> None:
+        super().__init__(recipe)
+        self._graph, self._uids = builder.graph, builder.uids
+        self._scalars = {name: np.array([value], np.float32) for name, value in builder.scalars.items()}
+        self._results = frozenset(builder.results)
+        self.workspace = int(self._graph.get_workspace_size())
+
+    def bind(self, memory: Mapping[str, Any], workspace: Any) -> Call:
+        """See the base class.
+
+        Kernels may rely on addresses that are multiples of 16. Parts of an array may begin elsewhere, such as a step of
+        a sequence: the call copies them to memory of their own, or results from there.
         """
         staged = {name: _aligned(array) for name, array in memory.items() if array.data.ptr % _ALIGNMENT}
         pointers = {self._uids[name]: staged.get(name, array).data.ptr for name, array in memory.items()}
@@ -133,20 +143,6 @@ def _aligned(array: Any) -> Any:
     """Return new memory on an array's GPU, as large as the array."""
     with gpu(array.device.id) as there:
         return there.xp.empty(array.nbytes, np.uint8)
-
-
-class UnbuiltGraph:
-    """A graph that cuDNN has a plan for, which is not built yet: kernels with it are chosen, but cannot be bound."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-
-    def step(self, memory: Mapping[str, Reference]) -> Step:
-        """See ``CompiledGraph.step``."""
-        return Step("cudnn", self._bind, memory)
-
-    def _bind(self, memory: Mapping[str, Any], workspace: Any) -> NoReturn:
-        raise AssertionError(f"{self.recipe}: the kernel was chosen before its plan was built, and not again after it")
 
 
 _Key = tuple[int, Wanted]  # the number of the GPU, and the graph

@@ -91,7 +91,8 @@ _ALL = (
     Optimization("conv_sum", "fusion",
         "Conv adds its result to a value computed earlier, which replaces the Sum or Add after it", ROUNDING),
     Optimization("engine_fusions", "fusion",
-        "adjacent operators for which an engine of another package has one kernel are fused", ROUNDING),
+        "neighboring operators for which an engine has one kernel run as that kernel, where the fusion has no "
+        "optimization of its own", ROUNDING),
     Optimization("dropout_in_test_mode", "fusion",
         "a Dropout in test mode is removed"),
     Optimization("gradients_of_add", "fusion",
@@ -241,7 +242,10 @@ def optimization(name: str, where: str) -> Optimization:
     """
     found = OPTIMIZATIONS.get(name)
     if found is None:
-        raise NetError(f"{where}: no optimization is called {name!r}{did_you_mean(name, OPTIMIZATIONS)}")
+        raise NetError(
+            f"{where}: no optimization is called {name!r}{did_you_mean(name, OPTIMIZATIONS)}; "
+            "netbuilder.runtime.plan.optimizations lists them"
+        )
     return found
 
 

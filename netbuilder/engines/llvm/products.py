@@ -2,7 +2,8 @@
 
 Element (k, n) of the matrix is at ``(n // LANES, k, n % LANES)``. Some rows of the other factor are multiplied by a
 panel at a time, with their sums in registers: first the products of the first ``_DEEP`` columns, then those of the
-next, so that what is read again stays in the cache. Threads have panels of their own: a sum's order is the same for
+next, so that what is read again stays in the cache. The sum of such a block is added to those before it, which rounds
+less than one long sum. Threads have panels of their own: a sum's order is the same for
 any number of them.
 """
 
@@ -158,7 +159,7 @@ class _Code(Multiplying):
         numbers = [b.let(f"add i64 {row}, {r}") for r in range(count)]
         places = [self._moved(target, _F, b.let(f"mul i64 {number}, %n")) for number in numbers]
         left = [self._moved("%a", _F, b.let(f"mul i64 {number}, %k")) for number in numbers]
-        sums = [self._variable(kind, self._vector(place, _F, self._mask)) for place in places]
+        sums = [self._variable(kind, b.constant(0)) for _ in places]
         odd = b.let(f"urem i64 {b.let(f'sub i64 {deepest}, {depth}')}, {_UNROLLED}")
         whole = b.let(f"sub i64 {deepest}, {odd}")
         for begin, end, step in ((depth, whole, _UNROLLED), (whole, deepest, 1)):
@@ -169,7 +170,8 @@ class _Code(Multiplying):
                     row_elements = [self._moved(each, _F, j) for each in of_rows]
                     self._add(sums, row_elements, self._moved(of_panel, _F, j * LANES))
         for place, total in zip(places, sums):
-            self._write(self._get(total, kind), _F, place, self._mask)
+            before = self._vector(place, _F, self._mask)
+            self._write(b.binary("fadd", before, self._get(total, kind)), _F, place, self._mask)
 
 
 @functools.cache

@@ -71,6 +71,14 @@ def test_numbers(kind, size):
     assert kernels(workspace, net) == [KERNEL]
 
 
+def test_long_sums_are_as_exact_as_those_of_blocks():
+    """Positive elements, so that each addition rounds a long sum; one sum of 8,192 elements would be ten times as far."""
+    net, feeds, _ = built(("MatMul", False), 8, 8192, 32)
+    feeds = {name: np.abs(value) for name, value in feeds.items()}
+    want = feeds["a"].astype(np.float64) @ feeds["b"]
+    assert np.max(np.abs(run(net, feeds).fetch("y") / want - 1)) < 2e-6
+
+
 def test_threads_change_no_bit():
     net, feeds, _ = built(("FC", True), 150, 300, 200)
     found = [run(net, feeds, threads=threads).fetch("y") for threads in (1, 2, 3)]

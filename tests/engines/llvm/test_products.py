@@ -72,7 +72,7 @@ def test_numbers(kind, size):
 
 
 def test_long_sums_are_as_exact_as_those_of_blocks():
-    """Positive elements, so that each addition rounds a long sum; one sum of 8,192 elements would be ten times as far."""
+    """All elements are positive; one sum of 8,192 of them would be ten times as far from the exact one."""
     net, feeds, _ = built(("MatMul", False), 8, 8192, 32)
     feeds = {name: np.abs(value) for name, value in feeds.items()}
     want = feeds["a"].astype(np.float64) @ feeds["b"]

@@ -70,7 +70,10 @@ def check_auto(options: DataParallelOptions, strategy: Strategy, *, on_cpu: bool
 
 
 def add_bucket_size(model: ModelHelper) -> str:
-    """Let the init net fill the blob with the size of buckets, 0 until it is chosen; return its name."""
+    """Let the init net fill the blob with the size of buckets, 0 until it is chosen; return its name.
+
+    One process has it too, so that the checkpoints of any number of processes have the same blobs.
+    """
     name = f"{model.net.Name()}_bucket_bytes"
     place = make_device_option(PROTO_CPU, 0)
     model.param_init_net.ConstantFill([], name, shape=[1], value=0, dtype="int64", device_option=place)

@@ -157,7 +157,7 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         if request.options.accumulate_steps > 1:
             record = accumulate_gradients(model, record)
         owners = dense_owners(model, record, link) if link is not None and request.strategy.has_owners else None
-        if link is not None and request.options.bucket_bytes == AUTO:
+        if request.block is None and request.options.bucket_bytes == AUTO:
             record = dataclasses.replace(
                 record,
                 bucket_size=add_bucket_size(model),

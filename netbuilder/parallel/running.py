@@ -183,7 +183,7 @@ def RunNet(
     if record.block is not None:
         run_blocks(model, record, count, workspace=workspace, wait=wait, find_nan=find_nan)
         return
-    if record.bucket_size and not find_nan:
+    if record.bucket_size and record.world.common and not find_nan:
         count -= run_first_steps(model, record, count, workspace)
     run_iterations(model.net.Name(), record, count, workspace=workspace, wait=wait, find_nan=find_nan)
 

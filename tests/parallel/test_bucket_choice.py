@@ -158,9 +158,12 @@ def test_one_call_for_all_steps(link):
     assert on_ranks(2, run, timeout=60) == [STEPS + 5] * 2
 
 
-def test_one_process_has_no_buckets_to_choose():
-    model, record = build_case(case_of(), 2, None)
-    assert not record.bucket_size and not buckets_of(model)
+def test_one_process_has_nothing_to_choose_and_the_same_checkpoints():
+    case = case_of()
+    model, _, workspace, _ = train_case(case, 2)
+    assert workspace.fetch("net_bucket_bytes").tolist() == [0]
+    several, _ = build_case(case, 1, Rendezvous(2, 0))
+    assert parallel.GetCheckpointParams(model) == parallel.GetCheckpointParams(several)
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ class Exchange:
         strategy: what of the gradients is sent; those whose bytes depend on data are refused, and what is not in
             buckets.
         header_bytes: of an allreduce by which the processes find out whether they agree: before a barrier and the
-            statistics, and, unless the strategy is ``Plain`` or ``PowerSGD``, before the first of the buckets that are ready, of 16 at
-            most; 0: none.
+            statistics, and, unless the strategy is ``Plain`` or ``PowerSGD``, before the first of the buckets that are
+            ready, of 16 at most; 0: none.
         jitter: standard deviation of a device's step time, as a fraction of it. Each step takes as long as on the
             slowest device.
         statistics_bytes: running means and variances that one device sends to the others after the last bucket.

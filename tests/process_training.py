@@ -130,6 +130,7 @@ UNEVEN = (24, 13, 3)
 CASES = {
     "dense": Case(options={"bucket_bytes": 64, "max_concurrent_distributed_ops": 2}),
     "dense, each gradient alone, in the order of ranks": Case(options={"bucket_bytes": 0, "deterministic": True}),
+    "dense, buckets that suit the link": Case(options={"bucket_bytes": "auto"}, sizes=(24,) * 8),
     "dense, adam": Case(optimizer=OPTIMIZERS["adam"]),
     "dense, all elements with their positions": Case(options={"strategy": "topk:1", "bucket_bytes": 64}),
     "a layer outside, no least magnitude": Case(

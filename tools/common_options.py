@@ -12,6 +12,7 @@ from netbuilder.data.image_size import MAX_PIXELS
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.graph.observability import KINDS
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.passes.processes import AUTO
 from netbuilder.proto import PROTO_CPU, DeviceOption, NetError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.os_errors import error_text
@@ -34,6 +35,7 @@ __all__ = [
     "input_option",
     "max_pixels_option",
     "size",
+    "size_or_auto",
     "split_problem",
     "trusted_option",
     "upright_option",
@@ -156,6 +158,20 @@ def size(text: str) -> int:
     if not isinstance(found, int):
         raise argparse.ArgumentTypeError(f"must be a number of bytes, such as 25MiB, got {text!r}")
     return found
+
+
+def size_or_auto(text: str) -> int | str:
+    """Return a number of bytes as ``size``, or "auto", for ``type=`` of an option.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is neither.
+    """
+    if text == AUTO:
+        return AUTO
+    try:
+        return size(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; or {AUTO}") from None
 
 
 def split_problem(batch: int, devices: int) -> str | None:

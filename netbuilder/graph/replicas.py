@@ -98,6 +98,10 @@ class Replicas:
         residuals: full names of the blobs with what this process has not given of its gradients to the other processes.
         combines_means: the net has means over the samples of all shares of a batch, whose divisors the data determine.
         step_divisors: blobs, one per replica, that are fed with the divisors of all micro-batches of a step.
+        bucket_size: blob with the size of the buckets of gradients between processes, which is chosen in the first
+            steps and is 0 until then; "": the size does not change.
+        bucket_bytes: with ``bucket_size``, the size that the net has.
+        strategy: with ``bucket_size``, the strategy of the exchange, as text.
         sharded: tables outside the replicas whose rows are divided over the processes, and what optimizers keep for
             their rows: "rows:name", with the number of all rows.
     """
@@ -121,6 +125,9 @@ class Replicas:
     combines_means: bool = False
     step_divisors: tuple[str, ...] = ()
     sharded: tuple[str, ...] = ()
+    bucket_size: str = ""
+    bucket_bytes: int = 0
+    strategy: str = ""
 
     def __post_init__(self) -> None:
         if not self.world.size:

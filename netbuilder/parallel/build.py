@@ -30,6 +30,7 @@ from netbuilder.parallel.backward import (
 )
 from netbuilder.parallel.batch_means import add_up_divisors, combine_means
 from netbuilder.parallel.block_update import BlockRequest, block_nets
+from netbuilder.parallel.bucket_choice import add_bucket_size
 from netbuilder.parallel.builders import (
     assign_random_replicas,
     build_replicas,
@@ -58,6 +59,7 @@ from netbuilder.parallel.synchronize import known_names, require_initialized
 from netbuilder.parallel.updates import append_update
 from netbuilder.passes.device_check import check_devices
 from netbuilder.passes.net_pass import PassContext
+from netbuilder.passes.processes import AUTO, DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import broadcast
 from netbuilder.passes.synchronize_batch_norm import synchronize_batch_norm_pass
 from netbuilder.proto import NetError
@@ -155,6 +157,13 @@ def _build(model: ModelHelper, request: Request) -> Replicas:
         if request.options.accumulate_steps > 1:
             record = accumulate_gradients(model, record)
         owners = dense_owners(model, record, link) if link is not None and request.strategy.has_owners else None
+        if request.block is None and request.options.bucket_bytes == AUTO:
+            record = dataclasses.replace(
+                record,
+                bucket_size=add_bucket_size(model),
+                bucket_bytes=DEFAULT_BUCKET_BYTES,
+                strategy=str(request.strategy),
+            )
         record = _exchange(model, request, record, owners, tables)
         before_update = model.net.op_len, model.param_init_net.op_len
         optimizer = append_update(model, request, record)
@@ -377,7 +386,7 @@ def _exchange(
             model,
             record,
             link,
-            bucket_bytes=request.options.bucket_bytes,
+            bucket_bytes=record.bucket_bytes if record.bucket_size else int(request.options.bucket_bytes),
             peer_access=request.peer_access,
             hand_back=request.hands_back,
             strategy=request.strategy,

@@ -14,7 +14,7 @@ from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import check_precision, check_switch
 from netbuilder.optimizers.build import Params
 from netbuilder.parallel.gradient_scaling import GradientScaling
-from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
+from netbuilder.passes.processes import AUTO, DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.late_dataclass import dataclass
@@ -49,6 +49,11 @@ def _whole(least: int, most: float = float("inf"), what: str = "an integer") -> 
             raise NetError(f"{name} must be at most {most}, got {value}")
 
     return check
+
+
+def _check_bucket(name: str, value: Any) -> None:
+    if value != AUTO:
+        _whole(0, what=f"an integer or {AUTO!r}")(name, value)
 
 
 def _check_net_type(name: str, value: Any) -> None:
@@ -158,7 +163,10 @@ class DataParallelOptions:
             would take: activations are computed again in the backward pass to keep to it (see
             ``Net.set_memory_budget``). The numbers are the same to the bit.
         bucket_bytes: with a rendezvous: gradients are exchanged between processes together until they have this size,
-            in the order in which they are ready; 0: each alone.
+            in the order in which they are ready; 0: each alone. "auto": the size with which a step is shortest by the
+            times of the first steps and of the link, as ``netbuilder-simulate`` predicts it; until it is chosen, and
+            where no size is clearly faster, it is that of the default. Checkpoints have it, so that a resumed run goes
+            on with it.
         deterministic: two runs on as many devices and processes are equal to the bit (see ``Net.set_deterministic``):
             sums over devices and processes, too, have a fixed order. None: the setting of the model.
         vector_losses: losses may have several numbers, each of which gets the gradient 1, as in Caffe2. Without this, a
@@ -210,7 +218,7 @@ class DataParallelOptions:
     shard_tables: bool = _option(False)
     reduce_update_broadcast: bool = _option(False, _WRAPPER, for_training=True)
     memory_budget: Any = _option(None, _BLOCKS, _WRAPPER, check=lambda name, value: parse_budget(value, _WHERE))
-    bucket_bytes: int = _option(DEFAULT_BUCKET_BYTES, check=_whole(0))
+    bucket_bytes: int | str = _option(DEFAULT_BUCKET_BYTES, check=_check_bucket)
     deterministic: bool | None = _option(
         None, _BLOCKS, _WRAPPER, check=lambda name, value: check_flags(**{name: value})
     )

@@ -29,6 +29,7 @@ __all__ = [
     "dense_owners",
     "dense_shapes",
     "exchange_over_processes",
+    "gradient_bytes",
 ]
 
 _HOST = make_device_option(PROTO_CPU, 0)
@@ -63,7 +64,6 @@ def exchange_over_processes(
     main, devices = model.net.Proto(), record.devices
     alone = record.block is not None
     dense = dict(_dense_gradients(model, record))
-    shapes = initial_shapes(model.param_init_net.Proto())
     residuals: dict[str, str] = {}
 
     def exchange(blobs: Sequence[str]) -> list[OperatorDef]:
@@ -75,13 +75,12 @@ def exchange_over_processes(
         residuals.update(zip(kept, blobs))
         return link.exchange(op_type, blobs, kept, **arguments)
 
-    sizes = {group[0]: 4 * math.prod(shapes[param]) for group, param in dense.items() if param in shapes}
     made = allreduce_over_processes_pass(
         main,
         PassContext(devices=devices, available=[*link.worlds, *model.param_init_net.Proto().external_output]),
         groups=list(dense),
         link=link,
-        sizes=sizes,
+        sizes=gradient_bytes(model, record),
         bucket_bytes=bucket_bytes,
         peer_access=peer_access,
         hand_back=hand_back,
@@ -165,6 +164,14 @@ def dense_shapes(model: ModelHelper, record: Replicas) -> list[tuple[int, ...]] 
     shapes = initial_shapes(model.param_init_net.Proto())
     params = [param for _, param in _dense_gradients(model, record)]
     return [tuple(shapes[param]) for param in params] if all(param in shapes for param in params) else None
+
+
+def gradient_bytes(model: ModelHelper, record: Replicas) -> dict[str, int]:
+    """Return the bytes of the dense gradients that are exchanged between processes, by the first device's blob."""
+    shapes = initial_shapes(model.param_init_net.Proto())
+    return {
+        group[0]: 4 * math.prod(shapes[param]) for group, param in _dense_gradients(model, record) if param in shapes
+    }
 
 
 def residual_name(gradient: str) -> str:

@@ -16,6 +16,7 @@ from netbuilder.model import ModelHelper
 from netbuilder.optimizers.moving_average import AVERAGE_SHARE
 from netbuilder.parallel.accumulate import created_nets, net_names, run_iterations
 from netbuilder.parallel.blocks import block_nets_of, run_blocks
+from netbuilder.parallel.bucket_choice import run_first_steps
 from netbuilder.parallel.owned_updates import own_part
 from netbuilder.parallel.same_state import begin_together, made_equal
 from netbuilder.parallel.shares import SHARE_WEIGHT
@@ -182,6 +183,8 @@ def RunNet(
     if record.block is not None:
         run_blocks(model, record, count, workspace=workspace, wait=wait, find_nan=find_nan)
         return
+    if record.bucket_size and record.world.common and not find_nan:
+        count -= run_first_steps(model, record, count, workspace)
     run_iterations(model.net.Name(), record, count, workspace=workspace, wait=wait, find_nan=find_nan)
 
 
@@ -221,6 +224,7 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
     scopes = record.devices.scopes[:count]
     found = {scope + name for scope in scopes for name in (*record.parameters, *record.computed)}
     found.update(record.outside, record.block_state, record.block_residuals)
+    found.update([record.bucket_size] if record.bucket_size else [])
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     for op in main.op:
         found.update(blob for blob in op.output if blob in made and (record.devices.replica_of(blob) or 0) < count)

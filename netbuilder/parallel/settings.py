@@ -21,6 +21,7 @@ from netbuilder.graph.scope import SEPARATOR, CurrentDeviceScope, CurrentNameSco
 from netbuilder.graph.source import warn_user
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.precision import check_precision, precision_of
+from netbuilder.parallel.bucket_choice import check_auto
 from netbuilder.parallel.gradient_scaling import GradientScaling
 from netbuilder.parallel.options import DataParallelOptions
 from netbuilder.proto import PROTO_CPU, PROTO_CUDA, DeviceError, DeviceOption, NetError, UsageError
@@ -176,6 +177,8 @@ def settled(
         options.refuse_one_update("shared_model=True, whose replicas have one copy")
     options = dataclasses.replace(options, shared_model=shared)
     check_strategy(strategy, options, trains=trains)
+    if processes is not None and trains:
+        check_auto(options, strategy, on_cpu=devices.is_cpu)
     if strategy.has_owners and processes is not None and trains and len(devices) > 1:
         options = dataclasses.replace(options, reduce_update_broadcast=True)  # others get parameters by copies, too
     precision = chosen_precision(options.dtype, model)

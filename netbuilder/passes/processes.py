@@ -22,7 +22,9 @@ from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
+    "AUTO",
     "DEFAULT_BUCKET_BYTES",
+    "MOST_BLOBS",
     "ProcessLink",
     "allreduce_over_processes_pass",
     "assign_worlds_pass",
@@ -35,11 +37,15 @@ DEFAULT_BUCKET_BYTES = 12 * 2**20
 """Size from which gradients are exchanged without waiting for further ones: ResNet-50 has ten buckets. With more, slow
 networks have more round trips; the last bucket, which nothing hides, is small with any size."""
 
+AUTO = "auto"
+"""Stands for the size that suits the first steps of a training and the link."""
+
 _MOST, _WORTH, _OF_THE_REST, _LEAST = 1.5, 0.25, 0.75, 0.125  # see bucket_lengths
 
 _HOST = make_device_option(PROTO_CPU, 0)
 _ON_HOST = "_on_host"
-_MOST_BLOBS = 500  # of one operator
+MOST_BLOBS = 500
+"""Of one operator."""
 _BY_NCCL = frozenset({"Allgather", "AllreduceBucket", "BroadcastBucket", "GatherFromOwners", "ReduceToOwners"})
 
 
@@ -87,7 +93,7 @@ class ProcessLink:
         return self._over_gpus("AllreduceBucket", "allreduce", groups, **arguments)
 
     def _over_gpus(self, op_type: str, what: str, groups: Sequence[Group], **arguments: Any) -> list[OperatorDef]:
-        most, count = _MOST_BLOBS // len(self.devices), len(self.devices)
+        most, count = MOST_BLOBS // len(self.devices), len(self.devices)
         arguments |= {"devices": count} if count > 1 else {}
         ops = []
         for start in range(0, len(groups), most):
@@ -136,8 +142,8 @@ class ProcessLink:
             groups = [list(blobs)]
         ops = []
         for group in groups:
-            for start in range(0, len(group), _MOST_BLOBS):
-                part, kept = group[start : start + _MOST_BLOBS], residuals[start : start + _MOST_BLOBS]
+            for start in range(0, len(group), MOST_BLOBS):
+                part, kept = group[start : start + MOST_BLOBS], residuals[start : start + MOST_BLOBS]
                 arguments |= {} if owners is None else {"owners": [owners[blob] for blob in part]}
                 ops += self._staged(op_type, what, part, part, kept, **arguments)
         return ops

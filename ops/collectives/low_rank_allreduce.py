@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.worlds.promises import Sums, Votes
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.collectives.in_place import InPlace, Work, in_place_kernels
 from netbuilder.ops.core.operator import TensorSpec, require
@@ -97,30 +98,60 @@ class AllreduceLowRank(InPlace):
         return f"rank={self.rank}, warm_start={self.warm_start}, residual={self.residual}"
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
-        half = len(blobs) // 2
-        pairs = list(zip(names, blobs, blobs[half:]))
-        whole = [blob for _, blob, state in pairs if not state.size]
-        matrices = [_Matrix(self, *each) for each in pairs if each[-1].size]
-        first = _Staged([*(blob.shape for blob in whole), *(each.p_shape for each in matrices)])
-        second = _Staged([each.q_shape for each in matrices])
-        whole_parts, p_parts = first.parts[: len(whole)], first.parts[len(whole) :]
+        return _Exchange(self, list(zip(names, blobs, blobs[len(blobs) // 2 :])), world.communicator)
 
-        @np.errstate(invalid="ignore", over="ignore")
-        def work(communicator: Communicator) -> None:
-            for blob, part in zip(whole, whole_parts):
-                np.copyto(part, blob)
-            for each, p in zip(matrices, p_parts):
-                each.project(p)
-            communicator.allreduce(first.memory)
-            for blob, part in zip(whole, whole_parts):
-                np.copyto(blob, part)
-            for each, p, q in zip(matrices, p_parts, second.parts):
-                np.matmul(_orthonormal(p).T, each.values, out=q)
-            communicator.allreduce(second.memory)
-            for each, p, q in zip(matrices, p_parts, second.parts):
-                each.replace(p, q, communicator.size)
+    def votes(self, work: Work) -> Votes | None:
+        assert isinstance(work, _Exchange)
+        return work if work.sums.kinds[0][1] else None
 
-        return work
+
+class _Exchange:
+    """The exchange of blobs, over memory that stays the same; see ``Votes``.
+
+    Args:
+        op: the operator.
+        given: name, blob and state of each.
+        communicator: of the common world.
+    """
+
+    def __init__(
+        self, op: AllreduceLowRank, given: Sequence[tuple[str, Array, Array]], communicator: Communicator
+    ) -> None:
+        self._whole = [blob for _, blob, state in given if not state.size]
+        self._matrices = [_Matrix(op, *each) for each in given if each[-1].size]
+        self._first = _Staged([*(blob.shape for blob in self._whole), *(each.p_shape for each in self._matrices)])
+        self._second = _Staged([each.q_shape for each in self._matrices])
+        self._before: list[tuple[Array, Array]] = []
+        kinds = tuple((each.memory.dtype.str, each.memory.size) for each in (self._first, self._second))
+        self.sums = Sums(communicator, kinds, 0, False)
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def __call__(self, communicator: Communicator) -> None:
+        first, second, matrices = self._first, self._second, self._matrices
+        whole_parts, p_parts = first.parts[: len(self._whole)], first.parts[len(self._whole) :]
+        for blob, part in zip(self._whole, whole_parts):
+            np.copyto(part, blob)
+        for each, p in zip(matrices, p_parts):
+            each.project(p)
+        communicator.allreduce(first.memory)
+        if self.doubtful:
+            self._before = [(blob, blob.copy()) for blob in self._whole]
+            self._before += [pair for each in matrices for pair in each.before()]
+        for blob, part in zip(self._whole, whole_parts):
+            np.copyto(blob, part)
+        for each, p, q in zip(matrices, p_parts, second.parts):
+            np.matmul(_orthonormal(p).T, each.values, out=q)
+        communicator.allreduce(second.memory)
+        for each, p, q in zip(matrices, p_parts, second.parts):
+            each.replace(p, q, communicator.size)
+
+    @property
+    def doubtful(self) -> bool:
+        return bool(np.isnan(self._first.memory[:1]).any())
+
+    def restore(self, keep: bool) -> None:
+        for blob, value in self._before:  # each rank gives its own once more, whoever keeps a sum
+            np.copyto(blob, value)
 
 
 class _Staged:
@@ -147,6 +178,7 @@ class _Matrix:
         self._blob, self._state = blob.reshape(-1, columns), state.reshape(-1, columns)
         rows = len(self._blob)
         self._residual, self._factor = self._state[: rows * op.residual], self._state[rows * op.residual :]
+        self._count = self._factor[0, 0]
         self.p_shape, self.q_shape = (rows, op.rank), (op.rank, columns)
 
     @property
@@ -156,9 +188,18 @@ class _Matrix:
 
     def project(self, p: Array) -> None:
         """Write M Q, after the residual, if there is one, has become M."""
+        self._count = self._factor[0, 0]
         if self._op.residual:
             self._residual += self._blob
         np.matmul(self.values, self._last_factor().T, out=p)
+
+    def before(self) -> list[tuple[Array, Array]]:
+        """Return blob and state with their values before ``project``; the residual's may be off by rounding."""
+        state = self._state.copy()
+        residual, factor = state[: len(self._residual)], state[len(self._residual) :]
+        residual -= self._blob[: len(residual)]
+        factor[0, 0] = self._count
+        return [(self._blob, self._blob.copy()), (self._state, state)]
 
     def _last_factor(self) -> Array:
         count = 0 if self._op.warm_start else int(self._factor[0, 0])

@@ -179,7 +179,7 @@ def test_what_is_no_object_of_options(door, options):
         ({"use_nccl": 1}, TypeError, "use_nccl must be True or False, got 1"),
         ({"deterministic": 1}, TypeError, "deterministic must be True or False, got 1"),
         ({"net_type": None}, NetError, "unknown net_type None; the types are"),
-        ({"bucket_bytes": None}, TypeError, "bucket_bytes must be an integer, got None"),
+        ({"bucket_bytes": None}, TypeError, "bucket_bytes must be an integer or 'auto', got None"),
         ({"strategy": "topk:2"}, ArgumentError, r"fraction must lie in \(0, 1\], got 2"),
         ({"strategy": 3}, TypeError, "strategy must be a Strategy"),
         ({"dtype": "float8"}, NetError, "^dtype: activations must be stored as one of"),

@@ -93,6 +93,29 @@ def test_processes_of_one_device_have_one_copy_of_the_parameters(tmp_path):
         assert distance([got[each] for each in want], list(want.values())) < 1e-6, name
 
 
+@pytest.mark.parametrize("name", ["convnet", "plain normalization", "DiLoCo"])
+def test_ranks_whose_kernels_differ_have_the_same_parameters_to_the_bit(name, monkeypatch):
+    """As where each has measured for itself which is the fastest: only their shares of the gradients differ."""
+    case = CASES[name]
+    use_thread_worlds(monkeypatch, 2)
+
+    def train(engines):
+        built = [build_case(case, 1, Rendezvous(2, rank)) for rank in range(2)]
+
+        def work(rank):
+            model, record = built[rank]
+            workspace = Workspace(threads=1, seed=0, engines=engines[rank])
+            parallel.RunInitNet(model, workspace=workspace)
+            train_steps(case, model, record, workspace, True)
+            return b"".join(value.tobytes() for _, value in sorted(results(record, workspace).items()))
+
+        return on_ranks(2, work, timeout=60)
+
+    alike, unlike = train([None, None]), train([None, ()])
+    assert alike[0] == alike[1] and unlike[0] == unlike[1]
+    assert unlike[0] != alike[0], "the kernels do not differ"
+
+
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", ["normalization over all", "tables inside", "uneven", "weighted means"])
 def test_processes_that_exchange_values_of_gpus_through_the_host(name, monkeypatch):

@@ -178,6 +178,8 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
         (["--strategy=local_sgd:8"], "lets processes train on their own; use --block-steps for that"),
         (["--strategy=partial:8"], "lets processes train on their own; use Parallelize(strategy=) for that"),
         (["--strategy=zero:2"], "--strategy: Zero: stage must be 1"),
+        (["--bucket-bytes=fast"], "must be a number of bytes, such as 25MiB, got 'fast'; or auto"),
+        (["--bucket-bytes=auto", "--block-steps=2"], "--bucket-bytes: with --block-steps no gradients are exchanged"),
         (["--strategy=half", "--block-steps=2"], "--strategy: half cannot be combined with --block-steps"),
     ],
 )

@@ -108,6 +108,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             net_transformer_fun=end_of_backward,
             combine_spatial_bn=options.combine_bn,
             strategy=options.strategy,
+            bucket_bytes=options.bucket_bytes,
             **common,
         )
     else:

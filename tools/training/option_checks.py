@@ -12,6 +12,7 @@ from netbuilder.exchange.hub import is_hub_name
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
+from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.numbers import check_numbers
@@ -131,6 +132,8 @@ def _strategy_problem(options: Options) -> str | None:
         return f"--strategy: {strategy} lets processes train on their own; use {instead} for that"
     if options.block is not None and strategy != Plain():
         return f"--strategy: {strategy} cannot be combined with --block-steps, which exchanges no gradients"
+    if options.block is not None and options.bucket_bytes != DEFAULT_BUCKET_BYTES:
+        return "--bucket-bytes: with --block-steps no gradients are exchanged; omit one of them"
     return None
 
 

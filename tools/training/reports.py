@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from netbuilder.graph.replicas import Replicas
 from netbuilder.proto.errors import bytes_text
 from netbuilder.runtime.profile.memory import Memory
 from netbuilder.runtime.profile.process_memory import peak_resident
@@ -60,6 +61,7 @@ class Printed(Callback):
             print(textwrap.indent(rank_table(ranks.times), "  "), flush=True)
         if self._first:
             self._print_memory(run, epoch.again)
+            _print_buckets(run)
         self._first = False
 
     def _print_memory(self, run: Run, again: float) -> None:
@@ -70,6 +72,14 @@ class Printed(Callback):
             planned = run.model.planned
             predicted = planned.predicted_again if planned is not None else 0.0
             print(f"computed again to save memory: {again_text(predicted, again)}", flush=True)
+
+
+def _print_buckets(run: Run) -> None:
+    """Print the size of the buckets of gradients, if it was chosen in the first steps."""
+    record = Replicas.load(run.model.train.net.Proto())
+    name = record.bucket_size if record.world.common else ""
+    if name and (size := int(run.model.workspace.fetch(name)[0])):
+        print(f"gradients are exchanged in buckets of {bytes_text(size)}, chosen in the first steps", flush=True)
 
 
 class Recorded(Callback):

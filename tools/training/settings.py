@@ -10,9 +10,10 @@ from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.ops.core.replication import share_sizes
 from netbuilder.ops.updates.rate_policies import POLICIES
 from netbuilder.optimizers import OPTIMIZERS
+from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import NET_TYPES
-from netbuilder.tools.common_options import without_option
+from netbuilder.tools.common_options import size_or_auto, without_option
 from netbuilder.tools.options import NOT_NEGATIVE, POSITIVE, SHARE, nested, option, switch, values_of
 from netbuilder.tools.parser import device_number, whole_number
 from netbuilder.tools.training.input_options import InputOptions
@@ -147,6 +148,11 @@ class Options:
         "optimizer's state (default: "
         "plain: all gradients)",
         default="plain", metavar="TEXT",
+    )  # fmt: skip
+    bucket_bytes: int | str = option(
+        "exchange gradients between processes together until they have this size (default: 12MiB), or auto: the size "
+        "that suits the first steps and the link",
+        default=DEFAULT_BUCKET_BYTES, type=size_or_auto, metavar="SIZE|auto",
     )  # fmt: skip
     epochs: int = option("passes over the data", default=10, must=POSITIVE)
     optimizer: str = option(f"the optimizer (default: sgd): {', '.join(_OFFERED)}", default="sgd", metavar="NAME")

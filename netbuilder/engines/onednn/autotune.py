@@ -28,7 +28,7 @@ from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE, Choices, turned_off
 from netbuilder.engines.onednn.library import dnnl, threads
 from netbuilder.engines.open_choice import Lend, OpenChoice
-from netbuilder.ops.core.contexts import Call, Prepared
+from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "OpenFastest",
     "cache_file",
     "fastest",
+    "may_measure",
     "rates",
     "seconds",
     "take_open",
@@ -59,34 +60,41 @@ Candidates = Mapping[str, Callable[[], Sequence[Prepared]]]
 """Name -> function that returns the kernel, followed by other kernels that the choice requires; [] if unavailable."""
 
 
-def fastest(key: str, candidates: Candidates, n: int, *, flops: int, worth: int | None = None) -> str:
+def may_measure(ctx: PlanContext) -> bool:
+    """Whether a choice between kernels may depend on times: in no net whose runs must be equal to the bit."""
+    return ctx.enabled("measured_choices") and not turned_off()
+
+
+def fastest(key: str, candidates: Candidates, ctx: PlanContext, *, flops: int, worth: int | None = None) -> str:
     """Return the name of the fastest candidate; the first one if that is not known, which is noted as open.
+
+    Where nothing may be measured, that is the first one.
 
     Args:
         key: describes the computation and its shapes; it is measured once for each machine and number of threads.
         candidates: the candidates; the first one must be available.
-        n: number of threads.
+        ctx: of the plan.
         flops: floating-point operations of the computation.
         worth: those that the choice decides on, if the computation stands for others.
     """
     default = next(iter(candidates))
-    if turned_off():
+    if not may_measure(ctx):
         return default
-    full = f"{key}, threads {n}"
+    full = f"{key}, threads {ctx.threads}"
     name = _choices().get(full)
     if isinstance(name, str) and name in candidates:
         return name
-    _note(OpenFastest(full, candidates, n, flops), flops if worth is None else worth)
+    _note(OpenFastest(full, candidates, ctx.threads, flops), flops if worth is None else worth)
     return default
 
 
-def time_of_fastest(key: str, n: int) -> float | None:
+def time_of_fastest(key: str, ctx: PlanContext) -> float | None:
     """Return the time in seconds of the candidate that ``fastest`` returns; None if it is not known.
 
     Args:
-        key, n: see ``fastest``.
+        key, ctx: see ``fastest``.
     """
-    found = None if turned_off() else _choices().get(_time_key(f"{key}, threads {n}"))
+    found = _choices().get(_time_key(f"{key}, threads {ctx.threads}")) if may_measure(ctx) else None
     return found if isinstance(found, float) else None
 
 
@@ -102,7 +110,8 @@ def seconds(
     None: it is not known, which is noted as open.
 
     Args:
-        key, n, flops: see ``fastest``; the two functions do not share keys.
+        key, flops: see ``fastest``; the two functions do not share keys.
+        n: number of threads.
         make: makes the kernel.
         differs: whether a plan that is compiled now would be another one, by the times that are known now.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.onednn import declarations as c
-from netbuilder.engines.onednn.autotune import turned_off
+from netbuilder.engines.onednn.autotune import may_measure
 from netbuilder.engines.onednn.blocked_layout import Desc, View, desc_of, grouped, image_view, plain_in, row_major
 from netbuilder.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.engines.onednn.library import dnnl
@@ -24,7 +24,6 @@ __all__ = [
     "description_of",
     "forward",
     "any_order",
-    "may_measure",
     "serves",
     "own_order",
     "worth_measuring",
@@ -130,11 +129,6 @@ def own_order(spec: TensorSpec, view: View, code: int) -> Desc:
 def worth_measuring(op: Any, ctx: PlanContext, v: Views, x: TensorSpec, w: TensorSpec) -> bool:
     """Whether the library has several kinds of kernels whose speed may differ much, and the convolution is not tiny."""
     return not v.is_pointwise and 2 * op.products(x, w) >= WORTH_MEASURING and may_measure(ctx)
-
-
-def may_measure(ctx: PlanContext) -> bool:
-    """Whether a choice between kernels may be made by measuring them."""
-    return ctx.enabled("measured_choices") and not turned_off()
 
 
 def description_of(v: Views, code: int) -> str:

@@ -173,11 +173,11 @@ def _fastest(
             "blocked": lambda: [direct],
             **{name: functools.partial(with_reorder, other) for name, other in others.items()},
         },
-        ctx.threads,
+        ctx,
         flops=flops,
     )
     made = direct if chosen == "blocked" else others[chosen]() or direct
-    seconds = time_of_fastest(key, ctx.threads)
+    seconds = time_of_fastest(key, ctx)
     return made if seconds is None else replace(made).extend(MeasuredTime(seconds))
 
 

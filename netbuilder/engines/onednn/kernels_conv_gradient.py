@@ -14,7 +14,7 @@ from typing import Any
 
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, MemoryRef, Out, Persistent, ScratchAllocator
-from netbuilder.engines.onednn.autotune import fastest
+from netbuilder.engines.onednn.autotune import fastest, may_measure
 from netbuilder.engines.onednn.bfloat16 import types_for_products
 from netbuilder.engines.onednn.blocked_layout import Desc, View, desc_in, element_code, plain_in
 from netbuilder.engines.onednn.channels_last import ChannelsLastConvolution, backward_data_channels_last
@@ -25,7 +25,6 @@ from netbuilder.engines.onednn.convolutions import (
     backward_weights,
     description_of,
     forward,
-    may_measure,
     own_order,
     serves,
     worth_measuring,
@@ -180,7 +179,7 @@ def _with_faster_dw(
 
     key = f"gradient of the weights of {description_of(v, code)}, {'with' if op.computes_db else 'without'} a bias"
     ways = {"blocked": lambda: kernels(found), "winograd": lambda: kernels(through_winograd())}
-    chosen = fastest(key, ways, ctx.threads, flops=2 * op.products(x, w))
+    chosen = fastest(key, ways, ctx, flops=2 * op.products(x, w))
     return found if chosen == "blocked" else through_winograd() or found
 
 
@@ -214,7 +213,7 @@ def _with_faster_dx(
     if ctx.enabled("winograd") and may_serve(v, code):
         ways["winograd"] = lambda: kernels(through_winograd())
     key = f"gradient of the images of {description_of(v, code)}"
-    chosen = fastest(key, ways, ctx.threads, flops=2 * op.products(x, w))
+    chosen = fastest(key, ways, ctx, flops=2 * op.products(x, w))
     makers = {"blocked": lambda: found, "channels last": through_channels_last, "winograd": through_winograd}
     return makers[chosen]() or found
 
@@ -294,7 +293,7 @@ class _Search:
         ways = {"bfloat16": direct, "float32": other}
         key = f"gradient of the weights of {description_of(self.v, self.code)}"
         makers = {name: lambda found=found: [found.dw_kernel(self.v, x, w, dy)] for name, found in ways.items()}
-        return ways[fastest(key, makers, self.threads, flops=2 * self.op.products(x, w))]
+        return ways[fastest(key, makers, self.ctx, flops=2 * self.op.products(x, w))]
 
 
 def _bound(op: Any, v: Views, found: _Found, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared:

@@ -47,7 +47,7 @@ def widened_where_faster(make: Make, images: Callable[[Any], Sequence[int]]) -> 
                 "bfloat16": lambda: _measured(make(op, _Measuring(ctx), *few)),
                 "float32": lambda: _measured(_widened(make, op, _Measuring(ctx), few, images(op))),
             },
-            ctx.threads,
+            ctx,
             flops=op.flops(*few),
             worth=op.flops(*specs),
         )

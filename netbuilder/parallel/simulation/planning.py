@@ -19,18 +19,23 @@ BUCKETS = (0, *(1 << k for k in range(18, 29)))
 
 
 def best_exchange(
-    times: StepTimes, cluster: Cluster, exchange: Exchange, buckets: Iterable[int] = BUCKETS
+    times: StepTimes,
+    cluster: Cluster,
+    exchange: Exchange,
+    buckets: Iterable[int] = BUCKETS,
+    algorithms: Iterable[str] = ALGORITHMS,
 ) -> tuple[Exchange, Cluster, Prediction]:
     """Return the size of buckets and the algorithm with the shortest step; of equal ones the first.
 
     Args:
         times, cluster, exchange: see ``simulate``.
-        buckets: sizes to try.
+        buckets, algorithms: to try.
     """
     tried = []
-    for algorithm in ALGORITHMS:
+    sizes = [*buckets]
+    for algorithm in algorithms:
         of_this = dataclasses.replace(cluster, algorithm=algorithm)
-        for size in buckets:
+        for size in sizes:
             with_size = dataclasses.replace(exchange, bucket_bytes=size)
             tried.append((with_size, of_this, simulate(times, of_this, with_size)))
     return min(tried, key=lambda each: each[2].step)

@@ -49,8 +49,8 @@ class Exchange:
         strategy: what of the gradients is sent; those whose bytes depend on data are refused, and what is not in
             buckets.
         header_bytes: of an allreduce by which the processes find out whether they agree: before a barrier and the
-            statistics, and, unless the strategy is ``Plain``, before the first of the buckets that are ready, of 16 at
-            most; 0: none.
+            statistics, and, unless the strategy is ``Plain`` or ``PowerSGD``, before the first of the buckets that are
+            ready, of 16 at most; 0: none.
         jitter: standard deviation of a device's step time, as a fraction of it. Each step takes as long as on the
             slowest device.
         statistics_bytes: running means and variances that one device sends to the others after the last bucket.
@@ -215,7 +215,7 @@ def simulate(times: StepTimes, cluster: Cluster, exchange: Exchange | None = Non
         )  # fmt: skip
     buckets = make_buckets(times.gradients, exchange.bucket_bytes) if cluster.size > 1 else []
     seconds = [_bucket_seconds(bucket, times, cluster, exchange) for bucket in buckets]
-    asked = 0.0 if isinstance(exchange.strategy, Plain) else header  # sums are promised
+    asked = 0.0 if isinstance(exchange.strategy, (Plain, PowerSGD)) else header  # sums are promised
     lanes = _Lanes(work, buckets, seconds, cluster, overlap=exchange.overlap, header=asked)
     ended, buckets = lanes.run()
     apart = _apart_seconds(cluster, exchange, header) if cluster.size > 1 else 0.0

@@ -25,12 +25,13 @@ def sweep_allreduce(
     sizes: Sequence[int] = SIZES,
     *,
     repeats: int = 7,
+    most_calls: int = 50,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[int, float]]:
     """Return (bytes, seconds) of allreduces of float32 values, the median of several for each size.
 
     Every process calls it, in the lane of collectives. Sums of a small value are repeated until they take long enough
-    to be measured.
+    to be measured, up to ``most_calls`` times.
 
     Raises:
         ArgumentError: a size is less than that of one value, or the world has one process.
@@ -41,7 +42,7 @@ def sweep_allreduce(
         raise ArgumentError(f"the sizes of a sweep must be 4 or more bytes, got {list(sizes)}")
     found = []
     for size in sizes:
-        array, calls = np.zeros(size // 4, np.float32), max(1, min(50, (1 << 20) // size))
+        array, calls = np.zeros(size // 4, np.float32), max(1, min(most_calls, (1 << 20) // size))
         world.allreduce(array)
         times = []
         for _ in range(repeats):

@@ -54,17 +54,22 @@ def lend(nbytes):
     yield aligned_empty(nbytes)
 
 
+def plan(threads=1, without=()):
+    """Return what is asked of the context of a plan."""
+    return SimpleNamespace(threads=threads, enabled=lambda name: name not in without)
+
+
 def fastest(key, ways, threads):
     """Ask, measure all rounds, and ask again."""
-    first = next(iter(ways))
-    found = choices.fastest(key, ways, threads, flops=1000)
+    first, ctx = next(iter(ways)), plan(threads)
+    found = choices.fastest(key, ways, ctx, flops=1000)
     waiting = choices.take_open()
     assert found == first or not waiting
     for choice in waiting:
         while not choice.known:
             choice.advance(lend)
-        assert choice.differs == (choices.fastest(key, ways, threads, flops=1000) != first)
-    found = choices.fastest(key, ways, threads, flops=1000)
+        assert choice.differs == (choices.fastest(key, ways, ctx, flops=1000) != first)
+    found = choices.fastest(key, ways, ctx, flops=1000)
     assert choices.take_open() == []
     return found
 
@@ -95,8 +100,8 @@ def test_those_that_are_far_slower_are_measured_less_often():
 
 def test_what_a_round_takes_is_known_before():
     ways = {"one": lambda: [kernel(0.01)], "two": lambda: [kernel(0.01)]}
-    choices.fastest("a", ways, 1, flops=10_000_000)
-    choices.fastest("b", ways, 1, flops=30_000_000)
+    choices.fastest("a", ways, plan(), flops=10_000_000)
+    choices.fastest("b", ways, plan(), flops=30_000_000)
     first, second = choices.take_open()
     assert first.expected == pytest.approx(2 * 10_000_000 * choices.FIRST_RATE)
     first.advance(lend)
@@ -106,8 +111,8 @@ def test_what_a_round_takes_is_known_before():
 
 def test_each_use_makes_a_choice_worth_more():
     for _ in range(3):
-        choices.fastest("a", {"one": list, "two": list}, 1, flops=5)
-        choices.fastest("b", {"one": list, "two": list}, 1, flops=5, worth=100)
+        choices.fastest("a", {"one": list, "two": list}, plan(), flops=5)
+        choices.fastest("b", {"one": list, "two": list}, plan(), flops=5, worth=100)
     assert [choice.worth for choice in choices.take_open()] == [15, 300]
 
 
@@ -138,7 +143,7 @@ def test_measured_once_for_a_key_and_number_of_threads_and_kept_in_a_file(folder
 
 def test_what_is_measured_for_one_plan_is_known_to_others():
     ways = {"one": lambda: [kernel(0.002)], "two": lambda: [kernel(0.001)]}
-    choices.fastest("a", ways, 1, flops=1)
+    choices.fastest("a", ways, plan(), flops=1)
     (mine,) = choices.take_open()
     assert not mine.known and not mine.differs
     assert fastest("a", ways, 1) == "two"
@@ -182,9 +187,17 @@ def test_a_name_that_is_no_candidate_any_more_is_measured_again():
 
 def test_nothing_is_measured_or_read_where_that_is_turned_off(folder, monkeypatch):
     monkeypatch.setenv("NETBUILDER_MEASURE", "0")
-    assert choices.fastest("a", {"one": None, "two": None}, 1, flops=1) == "one"
+    assert choices.fastest("a", {"one": None, "two": None}, plan(), flops=1) == "one"
     assert choices.take_open() == []
     assert not folder.exists()
+
+
+def test_a_net_that_measures_nothing_takes_the_first_whatever_is_on_file(folder):
+    ways = {"one": lambda: [kernel(0.002)], "two": lambda: [kernel(0.001)]}
+    assert fastest("a", ways, 1) == "two"
+    ctx = plan(without=("measured_choices",))
+    assert choices.fastest("a", ways, ctx, flops=1) == choices.fastest("b", ways, ctx, flops=1) == "one"
+    assert choices.take_open() == [] and choices.time_of_fastest("a", ctx) is None
 
 
 def seconds(key, make):
@@ -218,15 +231,15 @@ def test_the_shortest_time_counts():
 
 def test_the_time_of_the_fastest_is_stored():
     ways = {"first": lambda: [kernel(0.01)], "second": lambda: [kernel(0.001), kernel(0.002)]}
-    assert choices.time_of_fastest("a", 1) is None
+    assert choices.time_of_fastest("a", plan(1)) is None
     assert fastest("a", ways, 1) == "second"
-    assert choices.time_of_fastest("a", 1) == pytest.approx(0.003)
-    assert choices.time_of_fastest("a", 2) is None
+    assert choices.time_of_fastest("a", plan(1)) == pytest.approx(0.003)
+    assert choices.time_of_fastest("a", plan(2)) is None
     stored.choices_of.cache_clear()  # as in another process
-    assert choices.time_of_fastest("a", 1) == pytest.approx(0.003)
+    assert choices.time_of_fastest("a", plan(1)) == pytest.approx(0.003)
 
 
 def test_no_times_are_read_where_measuring_is_switched_off(monkeypatch):
     fastest("a", {"first": lambda: [kernel(0.01)], "second": lambda: [kernel(0.001)]}, 1)
     monkeypatch.setenv("NETBUILDER_MEASURE", "0")
-    assert choices.time_of_fastest("a", 1) is None
+    assert choices.time_of_fastest("a", plan(1)) is None

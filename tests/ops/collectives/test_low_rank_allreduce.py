@@ -170,3 +170,78 @@ def test_ranks_that_differ_in_the_rank_raise_the_same_error():
     for error in on_ranks(2, work):
         with pytest.raises(RuntimeError, match="rank 0: .*rank=1, .*; rank 1: .*rank=2"):
             raise error
+
+
+VALUES = np.random.default_rng(5).normal(size=(5, 2, 9, 7)).astype(np.float32)  # steps, ranks, rows, columns
+
+
+def worked(world, steps, before=lambda step, work, communicator: None, **arguments):
+    """Exchange a matrix and a vector in each step as an operator does it; return what they and the state are then."""
+    op, found = AllreduceLowRank(rank=2, **arguments).with_arity(5, 4), []
+    residual = arguments.get("residual", True)
+    state = np.zeros(low_rank_state((9, 7), 2, residual=residual), np.float32).reshape(-1)
+    blob, small = np.zeros(63, np.float32), np.zeros(7, np.float32)
+    work = op.over_ranks(world, [blob, small, state, np.zeros(0, np.float32)], ["g", "h"])
+    assert op.votes(work) is work
+    for step in range(steps):
+        value = VALUES[step, world.rank]
+        blob[:], small[:] = value.reshape(-1), value[0]
+        before(step, work, world.communicator)
+        work(world.communicator)
+        assert not work.doubtful
+        found.append([blob.copy(), small.copy(), state.copy()])
+    return found
+
+
+@pytest.mark.parametrize("arguments", [{}, {"residual": False}, {"warm_start": False}], ids=str)
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_sum_that_another_rank_refuses_is_formed_once_more(arguments, at):
+    """What was given to the refused one, the state included, is given again."""
+
+    def refused(step, work, communicator):
+        if step != at:
+            return
+        if communicator.rank == 1:
+            work.sums.refuse()
+            return
+        work(communicator)
+        assert work.doubtful
+        work.restore(False)
+
+    found, want = [], []
+    for results, given in ((found, {"before": refused}), (want, {})):
+        worlds = thread_worlds(2)
+        results += on_ranks(2, lambda rank, worlds=worlds, given=given: worked(worlds[rank], 4, **arguments, **given))
+    for got, wanted in zip(found, want):
+        for step, (now, as_planned) in enumerate(zip(got, wanted)):
+            for value, other in zip(now, as_planned):
+                np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-4, err_msg=str(step))
+
+
+@pytest.mark.parametrize("not_a_number", [False, True])
+def test_after_like_steps_there_is_no_header(not_a_number):
+    """A barrier has one; a matrix that is not finite is NaN on all ranks, for one header more; the next one is not."""
+    worlds = thread_worlds(2)
+    names = ["g", "s"]
+    net = NetDef(name="n", op=[make_op("AllreduceLowRank", ["cw", *names], names, rank=2)])
+
+    def work(rank):
+        world, workspace, counts, finite = worlds[rank], Workspace(threads=1), [], []
+        workspace.feed("cw", world)
+        workspace.feed("s", np.zeros(low_rank_state((9, 7), 2, residual=True), np.float32))
+        for step, of_ranks in enumerate(VALUES):
+            value = of_ranks[rank].copy()
+            value[0, 0] = np.nan if not_a_number and rank and step == 3 else value[0, 0]
+            workspace.feed("g", value)
+            if not step:
+                workspace.create_net(net)
+            before = world.session.control.calls.count("allreduce")
+            world.run(world.call("Barrier", ""), lambda communicator, _: None)
+            workspace.run_net("n")
+            counts.append(world.session.control.calls.count("allreduce") - before)
+            finite.append(bool(np.isfinite(workspace.fetch("g")).all()))
+        return counts, finite
+
+    want = [2, 2, 1, 2 if not_a_number else 1, 1], [True, True, True, not not_a_number, True]
+    for counts, finite in on_ranks(2, work):
+        assert counts[2:] == want[0][2:] and finite == want[1]

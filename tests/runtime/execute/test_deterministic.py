@@ -1,21 +1,25 @@
 """Nets whose runs are equal to the bit: what is chosen for them, what is refused, and the bits themselves."""
 
+import json
+
 import numpy as np
 import pytest
 
 from cudnn_double import cudnn_double
 from netbuilder import parallel
 from netbuilder.engines import nccl
-from netbuilder.engines.choices import SWITCH_VARIABLE
+from netbuilder.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE, choices_of
+from netbuilder.engines.onednn import available
 from netbuilder.graph import Net
-from netbuilder.model import ModelHelper
+from netbuilder.model import ModelHelper, brew
+from netbuilder.optimizers import build_sgd
 from netbuilder.proto import PROTO_CUDA, NetDef, NetError
 from netbuilder.proto.arguments import arguments, make_device_option, make_op
 from netbuilder.runtime import Workspace
 from on_gpu import ON_GPU, gpus
 from parallel_models import OPTIMIZERS, no_input
 from switches import single
-from toy_models import mlp
+from toy_models import mlp, softmax_loss
 
 RNG = np.random.default_rng(3)
 VARYING = single("atomic_sums", "measured_choices")
@@ -64,6 +68,45 @@ def test_a_net_may_say_it_and_its_creation_overrides_it():
     for given, off in ((None, VARYING), (False, ())):
         workspace.create_net(net, overwrite=True, deterministic=given)
         assert workspace.net(net).options.off == {*off}
+
+
+FIRST, LAST = {"": "blocked", "products": "bfloat16"}, {"": "winograd", "products": "float32"}
+
+
+def trained_with(names, folder, **options):
+    """Return the parameters after two steps with the kernels of these names on file, for each kind of choice."""
+    model = ModelHelper("convolutions")
+    x = brew.relu(model, brew.conv(model, "data", "c1", 16, 16, kernel=3, pad=1), "r1")
+    x = brew.average_pool(model, brew.conv(model, x, "c2", 16, 16, kernel=3, pad=1), "pool", global_pooling=1)
+    model.AddGradientOperators([softmax_loss(model, brew.fc(model, x, "fc", 16, 5))])
+    build_sgd(model, 0.1)
+    workspace = Workspace(threads=1, seed=4)
+    images = np.random.default_rng(2).normal(size=(6, 16, 32, 32))
+    workspace.feed("data", images.astype(np.float32))
+    workspace.feed("label", np.int32([0, 3, 4, 1, 2, 2]))
+    workspace.run_net_once(model.param_init_net)
+    for path in folder.glob("choices-*.json"):
+        record = json.loads(path.read_text())
+        chosen = {key: names.get(key.split()[0], names[""]) for key in record["choices"] if "time of" not in key}
+        path.write_text(json.dumps({**record, "choices": chosen}))
+    choices_of.cache_clear()  # as in another process
+    name = workspace.create_net(model.net, **options)
+    workspace.run_net(name, 2)
+    workspace.net(name).measure_choices()
+    return b"".join(workspace.fetch(str(param)).tobytes() for param in model.GetParams())
+
+
+@pytest.mark.skipif(not available(), reason="needs oneDNN")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kernels_that_were_fastest_on_a_machine(dtype, tmp_path, monkeypatch):
+    """Which they are changes the bits of a net, unless it must be deterministic."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
+    trained_with(FIRST, tmp_path, dtype=dtype)  # measures, so that there is a file
+    found = [trained_with(names, tmp_path, dtype=dtype) for names in (FIRST, LAST, FIRST)]
+    assert found[0] == found[2] != found[1]
+    fixed = [trained_with(names, tmp_path, dtype=dtype, deterministic=True) for names in (FIRST, LAST)]
+    assert fixed[0] == fixed[1]
 
 
 @pytest.mark.parametrize("op_type", ["Allreduce", "AllreduceBucket", "Reduce", "ReduceScatter"])

@@ -57,7 +57,7 @@ def _check_program(program: Path, given: str) -> None:
 class _Options:
     """Run a Python program in several processes that train together, over MPI where mpi4py is installed. When one
     fails, all are ended, and the exit status is that of the first one. Ctrl-C and SIGTERM are passed on to all of
-    them. docs/distributed.md describes the use on several nodes.
+    them. docs/launching.md describes the use on several nodes.
     """
 
     processes: int = option("processes on each node", type=count, default=1, short="-n")

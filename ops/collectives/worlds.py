@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Literal
 
 from netbuilder.distributed.worlds.world import CommonWorld, create_world
 from netbuilder.ops.collectives.stores import store_of
@@ -33,7 +33,7 @@ class OverWorld(Operator):
     signature = "common_world ->"
     stateful = True
     outputs_on_host = True
-    inputs_on_host = True
+    inputs_on_host: ClassVar[tuple[int, ...] | Literal[True]] = True
     flops_per_element = 0
     exchanges: ClassVar[Exchange] = Exchange.BETWEEN_PROCESSES
 

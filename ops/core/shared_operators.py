@@ -37,6 +37,6 @@ def shared_operator(cls: type[Operator], op: OperatorDef) -> Operator:
 
 
 @functools.cache
-def _can_share(cls: type[Operator]) -> bool:
+def _can_share(cls: Any) -> bool:
     holds_nets = any("NetDef" in str(field.type) for field in dataclasses.fields(cls))
     return not (cls.blob_arguments or cls.stateful or holds_nets)

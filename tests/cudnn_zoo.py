@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -88,6 +89,8 @@ def recipes_of(net: str, precision: str) -> Iterator[tuple[str, Recipe]]:
                     recipes.clear()
                     assert make(op, ctx, *given) is not None, f"{net}: no kernel for {op_def}"
                     yield from ((what, recipe) for recipe in recipes)
+                    if what == "Conv":
+                        yield "Conv with sums", replace(recipes[0], shifted_sums=True)
 
 
 def _kernels(op, op_type, inputs, y):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from netbuilder.engines.convolution_tables import conv_fusions
 from netbuilder.engines.cudnn.kernels_conv import fused_conv
+from netbuilder.engines.cudnn.kernels_conv_norm import fused_conv_bn
 from netbuilder.engines.cudnn.kernels_dense import BY_CUDNN
 from netbuilder.engines.cudnn.kernels_norm import (
     fused_bn_relu,
@@ -16,6 +19,7 @@ from netbuilder.engines.fusion import GRADIENT_OF_ACTIVATION, Fusion
 
 __all__ = ["FUSIONS"]
 
+_NUMBERS = "scale bias mean variance"
 _SHARED = "ReluGradient: y dy -> g; SpatialBNGradient: x scale g *statistics -> *dx"
 
 FUSIONS = (
@@ -47,4 +51,12 @@ FUSIONS = (
         fused_shared_gradient, "bn_relu_gradient", main=2, place=1,
     ),
     Fusion(_SHARED, "x scale dy *statistics y -> g *dx", fused_shared_gradient, "bn_relu_gradient", main=1),
+    *(
+        Fusion(
+            f"Conv: *x -> a; SpatialBN{'+Sum' * add}{'+Relu' * relu}: a {_NUMBERS}{' other' * add} -> y *statistics",
+            f"*x {_NUMBERS}{' other' * add} -> a y *statistics", partial(fused_conv_bn, add=add, relu=relu), "conv_bn",
+            place=1, further=(1,), of_joined=True,
+        )
+        for add, relu in ((False, False), (False, True), (True, False), (True, True))
+    ),
 )  # fmt: skip

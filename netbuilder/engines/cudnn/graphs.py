@@ -165,6 +165,10 @@ class Builder:
         result = self.graph.cmp_gt(input=node, comparison=self.scalar("zero", 0.0, axes))
         return result.set_data_type(self._cudnn.data_type.BOOLEAN)
 
+    def channel_sums(self, name: str, node: Any, image: Tensor) -> None:
+        """Write the sums over all axes but that of the channels, in float32, of images with the extents of others."""
+        self.output(name, self.graph.reduction(input=node, mode=self.sum_mode), per_channel(image))
+
     @property
     def sum_mode(self) -> Any:
         return self._cudnn.reduction_mode.ADD
@@ -205,7 +209,10 @@ class _Products:
 
 @dataclass(frozen=True)
 class Convolution(_Products):
-    """y = relu(convolution of x and w + b + z), where bias, addend and Relu are optional."""
+    """y = relu(convolution of x and w + b + z), where bias, addend and Relu are optional.
+
+    With ``shifted_sums``, sums and sumsq are those of y - shift and of its square for each channel, of y in float32.
+    """
 
     x: Tensor
     w: Tensor
@@ -214,6 +221,7 @@ class Convolution(_Products):
     b: Tensor | None = None
     z: Tensor | None = None
     relu: bool = False
+    shifted_sums: bool = False
 
     @property
     def io(self) -> str:
@@ -230,6 +238,10 @@ class Convolution(_Products):
         if self.relu:
             y = g.relu(input=y)
         to.output("y", y, self.y)
+        if self.shifted_sums:
+            apart = g.sub(a=y, b=to.input("shift", per_channel(self.y)))
+            to.channel_sums("sums", apart, self.y)
+            to.channel_sums("sumsq", g.mul(a=apart, b=apart), self.y)
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,9 @@ class _Graph:
         assert self.state == "plans"
         if any(node.kind == "matmul" for node in self.nodes) and _Note.TENSOR_CORE in self.refused:
             raise NotSupported("matrix products are computed by tensor cores only")
+        kinds = {node.kind for node in self.nodes}
+        if "reduction" in kinds and kinds & {"conv_fprop", "conv_dgrad"} and _Note.TENSOR_CORE in self.refused:
+            raise NotSupported("sums of convolutions are computed by tensor cores only")
         if self.limit is not None and self.limit < WORKSPACE:
             raise NotSupported("no plan needs so little memory")
 

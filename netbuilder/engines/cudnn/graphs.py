@@ -23,6 +23,7 @@ __all__ = [
     "ChannelSums",
     "Convolution",
     "DataGradient",
+    "DataGradientSums",
     "FilterGradient",
     "Normalization",
     "Product",
@@ -260,6 +261,39 @@ class DataGradient(_Products):
     def build(self, to: Builder) -> None:
         loss, weight = to.input("dy", self.dy), to.input("w", self.w)
         to.output("dx", to.graph.conv_dgrad(loss=loss, filter=weight, **self.window.arguments), self.dx)
+
+
+@dataclass(frozen=True)
+class DataGradientSums(_Products):
+    """dz, and the sums over it for the gradient of the normalization before the Relu whose result y is convolved.
+
+    dz is the gradient of the Relu, which is given the convolution's dx, or the sum of that and of an addend. dbias is
+    the sum of dz for each channel, dscale that of its products with the normalized x, of dz in float32.
+    """
+
+    dy: Tensor
+    w: Tensor
+    x: Tensor
+    window: Window
+    add: bool = False
+
+    @property
+    def io(self) -> str:
+        return self.dy.elements
+
+    def build(self, to: Builder) -> None:
+        g, channels = to.graph, per_channel(self.x)
+        loss, weight = to.input("dy", self.dy), to.input("w", self.w)
+        dz = g.conv_dgrad(loss=loss, filter=weight, **self.window.arguments)
+        dz.set_dim([*self.x.shape]).set_stride([*self.x.strides])
+        if self.add:
+            dz = g.add(a=dz, b=to.input("addend", self.x))
+        dz = g.mul(a=dz, b=to.positive(to.input("y", self.x), len(self.x.shape)))
+        to.output("dz", dz, self.x)
+        apart = g.sub(a=to.input("x", self.x), b=to.input("mean", channels))
+        normal = g.mul(a=apart, b=to.input("inverse", channels))
+        to.channel_sums("dbias_sum", dz, self.x)
+        to.channel_sums("dscale_sum", g.mul(a=normal, b=dz), self.x)
 
 
 @dataclass(frozen=True)

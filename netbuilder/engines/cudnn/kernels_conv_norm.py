@@ -1,7 +1,8 @@
-"""Conv with the SpatialBN after it in training: the convolution computes sums for the batch's statistics as it runs.
+"""Conv with the SpatialBN beside it in training: products compute the sums that the normalization needs as they run.
 
-The sums are those of the product in float32, before it is rounded, shifted by the running mean. Whether this is faster
-than a convolution and a normalization that reads X twice is measured; where that was not asked for, they run apart.
+Forward they are those for the batch's statistics, shifted by the running mean; backward those for the gradient of the
+SpatialBN and the Relu before a Conv. They are sums of products in float32, before these are rounded. Whether this is
+faster than two kernels is measured; where that was not asked for, they run apart.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.cuda.gpu_layout import WIDE, elements_of
+from netbuilder.engines.cuda.gradient_pair import gradient_step
 from netbuilder.engines.cuda.shifted_sums import normalize_step
-from netbuilder.engines.cuda.steps import Reference, prepared, scratch_memory
+from netbuilder.engines.cuda.steps import Reference, prepared, scratch_memory, step_of
 from netbuilder.engines.cudnn.compiled import graph_of, searches
 from netbuilder.engines.cudnn.convolutions import Images, channels_of
 from netbuilder.engines.cudnn.element_types import serves, types_for_products
 from netbuilder.engines.cudnn.faster import faster
-from netbuilder.engines.cudnn.graphs import BatchNormalization, Convolution, Window
-from netbuilder.engines.cudnn.kernels_norm import running_statistics
+from netbuilder.engines.cudnn.graphs import BatchNormalization, Convolution, DataGradient, DataGradientSums, Window
+from netbuilder.engines.cudnn.kernels_conv import parameter_gradients
+from netbuilder.engines.cudnn.kernels_norm import fused_bn_relu_gradient, fused_shared_gradient, running_statistics
 from netbuilder.engines.references import In, Out
 from netbuilder.ops.core.contexts import PlanContext, Prepared
-from netbuilder.ops.core.extensions import Rest
+from netbuilder.ops.core.extensions import FurtherBytes, Rest
 from netbuilder.ops.core.image_order import count_per_channel
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["fused_conv_bn"]
+__all__ = ["fused_conv_bn", "fused_conv_bn_gradient"]
 
 
 def fused_conv_bn(
@@ -91,3 +95,91 @@ def _faster(
         return None
     work, end = running_statistics(bn, count_per_channel(bn.order, images.y), channels), len(inputs)
     return fused.extend(Rest(work, (first + 2, first + 3, end + 4, end + 5), (2, 3)))
+
+
+def fused_conv_bn_gradient(
+    conv: Any, bn: Any, ctx: PlanContext, *specs: TensorSpec, add: bool, shared: bool
+) -> Prepared | None:
+    """Prepare the gradients of a Conv, and of the SpatialBN and Relu before it: -> dW, [db], [dZ], dX, dscale, dbias.
+
+    Args:
+        conv: the ConvGradient, which computes the gradient of its images.
+        bn: the SpatialBNGradient.
+        ctx: of the plan.
+        specs: of the Conv's images, W, dY; of X, scale, mean, inverse deviation of the SpatialBN; of the Relu's result,
+            and with ``add`` of a value that is added to its gradient.
+        add: the Relu's result has another gradient.
+        shared: dZ, the gradient of the Relu, is an output.
+    """
+    image, w, dy, x, scale, *_ = specs
+    numbers, images_too = specs[4:7], (x, *specs[7:])
+    if not searches(ctx) or not conv.computes_dx or bn.is_test or bn.num_batches > 1 or conv.order != bn.order:
+        return None
+    if not serves(image, w, dy) or not 3 <= image.ndim <= 5 or any(spec.dtype != np.float32 for spec in numbers):
+        return None
+    images = Images(conv, image.plain, w.plain, types_for_products(ctx, image)[0])
+    window, stored = images.window, images.spec(images.x)
+    if window is None or any(spec.plain != image.plain or elements_of(spec) != images.elements for spec in images_too):
+        return None  # what is stored with other elements than those of products is normalized as it is
+    chosen = _faster_gradient(bn, ctx, images, window, scale.plain, add=add, shared=shared)
+    parameters = None if chosen is None else parameter_gradients(ctx, images, window, transposed=False)
+    if chosen is None or parameters is None:
+        return None
+    outputs: list[TensorSpec | None] = [images.spec(images.w)]
+    outputs += [images.w.with_shape((images.channels_out,))] if conv.computes_db else []
+    count = len(outputs)
+    rest = step_of(
+        chosen, [In(2), In(1), *map(In, range(3, len(specs)))], [Out(count + j) for j in range(len(chosen.outputs))]
+    )
+    ctx.publish(0, WIDE, True)
+    inputs = [stored, images.spec(images.w), images.spec(images.y), *chosen.inputs[2:]]
+    further = chosen.get(FurtherBytes)
+    again = 0 if further is None else further.count
+    return prepared(inputs, [*outputs, *chosen.outputs], [*parameters, rest], again=again)
+
+
+def _faster_gradient(
+    bn: Any, ctx: PlanContext, images: Images, window: Window, channels: TensorSpec, *, add: bool, shared: bool
+) -> Prepared | None:
+    """Return the kernel for dY, W, X, scale, mean, inverse deviation, Y, [addend] -> [dZ], dX, dscale, dbias.
+
+    Returns:
+        The one whose product computes the sums; None if it is not faster, or if cuDNN has none.
+    """
+    x, w, y, spec = (*(images.tensor(each) for each in (images.x, images.w, images.y)), images.spec(images.x))
+    recipe = DataGradientSums(y, w, x, window, add, tf32=ctx.allow_tf32)
+    together = graph_of(recipe, ctx)
+    product = graph_of(DataGradient(y, w, x, window, tf32=ctx.allow_tf32), ctx)
+    given = [spec, channels, spec, channels, channels, spec, *([spec] if add else [])]
+    apart = (fused_shared_gradient if shared else fused_bn_relu_gradient)(bn, ctx, *given)
+    if together is None or product is None or apart is None:
+        return None
+    scratch = scratch_memory()
+    results: list[Reference] = [Out(j) for j in range(3 + shared)]
+    memory: dict[str, Reference] = dict(
+        zip(("dy", "w", "x", "scale", "mean", "inverse", "y", "addend")[: 7 + add], map(In, range(7 + add)))
+    )
+    memory |= dict(zip(("dx", "dscale", "dbias"), results[shared:]))
+    memory["dz"] = results[0] if shared else scratch.allocate(spec.nbytes)
+    memory |= {name: scratch.allocate(channels.nbytes) for name in ("dscale_sum", "dbias_sum")}
+
+    def of(*names: str) -> dict[str, Reference]:
+        return {name: memory[name] for name in names}
+
+    sums = ("dz", "dscale_sum", "dbias_sum", "x", "mean", "inverse")
+    steps = [
+        together.step(of("dy", "w", "y", *sums, *(["addend"] if add else []))),
+        gradient_step(bn, spec, of(*sums, "scale", "dx", "dscale", "dbias")),
+    ]
+    inputs = [images.spec(images.y), images.spec(images.w), spec, channels, channels, channels, spec]
+    inputs += [spec] if add else []
+    fused = prepared(inputs, apart.outputs, steps, scratch)
+    scratch = scratch_memory()
+    da = scratch.allocate(spec.nbytes)
+    steps = [
+        product.step({"dy": In(0), "w": In(1), "dx": da}),
+        step_of(apart, [In(2), In(3), da, In(4), In(5), In(6), *([In(7)] if add else [])], results),
+    ]
+    further = apart.get(FurtherBytes)
+    unfused = prepared(inputs, apart.outputs, steps, scratch, again=0 if further is None else further.count)
+    return fused if faster(ctx, f"{recipe} {shared=}", unfused, fused) is fused else None

@@ -78,6 +78,7 @@ class _Matcher:
         self._origin = graph.makers()
         self._maker = dict(self._origin)
         self._readers = {value: [self._index[node] for node in nodes] for value, nodes in graph.readers().items()}
+        self._deferring: set[Node] = set()  # those whose kernels let a value be computed when it is fetched
         self._types: dict[Node, tuple[str, ...]] = {}
         self._replacement: dict[Value, Value] = {}  # value -> the one to read instead
 
@@ -108,6 +109,7 @@ class _Matcher:
         written = bound.all(fusion.outputs)
         return (
             len({value.name for value in written}) == len(written)
+            and self._deferring.isdisjoint(bound.nodes)
             and self._nobody_misses(bound, fusion)
             and self._may_move(bound, fusion)
             and all(self._fulfills(bound, name, condition) for name, condition in fusion.conditions.items())
@@ -245,6 +247,8 @@ class _Matcher:
 
         named = nodes if fusion.main == 0 else nodes[::-1]  # messages name the main operator
         node = Node([part for each in named for part in each.parts], inputs, outputs, maker, originals=[*nodes])
+        if deferred:
+            self._deferring.add(node)
         index, old = self._index[nodes[fusion.place]], {self._index[each] for each in nodes}
         for each in old:
             self._nodes[each] = None

@@ -114,14 +114,13 @@ def _kernels(op, op_type, inputs, y):
 
 
 def _with_sums(what: str, recipes: list[Recipe]) -> Iterator[tuple[str, Recipe]]:
-    """Yield the graphs that compute the sums of a normalization besides the product of an operator."""
+    """Yield the graphs that compute the sums of a normalization besides the product of an operator without groups."""
     for recipe in recipes:
-        if what == "Conv" and isinstance(recipe, Convolution):
+        if what == "Conv" and isinstance(recipe, Convolution) and recipe.x.shape[1] == recipe.w.shape[1]:
             yield "Conv with sums", replace(recipe, shifted_sums=True)
-        if what == "ConvGradient" and isinstance(recipe, DataGradient) and recipe.dx.shape[1] > 3:  # no net's images
-            for add in (False, True):
-                sums = DataGradientSums(recipe.dy, recipe.w, recipe.dx, recipe.window, add, tf32=recipe.tf32)
-                yield "ConvGradient with sums", sums
+        if what == "ConvGradient" and isinstance(recipe, DataGradient) and 3 < recipe.dx.shape[1] == recipe.w.shape[1]:
+            sums = DataGradientSums(recipe.dy, recipe.w, recipe.dx, recipe.window, add=True, tf32=recipe.tf32)
+            yield "ConvGradient with sums", sums
 
 
 def recipes_of_the_zoo() -> dict[tuple[str, str], list[Recipe]]:

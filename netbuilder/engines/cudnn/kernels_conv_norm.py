@@ -52,9 +52,16 @@ def fused_conv_bn(
         return None
     images = Images(conv, own[0].plain, own[1].plain, types_for_products(ctx, own[0])[0])
     window = images.window
-    if window is None or any((spec.shape, spec.dtype) != (images.y.shape, images.y.dtype) for spec in addend):
+    if window is None or not _sums(images, ctx):
+        return None
+    if any((spec.shape, spec.dtype) != (images.y.shape, images.y.dtype) for spec in addend):
         return None
     return _faster(bn, ctx, images, window, specs, biased=len(own) > 2, add=add, relu=relu)
+
+
+def _sums(images: Images, ctx: PlanContext) -> bool:
+    """Whether cuDNN has products with sums: without groups, and not for exact products of float32."""
+    return bool(images.op.group == 1 and (images.elements != "float32" or ctx.allow_tf32))
 
 
 def _faster(
@@ -119,7 +126,9 @@ def fused_conv_bn_gradient(
         return None
     images = Images(conv, image.plain, w.plain, types_for_products(ctx, image)[0])
     window, stored = images.window, images.spec(images.x)
-    if window is None or any(spec.plain != image.plain or elements_of(spec) != images.elements for spec in images_too):
+    if window is None or not _sums(images, ctx):
+        return None
+    if any(spec.plain != image.plain or elements_of(spec) != images.elements for spec in images_too):
         return None  # what is stored with other elements than those of products is normalized as it is
     chosen = _faster_gradient(bn, ctx, images, window, scale.plain, add=add, shared=shared)
     parameters = None if chosen is None else parameter_gradients(ctx, images, window, transposed=False)

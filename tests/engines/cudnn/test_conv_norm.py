@@ -59,17 +59,19 @@ def gradients(form, *, bias=True, search=1):
     ops.append(make_op("SpatialBN", ["a", "s", "b", "rm", "rv"], ["y", "rm", "rv", "mean", "inverse"]))
     ops.append(make_op("Relu", ["y"], ["y"]))
     made = ["dw", *(["db"] if bias else []), "da"]
-    more = {} if bias else {"no_bias": 1}
-    ops.append(make_op("ConvGradient", ["y", "w", "other"], made, kernel=3, pad=1, exhaustive_search=search, **more))
+    given = {} if bias else {"no_bias": 1}
+    ops.append(make_op("ConvGradient", ["y", "w", "other"], made, kernel=3, pad=1, exhaustive_search=search, **given))
     last = "da"
     if form.startswith("sum"):
         last = "total"
         ops.append(make_op("Sum", ["da", "a"] if form == "sum" else ["a", "da"], [last]))
-    ops.append(make_op("ReluGradient", ["y", last], ["dz"]))
-    ops.append(make_op("SpatialBNGradient", ["a", "s", "dz", "mean", "inverse"], ["dx", "ds", "dt"]))
-    if form != "alone":
+    dz = "da" if form == "fetched" else "dz"
+    ops.append(make_op("ReluGradient", ["y", last], [dz]))
+    ops.append(make_op("SpatialBNGradient", ["a", "s", dz, "mean", "inverse"], ["dx", "ds", "dt"]))
+    if form not in ("alone", "fetched"):
         ops.append(make_op("Scale", ["dz"], ["read"], scale=2.0))
-    return ops, [*(["read"] if form != "alone" else []), *made[:-1], "dx", "ds", "dt"]
+    more = {"alone": [], "fetched": ["da"]}.get(form, ["read"])
+    return ops, [*more, *made[:-1], "dx", "ds", "dt"]
 
 
 def run(form, times, monkeypatch, *, make=operators, precision="float32", values=None, tf32=True, **options):
@@ -165,3 +167,7 @@ def test_else_the_gradients_run_apart(case, times, monkeypatch):
     assert not summed(
         run("sum", times, monkeypatch, make=gradients, search=int(case != "not asked for"), tf32=case != "exact")
     )
+
+
+def test_a_gradient_of_the_relu_that_can_be_fetched_keeps_them_apart(times, monkeypatch):
+    assert not summed(run("fetched", times, monkeypatch, make=gradients))

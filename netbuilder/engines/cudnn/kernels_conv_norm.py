@@ -7,6 +7,7 @@ faster than two kernels is measured; where that was not asked for, they run apar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,10 +76,9 @@ def _faster(
     product = Convolution(x, w, y, window, bias, tf32=ctx.allow_tf32)
     summed = Convolution(x, w, y, window, bias, shifted_sums=True, tf32=ctx.allow_tf32)
     normalization = BatchNormalization(y, float(bn.epsilon), y if add else None, relu)
-    graphs = [graph_of(recipe, ctx) for recipe in (product, normalization, summed)]
-    if None in graphs:
+    apart, batch, together = (graph_of(recipe, ctx) for recipe in (product, normalization, summed))
+    if apart is None or batch is None or together is None:
         return None
-    apart, batch, together = graphs
 
     convolved: dict[str, Reference] = {"x": In(0), "w": In(1), **({"b": In(2)} if biased else {}), "y": Out(0)}
     normalized: dict[str, Reference] = {
@@ -87,10 +87,11 @@ def _faster(
     addend: dict[str, Reference] = {"addend": In(first + 4)} if add else {}
     scratch = scratch_memory()
     sums: dict[str, Reference] = {name: scratch.allocate(channels.nbytes) for name in ("sums", "sumsq")}
-    shifted = {"shift": In(first + 2), **sums}
-    inputs = [images.spec(images.x), images.spec(images.w), *(s.plain for s in specs[2 : first + 2]), channels, None]
+    shifted: dict[str, Reference] = {"shift": In(first + 2), **sums}
+    inputs: list[TensorSpec | None] = [images.spec(images.x), images.spec(images.w)]
+    inputs += [*(each.plain for each in specs[2 : first + 2]), channels, None]
     inputs += [spec] if add else []
-    outputs = [spec, spec, None, None, channels, channels]
+    outputs: list[TensorSpec | None] = [spec, spec, None, None, channels, channels]
     steps = [
         together.step({**convolved, **shifted}),
         normalize_step(bn, spec, {**normalized, **shifted, **addend}, add=add, relu=relu),
@@ -141,7 +142,7 @@ def fused_conv_bn_gradient(
         chosen, [In(2), In(1), *map(In, range(3, len(specs)))], [Out(count + j) for j in range(len(chosen.outputs))]
     )
     ctx.publish(0, WIDE, True)
-    inputs = [stored, images.spec(images.w), images.spec(images.y), *chosen.inputs[2:]]
+    inputs: list[TensorSpec | None] = [stored, images.spec(images.w), images.spec(images.y), *chosen.inputs[2:]]
     further = chosen.get(FurtherBytes)
     again = 0 if further is None else further.count
     return prepared(inputs, [*outputs, *chosen.outputs], [*parameters, rest], again=again)
@@ -155,12 +156,14 @@ def _faster_gradient(
     Returns:
         The one whose product computes the sums; None if it is not faster, or if cuDNN has none.
     """
-    x, w, y, spec = (*(images.tensor(each) for each in (images.x, images.w, images.y)), images.spec(images.x))
+    x, w, y = (images.tensor(each) for each in (images.x, images.w, images.y))
+    spec = images.spec(images.x)
     recipe = DataGradientSums(y, w, x, window, add, tf32=ctx.allow_tf32)
     together = graph_of(recipe, ctx)
     product = graph_of(DataGradient(y, w, x, window, tf32=ctx.allow_tf32), ctx)
     given = [spec, channels, spec, channels, channels, spec, *([spec] if add else [])]
-    apart = (fused_shared_gradient if shared else fused_bn_relu_gradient)(bn, ctx, *given)
+    make: Callable[..., Prepared | None] = fused_shared_gradient if shared else fused_bn_relu_gradient
+    apart = make(bn, ctx, *given)
     if together is None or product is None or apart is None:
         return None
     scratch = scratch_memory()

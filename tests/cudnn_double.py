@@ -208,6 +208,9 @@ class _Graph:
         assert self.state == "plans"
         if any(node.kind == "matmul" for node in self.nodes) and _Note.TENSOR_CORE in self.refused:
             raise NotSupported("matrix products are computed by tensor cores only")
+        kinds = {node.kind for node in self.nodes}
+        if "reduction" in kinds and kinds & {"conv_fprop", "conv_dgrad"} and _Note.TENSOR_CORE in self.refused:
+            raise NotSupported("sums of convolutions are computed by tensor cores only")
         if self.limit is not None and self.limit < WORKSPACE:
             raise NotSupported("no plan needs so little memory")
 
@@ -407,6 +410,12 @@ def _windows(x, window, kernel, out):
     return padded, inside, places
 
 
+def _groups(node):
+    """The groups of a convolution, or of its gradient to data."""
+    images = node.inputs[0] if node.kind == "conv_fprop" else node.outputs[0]
+    return images.dim[1] // node.inputs[1].dim[1]
+
+
 def _grouped(array, axis, groups):
     """Split an axis into (groups, rest)."""
     return array.reshape(*array.shape[:axis], groups, array.shape[axis] // groups, *array.shape[axis + 1 :])
@@ -555,6 +564,8 @@ class CudnnDouble:
             if node.kind == "add" and node.inputs[0].maker and node.inputs[0].maker.kind == "batchnorm":
                 if node.outputs[0].is_output:
                     return "a sum after a normalization needs a Relu after it"
+            if node.kind == "reduction" and kinds & {"conv_fprop", "conv_dgrad"} and _groups(graph.nodes[0]) > 1:
+                return "no sums of convolutions in groups"
             if node.kind.startswith("batchnorm"):
                 if node.inputs[0].dim[1] % (8 if narrow else 4):
                     return f"{node.kind}: channels must be a multiple of 4, with 16 bits of 8"

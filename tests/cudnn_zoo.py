@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -13,7 +14,7 @@ from netbuilder.engines.cuda import cublas
 from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.cuda.steps import Step
 from netbuilder.engines.cudnn import kernels_conv, kernels_dense, kernels_norm
-from netbuilder.engines.cudnn.graphs import Recipe
+from netbuilder.engines.cudnn.graphs import Convolution, DataGradient, DataGradientSums, Recipe
 from netbuilder.engines.cudnn.table import KERNELS
 from netbuilder.graph import infer_shapes
 from netbuilder.model import ModelHelper
@@ -88,6 +89,8 @@ def recipes_of(net: str, precision: str) -> Iterator[tuple[str, Recipe]]:
                     recipes.clear()
                     assert make(op, ctx, *given) is not None, f"{net}: no kernel for {op_def}"
                     yield from ((what, recipe) for recipe in recipes)
+                    if precision != "float32":  # exact products have no such kernels
+                        yield from _with_sums(what, recipes)
 
 
 def _kernels(op, op_type, inputs, y):
@@ -108,6 +111,16 @@ def _kernels(op, op_type, inputs, y):
         yield "SpatialBNGradient of Sum + Relu", kernels_norm.fused_shared_gradient, [*inputs, inputs[0], inputs[0]]
     if op_type == "FC":
         yield "FC + Relu", kernels_dense.BY_CUDNN.fused_fc_relu, inputs
+
+
+def _with_sums(what: str, recipes: list[Recipe]) -> Iterator[tuple[str, Recipe]]:
+    """Yield the graphs that compute the sums of a normalization besides the product of an operator without groups."""
+    for recipe in recipes:
+        if what == "Conv" and isinstance(recipe, Convolution) and recipe.x.shape[1] == recipe.w.shape[1]:
+            yield "Conv with sums", replace(recipe, shifted_sums=True)
+        if what == "ConvGradient" and isinstance(recipe, DataGradient) and 3 < recipe.dx.shape[1] == recipe.w.shape[1]:
+            sums = DataGradientSums(recipe.dy, recipe.w, recipe.dx, recipe.window, add=True, tf32=recipe.tf32)
+            yield "ConvGradient with sums", sums
 
 
 def recipes_of_the_zoo() -> dict[tuple[str, str], list[Recipe]]:

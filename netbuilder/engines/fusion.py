@@ -72,14 +72,16 @@ class Fusion:
             either order, of which ``a`` is made later.
         kernel: what the kernel reads and writes: ``"*x -> y"``. Values that it does not write are read by no other
             operator, and cannot be fetched.
-        make: ``make(op, ctx, *specs) -> Prepared | None``; is given the main operator and the specs of the kernel's
-            inputs; returns None if it does not apply.
+        make: ``make(op, *further, ctx, *specs) -> Prepared | None``; is given the main operator, further ones, and the
+            specs of the kernel's inputs; returns None if it does not apply.
         optimization: the name that switches it off, of ``netbuilder.runtime.plan.optimizations``: one of its own only
             if something is to switch it off alone.
         main: the index of the operator that makes the kernel: the first, or the last.
         place: the index of the operator at whose place in the net the kernel runs. Operators after it may move there
             if they write first versions of names, or overwrite values that nobody else needs.
         conditions: what else must be true, by the name of a value.
+        further: the indices of the further operators that ``make`` is given.
+        of_joined: the rule is tried after those without, for operators as they are then, joined or not.
 
     Raises:
         ValueError: a value that an operator writes is neither an edge nor written by the kernel, or the kernel has a
@@ -93,6 +95,8 @@ class Fusion:
     main: int = 0
     place: int = 0
     conditions: Mapping[str, Condition] = field(default_factory=dict)
+    further: tuple[int, ...] = ()
+    of_joined: bool = False
     parts: tuple[Part, ...] = field(init=False, repr=False)
     inputs: tuple[str, ...] = field(init=False, repr=False)
     outputs: tuple[str, ...] = field(init=False, repr=False)

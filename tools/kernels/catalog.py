@@ -23,6 +23,7 @@ from netbuilder.engines.cuda.noted_errors import checked_kernel
 from netbuilder.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
 from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
+from netbuilder.engines.cuda.shifted_sums import normalize_step
 from netbuilder.engines.cuda.table import DENSE, JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
 from netbuilder.engines.cuda.updates import join_updates
 from netbuilder.engines.cudnn import kernels_norm, kernels_pool
@@ -250,6 +251,8 @@ def _over_channels() -> None:
             op = decode(find("SpatialBNGradient"), make_op("SpatialBNGradient", [*"xsdmv"], [*"ycb"]))
             for add, shared in ((False, False), (False, True), (True, True)):
                 gradient_pair(op, x, c, add=add, shared=shared)
+            for add, relu in product((False, True), (False, True)):
+                normalize_step(op, x, {}, add=add, relu=relu)
         for op_type, variants in given.items():
             for specs in variants:
                 outs, blobs = [f"y{k}" for k in range(outputs[op_type])], [f"x{k}" for k in range(len(specs))]

@@ -19,7 +19,7 @@ from netbuilder.engines.references import In, Out
 from netbuilder.ops.core.contexts import Call, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["gradient_pair"]
+__all__ = ["gradient_pair", "gradient_step"]
 
 
 def gradient_pair(op: Any, x: TensorSpec, channels: TensorSpec, *, add: bool, shared: bool) -> Prepared:
@@ -65,3 +65,22 @@ def gradient_pair(op: Any, x: TensorSpec, channels: TensorSpec, *, add: bool, sh
     step = Step(f"{sums.name}, {gradient.name}", bind, memory, sums.sums)
     given, made = ([specs.get(name, channels) for name in each] for each in (inputs, outputs))
     return prepared(given, made, [step], scratch, again=again)
+
+
+def gradient_step(op: Any, x: TensorSpec, memory: Mapping[str, Reference]) -> Step:
+    """Return the step that computes dX from dZ, the gradient of the Relu, and from sums over it, in float32.
+
+    Args:
+        op: the SpatialBNGradient, of a whole batch.
+        x: the spec of X, in which all images are stored.
+        memory: of ``x``, ``scale``, ``dz``, ``mean``, ``inverse``, ``dscale_sum``, ``dbias_sum``, ``dx``, ``dscale``,
+            and ``dbias``.
+    """
+    gradient = Launcher(gradient_kernel, images_of(op, x), dict.fromkeys(("x", "dy", "dx"), x))
+    numbers = ("scale", "dz", "mean", "inverse", "dscale_sum", "dbias_sum", "dx", "dscale", "dbias")
+
+    def bind(memory: Mapping[str, Any], workspace: Any) -> Call:
+        images = [memory[name] for name in ("x", "dz", "dx")]
+        return gradient.bind(images, [memory["x"], *(memory[name] for name in numbers), np.float64(1)])
+
+    return Step(gradient.name, bind, memory)

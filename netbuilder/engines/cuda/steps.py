@@ -11,7 +11,7 @@ from netbuilder.ops.core.extensions import CAPTURABLE, FurtherBytes
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["Reference", "Step", "one_call", "prepared", "scratch_memory"]
+__all__ = ["Reference", "Step", "one_call", "prepared", "scratch_memory", "step_of"]
 
 ALIGNMENT = 256
 """Bytes; what CUDA's allocations are aligned to, and the libraries' fastest kernels expect."""
@@ -88,6 +88,22 @@ def _further(inputs: Sequence[TensorSpec | None], outputs: Sequence[TensorSpec |
     named = [ref for step in steps for ref in step.memory.values()]
     once = {ref for ref in named if not isinstance(ref, Scratch)}
     return sum(map(nbytes, named)) - sum(map(nbytes, once))
+
+
+def step_of(made: Prepared, inputs: Sequence[Reference], outputs: Sequence[Reference]) -> Step:
+    """Return a prepared kernel as a step.
+
+    Args:
+        made: the kernel.
+        inputs, outputs: the memory of each of its values.
+    """
+    begin = len(inputs)
+
+    def bind(memory: Mapping[str, Any], workspace: Any) -> Call:
+        arrays = [memory[str(i)] for i in range(begin + len(outputs))]
+        return made.bind(arrays[:begin], arrays[begin:], workspace)
+
+    return Step(made.name, bind, {str(i): ref for i, ref in enumerate((*inputs, *outputs))}, made.scratch)
 
 
 def one_call(calls: Sequence[Call]) -> Call:

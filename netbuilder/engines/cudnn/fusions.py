@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from netbuilder.engines.convolution_tables import conv_fusions
 from netbuilder.engines.cudnn.kernels_conv import fused_conv
+from netbuilder.engines.cudnn.kernels_conv_norm import fused_conv_bn, fused_conv_bn_gradient
 from netbuilder.engines.cudnn.kernels_dense import BY_CUDNN
 from netbuilder.engines.cudnn.kernels_norm import (
     fused_bn_relu,
@@ -16,6 +19,13 @@ from netbuilder.engines.fusion import GRADIENT_OF_ACTIVATION, Fusion
 
 __all__ = ["FUSIONS"]
 
+_NUMBERS = "scale bias mean variance"
+_GRADIENT_FORMS = (  # the values of a joined gradient, of which that of the Relu's result is da, with an addend or not
+    ("SpatialBNGradient+ReluGradient: x scale da mean inverse y", "", ""),
+    ("SpatialBNGradient+ReluGradient: x scale da mean inverse y", "", "g "),
+    ("SpatialBNGradient+ReluGradient+Sum: x scale da mean inverse y other", " other", "g "),
+    ("SpatialBNGradient+ReluGradient+Sum: x scale other mean inverse y da", " other", "g "),
+)
 _SHARED = "ReluGradient: y dy -> g; SpatialBNGradient: x scale g *statistics -> *dx"
 
 FUSIONS = (
@@ -47,4 +57,22 @@ FUSIONS = (
         fused_shared_gradient, "bn_relu_gradient", main=2, place=1,
     ),
     Fusion(_SHARED, "x scale dy *statistics y -> g *dx", fused_shared_gradient, "bn_relu_gradient", main=1),
+    *(
+        Fusion(
+            f"Conv: *x -> a; SpatialBN{'+Sum' * add}{'+Relu' * relu}: a {_NUMBERS}{' other' * add} -> y *statistics",
+            f"*x {_NUMBERS}{' other' * add} -> a y *statistics", partial(fused_conv_bn, add=add, relu=relu), "conv_bn",
+            place=1, further=(1,), of_joined=True,
+        )
+        for add, relu in ((False, False), (False, True), (True, False), (True, True))
+    ),
+    *(
+        Fusion(
+            f"ConvGradient: c w dy -> dw {db}da; {gradient} -> {g}dx ds dt",
+            f"c w dy x scale mean inverse y{other} -> dw {db}{g}dx ds dt",
+            partial(fused_conv_bn_gradient, add=bool(other), shared=bool(g)), "conv_bn",
+            place=1, further=(1,), of_joined=True,
+        )
+        for db in ("", "db ")
+        for gradient, other, g in _GRADIENT_FORMS
+    ),
 )  # fmt: skip

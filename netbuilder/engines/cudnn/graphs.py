@@ -23,6 +23,7 @@ __all__ = [
     "ChannelSums",
     "Convolution",
     "DataGradient",
+    "DataGradientSums",
     "FilterGradient",
     "Normalization",
     "Product",
@@ -165,6 +166,10 @@ class Builder:
         result = self.graph.cmp_gt(input=node, comparison=self.scalar("zero", 0.0, axes))
         return result.set_data_type(self._cudnn.data_type.BOOLEAN)
 
+    def channel_sums(self, name: str, node: Any, image: Tensor) -> None:
+        """Write the sums over all axes but that of the channels, in float32, of images with the extents of others."""
+        self.output(name, self.graph.reduction(input=node, mode=self.sum_mode), per_channel(image))
+
     @property
     def sum_mode(self) -> Any:
         return self._cudnn.reduction_mode.ADD
@@ -205,7 +210,10 @@ class _Products:
 
 @dataclass(frozen=True)
 class Convolution(_Products):
-    """y = relu(convolution of x and w + b + z), where bias, addend and Relu are optional."""
+    """y = relu(convolution of x and w + b + z), where bias, addend and Relu are optional.
+
+    With ``shifted_sums``, sums and sumsq are those of y - shift and of its square for each channel, of y in float32.
+    """
 
     x: Tensor
     w: Tensor
@@ -214,6 +222,7 @@ class Convolution(_Products):
     b: Tensor | None = None
     z: Tensor | None = None
     relu: bool = False
+    shifted_sums: bool = False
 
     @property
     def io(self) -> str:
@@ -230,6 +239,10 @@ class Convolution(_Products):
         if self.relu:
             y = g.relu(input=y)
         to.output("y", y, self.y)
+        if self.shifted_sums:
+            apart = g.sub(a=y, b=to.input("shift", per_channel(self.y)))
+            to.channel_sums("sums", apart, self.y)
+            to.channel_sums("sumsq", g.mul(a=apart, b=apart), self.y)
 
 
 @dataclass(frozen=True)
@@ -248,6 +261,39 @@ class DataGradient(_Products):
     def build(self, to: Builder) -> None:
         loss, weight = to.input("dy", self.dy), to.input("w", self.w)
         to.output("dx", to.graph.conv_dgrad(loss=loss, filter=weight, **self.window.arguments), self.dx)
+
+
+@dataclass(frozen=True)
+class DataGradientSums(_Products):
+    """dz, and the sums over it for the gradient of the normalization before the Relu whose result y is convolved.
+
+    dz is the gradient of the Relu, which is given the convolution's dx, or the sum of that and of an addend. dbias is
+    the sum of dz for each channel, dscale that of its products with the normalized x, of dz in float32.
+    """
+
+    dy: Tensor
+    w: Tensor
+    x: Tensor
+    window: Window
+    add: bool = False
+
+    @property
+    def io(self) -> str:
+        return self.dy.elements
+
+    def build(self, to: Builder) -> None:
+        g, channels = to.graph, per_channel(self.x)
+        loss, weight = to.input("dy", self.dy), to.input("w", self.w)
+        dz = g.conv_dgrad(loss=loss, filter=weight, **self.window.arguments)
+        dz.set_dim([*self.x.shape]).set_stride([*self.x.strides])
+        if self.add:
+            dz = g.add(a=dz, b=to.input("addend", self.x))
+        dz = g.mul(a=dz, b=to.positive(to.input("y", self.x), len(self.x.shape)))
+        to.output("dz", dz, self.x)
+        apart = g.sub(a=to.input("x", self.x), b=to.input("mean", channels))
+        normal = g.mul(a=apart, b=to.input("inverse", channels))
+        to.channel_sums("dbias_sum", dz, self.x)
+        to.channel_sums("dscale_sum", g.mul(a=normal, b=dz), self.x)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,15 @@ from netbuilder.engines.references import In, Out
 from netbuilder.ops.core.contexts import PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["conv", "conv_gradient", "conv_relu", "conv_transpose", "conv_transpose_gradient", "fused_conv"]
+__all__ = [
+    "conv",
+    "conv_gradient",
+    "conv_relu",
+    "conv_transpose",
+    "conv_transpose_gradient",
+    "fused_conv",
+    "parameter_gradients",
+]
 
 
 def conv(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -134,17 +142,13 @@ def _gradient(
     ctx: PlanContext, images: Images, window: Window, specs: Sequence[TensorSpec], *, transposed: bool = False
 ) -> Prepared | None:
     op = images.op
-    steps = _filter_gradient(ctx, images, window, transposed=transposed)
+    steps = parameter_gradients(ctx, images, window, transposed=transposed)
     outputs: list[TensorSpec | None] = [images.spec(images.w)]
     inputs: list[TensorSpec | None] = [images.spec(images.x), None, images.spec(images.y)]
     if steps is None:
         return None
     ctx.publish(0, WIDE, True)
     if op.computes_db:
-        sums = _bias_gradient(ctx, images)
-        if sums is None:
-            return None
-        steps.append(sums)
         outputs.append(images.w.with_shape((images.channels_out,)))
     inplace = []
     if op.computes_dx:
@@ -161,14 +165,22 @@ def _gradient(
     return prepared(inputs, outputs, steps, inplace=inplace)
 
 
-def _filter_gradient(ctx: PlanContext, images: Images, window: Window, *, transposed: bool) -> list[Any] | None:
-    """Return the steps that write the gradient of the filter to output 0."""
+def parameter_gradients(ctx: PlanContext, images: Images, window: Window, *, transposed: bool) -> list[Any] | None:
+    """Return the steps that write the gradients of the filter to output 0, and of the bias to output 1."""
     x, y, dw = images.tensor(images.x), images.tensor(images.y), images.tensor(images.w)
     tf32 = ctx.allow_tf32
     ends: dict[str, Reference] = {"x": In(2), "dy": In(0)} if transposed else {"x": In(0), "dy": In(2)}
     recipe = FilterGradient(y, x, dw, window, tf32=tf32) if transposed else FilterGradient(x, y, dw, window, tf32=tf32)
     product = graph_of(recipe, ctx)
-    return None if product is None else [product.step({**ends, "dw": Out(0)})]
+    if product is None:
+        return None
+    steps = [product.step({**ends, "dw": Out(0)})]
+    if images.op.computes_db:
+        sums = _bias_gradient(ctx, images)
+        if sums is None:
+            return None
+        steps.append(sums)
+    return steps
 
 
 def _bias_gradient(ctx: PlanContext, images: Images) -> Step | None:

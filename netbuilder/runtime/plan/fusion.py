@@ -2,7 +2,8 @@
 
 A value is visible if it is the last version of its name and the name is observable. The engines' tables have the rules
 (`netbuilder.engines.fusion.Fusion`), which one matcher applies: it visits the operators in order and tries the rules
-whose last operator has this type, from the last operator back along the edges. What every rule needs is checked here:
+whose last operator has this type, from the last operator back along the edges; then again, with the rules that are for
+operators as the others have joined them. What every rule needs is checked here:
 that nobody misses a value that the kernel does not write, and that operators may move to where the kernel runs.
 
 A ``Dropout`` in test mode is removed: operators that read its output read its input instead. So is an ``AddGradient``
@@ -37,8 +38,9 @@ def fuse(graph: PlanGraph) -> None:
     for fusion in (each for found in fusions.values() for each in found):
         optimization(fusion.optimization, f"fusion of {', '.join(fusion.types)}")
     matcher = _Matcher(graph, fusions)
-    for node in graph.nodes:
-        matcher.visit(node)
+    for of_joined in (False, True):
+        for node in matcher.result():
+            matcher.visit(node, of_joined=of_joined)
     graph.nodes = matcher.result()
 
 
@@ -66,24 +68,25 @@ class _Matcher:
 
     def __init__(self, graph: PlanGraph, fusions: dict[int, list[Fusion]]) -> None:
         self._graph = graph
-        self._by_last: dict[tuple[int, str], list[Fusion]] = {}  # by the kind of device, and the last operator's type
+        self._by_last: dict[tuple[int, bool, tuple[str, ...]], list[Fusion]] = {}  # and by the last operator's types
         for kind, found in fusions.items():
             for fusion in found:
                 if graph.options.enabled(fusion.optimization):
-                    self._by_last.setdefault((kind, fusion.types[-1]), []).append(fusion)
+                    self._by_last.setdefault((kind, fusion.of_joined, fusion.parts[-1].types), []).append(fusion)
         self._nodes: list[Node | None] = list(graph.nodes)
         self._index = graph.places()
         self._origin = graph.makers()
         self._maker = dict(self._origin)
         self._readers = {value: [self._index[node] for node in nodes] for value, nodes in graph.readers().items()}
+        self._deferring: set[Node] = set()  # those whose kernels let a value be computed when it is fetched
         self._types: dict[Node, tuple[str, ...]] = {}
         self._replacement: dict[Value, Value] = {}  # value -> the one to read instead
 
     def result(self) -> list[Node]:
         return [node for node in self._nodes if node is not None]
 
-    def visit(self, node: Node) -> None:
-        """Fuse a node with others, or remove it, if possible."""
+    def visit(self, node: Node, *, of_joined: bool) -> None:
+        """Fuse a node with others, or remove it, if possible, by the rules that are for joined operators or not."""
         if self._replacement:
             node.inputs = [self._replacement.get(value, value) for value in node.inputs]
         op: Any = node.first.op
@@ -95,7 +98,7 @@ class _Matcher:
             shapes = {value.spec.shape if value.spec is not None else None for value in node.inputs}
             if len(shapes) == 1:
                 self._remove_copy(node, node.outputs)
-        for fusion in self._by_last.get((node.first.device[0], op_type), ()):
+        for fusion in self._by_last.get((node.first.device[0], of_joined, self._types_of(node)), ()):
             bound = self._bind(node, fusion)
             if bound is not None and self._applies(bound, fusion):
                 self._apply(bound, fusion)
@@ -103,8 +106,11 @@ class _Matcher:
 
     def _applies(self, bound: _Bound, fusion: Fusion) -> bool:
         """Whether everything is true that a rule needs."""
+        written = bound.all(fusion.outputs)
         return (
-            self._nobody_misses(bound, fusion)
+            len({value.name for value in written}) == len(written)
+            and self._deferring.isdisjoint(bound.nodes)
+            and self._nobody_misses(bound, fusion)
             and self._may_move(bound, fusion)
             and all(self._fulfills(bound, name, condition) for name, condition in fusion.conditions.items())
         )
@@ -178,6 +184,8 @@ class _Matcher:
             between = (self._nodes[i] for i in range(self._index[node] + 1, at) if i not in own)
             if any(value.name in names for each in between if each is not None for value in each.outputs):
                 return False
+            if any(i < at and i not in own for value in node.outputs for i in self._readers.get(value, ())):
+                return False
         return all(
             value.version == 0 or self._overwrites(value, node, place, bound, fusion)
             for node in nodes[fusion.place + 1 :]
@@ -224,7 +232,7 @@ class _Matcher:
     def _apply(self, bound: _Bound, fusion: Fusion) -> None:
         """Replace the operators of a rule by one node."""
         nodes, inputs, outputs = bound.nodes, bound.all(fusion.inputs), bound.all(fusion.outputs)
-        main = nodes[fusion.main].first.op
+        main, *further = (nodes[i].first.op for i in (fusion.main, *fusion.further))
         deferred = [
             self._when_fetched(bound, name)
             for name, condition in fusion.conditions.items()
@@ -232,13 +240,15 @@ class _Matcher:
         ]
 
         def maker(ctx: Any, *specs: Any) -> Prepared | None:
-            prepared = fusion.make(main, ctx, *specs)
+            prepared = fusion.make(main, *further, ctx, *specs)
             for defer in deferred if prepared is not None else ():
                 defer()
             return prepared
 
         named = nodes if fusion.main == 0 else nodes[::-1]  # messages name the main operator
         node = Node([part for each in named for part in each.parts], inputs, outputs, maker, originals=[*nodes])
+        if deferred:
+            self._deferring.add(node)
         index, old = self._index[nodes[fusion.place]], {self._index[each] for each in nodes}
         for each in old:
             self._nodes[each] = None

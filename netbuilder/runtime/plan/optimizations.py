@@ -90,6 +90,9 @@ _ALL = (
         "Conv, or Conv with a Sum or Add, and the Relu after it run as one kernel", ROUNDING),
     Optimization("conv_sum", "fusion",
         "Conv adds its result to a value computed earlier, which replaces the Sum or Add after it", ROUNDING),
+    Optimization("conv_bn", "fusion",
+        "on a GPU, where that was measured to be faster, Conv computes the sums for the statistics of the SpatialBN "
+        "after it, and ConvGradient those for the gradient of the SpatialBN and the Relu before it", ROUNDING),
     Optimization("engine_fusions", "fusion",
         "neighboring operators for which an engine has one kernel run as that kernel, where the fusion has no "
         "optimization of its own", ROUNDING),

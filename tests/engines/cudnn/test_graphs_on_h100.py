@@ -43,7 +43,7 @@ def supported(recipes, folder):
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "cudnn_program.py", folder / "recipes", DATA / "h100.json"],
         env={**os.environ, "LD_LIBRARY_PATH": path, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
-        capture_output=True, text=True, timeout=600,
+        capture_output=True, text=True, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)

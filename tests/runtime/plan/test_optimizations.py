@@ -219,6 +219,7 @@ def test_a_fusion_of_an_unknown_optimization_is_refused():
 def test_there_is_a_net_for_each_fusion():
     elsewhere = {
         "bn_relu_gradient",
+        "conv_bn",
         "elementwise_chains",
         "engine_fusions",
         "joined_exchanges",
@@ -368,7 +369,8 @@ def test_kernels_ask_for_names_that_there_are():
     for folder in ("ops", "netbuilder"):
         for path in (ROOT / folder).rglob("*.py"):
             asked.update(re.findall(r"enabled\(\"(\w+)\"\)", path.read_text(encoding="utf-8")))
-    asked |= {fusion.optimization for fusion in find_engine("ONEDNN").fusions()} | {"engine_fusions"}
+    asked |= {fusion.optimization for name in ("ONEDNN", "CUDNN") for fusion in find_engine(name).fusions()}
+    asked.add("engine_fusions")
     asked |= {phase.optimization for phase in PHASES} - {""}
     assert asked == set(OPTIMIZATIONS)
 

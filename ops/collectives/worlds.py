@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Literal
+from typing import Any, ClassVar, Literal
 
 from netbuilder.distributed.worlds.world import CommonWorld, create_world
 from netbuilder.ops.collectives.stores import store_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 from netbuilder.ops.core.operator import Operator, check_arity, decode
@@ -12,6 +11,7 @@ from netbuilder.proto import OperatorDef
 __all__ = ["shared_operator"]
 
 _known: dict[tuple[Any, ...], Operator] = {}
+_sharing: dict[Any, bool] = {}
 _KNOWN_LIMIT = 4096
 _LARGEST = 2048  # bytes of an operator
 
@@ -22,7 +22,10 @@ def shared_operator(cls: type[Operator], op: OperatorDef) -> Operator:
     Operators that keep something from run to run do not, nor those with names of blobs or with subgraphs, in which
     gradients may set arguments.
     """
-    if not _can_share(cls) or op.ByteSize() > _LARGEST:
+    shares = _sharing.get(cls)
+    if shares is None:
+        shares = _sharing[cls] = _can_share(cls)
+    if not shares or op.ByteSize() > _LARGEST:
         return decode(cls, op)
     inputs, outputs = op.input[:], op.output[:]
     key = cls, len(inputs), len(outputs), *[argument.SerializePartialToString() for argument in op.arg]
@@ -36,7 +39,6 @@ def shared_operator(cls: type[Operator], op: OperatorDef) -> Operator:
     return found
 
 
-@functools.cache
-def _can_share(cls: Any) -> bool:
+def _can_share(cls: type[Operator]) -> bool:
     holds_nets = any("NetDef" in str(field.type) for field in dataclasses.fields(cls))
     return not (cls.blob_arguments or cls.stateful or holds_nets)

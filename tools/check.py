@@ -19,7 +19,7 @@ from netbuilder.tools.common_options import check_outputs, input_option
 from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
-from netbuilder.tools.stored_nets import replicas_in, unknown_input
+from netbuilder.tools.stored_nets import replicas_in, unknown_input, without_filling
 
 __all__ = ["main"]
 
@@ -36,11 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_outputs(options, "json")
     net, init_net, specs = _read(options)
     record = replicas_in(net)
-    specs.update(_of_replicas(dict(options.input), net, init_net, record))
+    given = _of_replicas(dict(options.input), net, init_net, record)
+    specs.update(given)
+    if init_net is not None:
+        init_net = without_filling(init_net, given)
     found = check_net(net, init_net=init_net, inputs=specs, replicas=record)
     for finding in found:
         print(finding)
-    made = f" and init net {init_net.name!r}" if init_net is not None else ""
+    made = "" if init_net is None else f" and init net {init_net.name!r}" if init_net.name else " and its init net"
     print(f"net {net.name!r}{made}: {counted(len(net.op), 'operator')}, {counted(len(found), 'finding')}")
     write_json(options.json, _as_json(net, found))
     return 1 if found else 0

@@ -32,6 +32,7 @@ from netbuilder.tools.common_options import (
 from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.stored_nets import without_filling
 from netbuilder.tools.training.nets import NETS, add_net
 
 __all__ = ["main"]
@@ -47,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     net, init, specs = _load(options)
     _require_known(net, [name for name, _ in options.input])
     specs.update(options.input)
+    if isinstance(init, NetDef):
+        init = without_filling(init, specs)
     drawing = drawing_of(net, specs, init, columns=options.columns, by_scope=options.by_scope or None)
     if options.by_scope and not drawing.scopes:
         raise ArgumentError(f"--by-scope: no operators of net {drawing.name!r} share a name scope; leave it out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from netbuilder.parallel import replicas_of
 from netbuilder.proto import BlobError, NetDef, NetError
 from netbuilder.runtime import Workspace
 
-__all__ = ["read_nets", "replicas_in", "start_nets", "unknown_input"]
+__all__ = ["read_nets", "replicas_in", "start_nets", "unknown_input", "without_filling"]
 
 
 def read_nets(path: str | Path, init: str | Path | None, *, trusted: bool) -> tuple[NetDef, NetDef]:
@@ -51,6 +51,15 @@ def start_nets(workspace: Workspace, net: NetDef, init: NetDef, values: Mapping[
             + (", or the init net that makes them by --init" if not init.op else "")
         )
     return made
+
+
+def without_filling(init_net: NetDef, names: Collection[str]) -> NetDef:
+    """Return an init net without the operators that fill only these blobs, such as the placeholder of an input."""
+    kept = NetDef()
+    kept.CopyFrom(init_net)
+    del kept.op[:]
+    kept.op.extend(op for op in init_net.op if not op.output or not set(names).issuperset(op.output))
+    return kept
 
 
 def replicas_in(net: NetDef) -> Replicas | None:

@@ -264,8 +264,8 @@ def with_gpus(processes: ProcessRequest | None, devices: Devices) -> ProcessRequ
         return processes
     if devices.is_cpu:
         raise NetError(
-            "rendezvous: engine 'NCCL' exchanges values of GPUs, but the replicas are on the CPU; use engine 'MPI', or "
-            "Parallelize_GPU"
+            "rendezvous: engine 'NCCL' exchanges values of GPUs, but the replicas are on the CPU; use engine 'MPI' "
+            "(pip install 'netbuilder-nn[mpi]'), or Parallelize_GPU"
         )
     return dataclasses.replace(processes, gpus=tuple(devices.ids))
 

@@ -24,7 +24,7 @@ class Cast(Operator):
 
     Converting to an integer type truncates; to bool, gives whether X is not 0; to string, gives integers in decimal,
     other numbers with six digits after the point, and bools as 0 and 1.
-    The gradient is cast back to ``from_type`` or, without it, to the type of X.
+    The gradient is cast back to ``from_type`` or, without it, to the type of X; only floating results have one.
     """
 
     signature = """
@@ -49,8 +49,10 @@ class Cast(Operator):
         return (x.with_dtype(numpy_type(self.to, "Cast: to")),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        if numpy_type(self.to, "Cast: to") == STRING:
-            raise GradientError("Cast: strings have no gradient")
+        kind = numpy_type(self.to, "Cast: to")
+        if kind == STRING or kind.kind != "f":
+            named = "strings have" if kind == STRING else f"a result of type {kind} has"
+            raise GradientError(f"Cast: {named} no gradient")
         if self.from_type is None:
             return [make_op("CastGradient", [g.input("X"), g.d_output("Y")], [g.d_input("X")])]
         back: dict[str, Any] = {

@@ -17,6 +17,7 @@ from netbuilder.parallel import Parallelize_CPU
 from netbuilder.passes import extract_predictor
 from netbuilder.proto import NetDef, files
 from netbuilder.tools import check as tool
+from netbuilder.tools import draw
 from netbuilder.tools.check import main
 from toy_models import layers
 
@@ -125,3 +126,22 @@ def test_the_page_explains_each_rule():
         assert f"| `{rule.value}` |" in page
     lines = [shlex.split(line) for line in re.findall(r"^    (netbuilder-check.*)", page, re.M)]
     assert lines and all(parser_of(tool).parse(line[1:]) for line in lines)
+
+
+def test_given_shapes_replace_the_placeholders_of_inputs(tmp_path, capsys):
+    """As Caffe2's exporter for mobile devices writes them: the init net fills the input with some shape."""
+    model = ModelHelper("exported", arg_scope={"order": "NCHW"})
+    brew.conv(model, "data", "scores", 3, 4, 3)
+    init = model.param_init_net.Proto()
+    init.op.add(type="ConstantFill", output=["data"]).arg.add(name="shape", ints=[1, 1])
+    init.name = ""
+    files.save(tmp_path / "predict_net.pb", model.net.Proto())
+    files.save(tmp_path / "init_net.pb", init)
+    net, filled = (str(tmp_path / name) for name in ("predict_net.pb", "init_net.pb"))
+    assert main([net, "--init", filled]) == 1
+    assert "got shape (1, 1)" in capsys.readouterr().out
+    assert main([net, "--init", filled, "--input", "data=1x3x8x8"]) == 0
+    assert capsys.readouterr().out == "net 'exported' and its init net: 1 operator, 0 findings\n"
+    page = tmp_path / "net.html"
+    assert draw.main([net, "--init", filled, "--input", "data=1x3x8x8", "-o", str(page)]) == 0
+    assert "shapes of 4 of 4 blobs" in capsys.readouterr().out

@@ -234,6 +234,7 @@ def test_rates_fall_towards_the_input():
         (["--cutmix=nan"], "--cutmix: must be a number, got 'nan'"),
         (["--ema=1"], "--ema: must be in [0, 1), usually 0.999 or more, got 1"),
         (["--swa=0"], "--swa: must be a positive number of epochs, usually a quarter of all, got 0"),
+        (["--swa=3", "--epochs=2"], "--swa: must be at most --epochs (2), got 3"),
         (["--swa=1", "--ema=0.9"], "--swa: cannot be combined with --ema"),
         (["--swa=1", "--export=x", "--export-epoch=best"], "--swa: cannot be combined with --export-epoch best"),
         (["--patience=0"], "error: --patience: must be 1 epoch or more, got 0"),

@@ -102,6 +102,8 @@ def problem_of(options: Options) -> str | None:
         return "--export-epoch: needs --export FOLDER"
     if options.swa is not None and options.average_decay is not None:
         return "--swa: cannot be combined with --ema; give one of the two averages"
+    if options.swa is not None and options.swa > options.epochs:
+        return f"--swa: must be at most --epochs ({options.epochs}), got {options.swa:g}"
     if options.swa is not None and options.export_epoch == "best":
         return "--swa: cannot be combined with --export-epoch best, since the average is complete after the last epoch"
     if options.check_export and not options.export:

@@ -310,7 +310,8 @@ class _Export:
                     op.infer(*specs[:i], specs[i].with_dtype(dtype), *specs[i + 1 :])
                 except (ShapeError, NotImplementedError):
                     continue
-                return f"; if {name!r} is of {dtype}, give shapes= a TensorSpec({specs[i].shape}, np.dtype({dtype!r}))"
+                spec = f"TensorSpec({specs[i].shape}, np.dtype({dtype!r}))"
+                return f"; if {name!r} is of {dtype}, give shapes= a {spec} of netbuilder.ops.core.operator"
         return ""
 
     def _specs_of(self, op_def: OperatorDef, op: Any, ins: Sequence[str], constant: bool) -> Sequence[TensorSpec]:

@@ -484,7 +484,11 @@ class Workspace:
         net = self._nets.get(text)
         if net is None:
             known = ", ".join(map(repr, sorted(self._nets))) or "none"
-            raise NetError(f"no net {text!r} in the workspace; create it first (created: {known})")
+            unique = ""
+            if any(other.removeprefix(f"{text}_").isdigit() for other in self._nets):
+                unique = "; names of nets are unique in a process, so that the second one of a name has a number: "
+                unique += "use model.net.Name()"
+            raise NetError(f"no net {text!r} in the workspace; create it first (created: {known}){unique}")
         return net
 
     @checked("find_nan")

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from checks import check_gradient, run_plain
+from netbuilder.graph import Net
 from netbuilder.graph.gradient_context import operator_gradient
 from netbuilder.ops.core.data_types import data_type, numpy_type
 from netbuilder.ops.math.cast import Cast, CastGradient
@@ -100,6 +101,17 @@ class TestCastGradient(OperatorSuite):
 
     def reference(self, op, x, dy):
         return [dy if x.dtype.kind == "f" else np.zeros(3)]
+
+
+@pytest.mark.parametrize("back", [{}, {"from_type": "float"}])
+@pytest.mark.parametrize(("to", "said"), [("int32", "a result of type int32 has"), ("string", "strings have")])
+def test_a_result_without_a_point_has_no_gradient(to, said, back):
+    net = Net("net")
+    net.Cast("x", "y", to=to, **back)
+    net.Cast("y", "z", to="float")
+    net.AveragedLoss("z", "loss")
+    with pytest.raises(GradientError, match=f"'y'.*Cast: {said} no gradient. It is on the path to the loss: .*Stop"):
+        net.AddGradientOperators(["loss"])
 
 
 def test_the_gradient_goes_back_to_the_type_of_x():

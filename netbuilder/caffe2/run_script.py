@@ -18,7 +18,7 @@ import numpy as np
 
 # Protobuf chooses its parser at import. Old scripts set PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION to "cpp", which it no
 # longer has, so it is imported before they run.
-import netbuilder.proto  # noqa: F401
+import netbuilder.proto.netbuilder_pb2  # noqa: F401
 from netbuilder.caffe2.import_alias import install_alias
 
 __all__ = ["main"]

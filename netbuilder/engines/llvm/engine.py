@@ -42,6 +42,7 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.attention import attention, attention_gradient
         from netbuilder.engines.llvm.copies import COPIES
         from netbuilder.engines.llvm.elementwise import elementwise, with_reductions
+        from netbuilder.engines.llvm.extrema import EXTREMA
         from netbuilder.engines.llvm.indexed_rows import INDEXED_ROWS
         from netbuilder.engines.llvm.label_losses import LABEL_LOSSES
         from netbuilder.engines.llvm.recurrent_units import RECURRENT_UNITS
@@ -56,6 +57,7 @@ class LlvmEngine(Engine):
             **dict.fromkeys(REDUCING, with_reductions),
             **dict.fromkeys(ELEMENTWISE, elementwise),
             **COPIES,
+            **EXTREMA,
             **INDEXED_ROWS,
             **LABEL_LOSSES,
             **RECURRENT_UNITS,

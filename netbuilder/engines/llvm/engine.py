@@ -40,6 +40,7 @@ class LlvmEngine(Engine):
 
     def kernels(self) -> Mapping[str, Callable[..., Prepared | None]]:
         from netbuilder.engines.llvm.attention import attention, attention_gradient
+        from netbuilder.engines.llvm.chosen_elements import CHOSEN_ELEMENTS
         from netbuilder.engines.llvm.copies import COPIES
         from netbuilder.engines.llvm.elementwise import elementwise, with_reductions
         from netbuilder.engines.llvm.extrema import EXTREMA
@@ -56,6 +57,7 @@ class LlvmEngine(Engine):
         return {
             **dict.fromkeys(REDUCING, with_reductions),
             **dict.fromkeys(ELEMENTWISE, elementwise),
+            **CHOSEN_ELEMENTS,
             **COPIES,
             **EXTREMA,
             **INDEXED_ROWS,

@@ -18,12 +18,12 @@ from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["GridSample", "GridSampleGradient"]
+__all__ = ["CUBIC", "FAR", "GridSample", "GridSampleGradient"]
 
 Array = Any
 _MODES, _PADDINGS = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
-_A = -0.75  # the coefficient of the cubic convolution
-_FAR = 1 << 24  # pixels; positions farther outside are taken there
+CUBIC = -0.75  # the coefficient of the cubic convolution
+FAR = 1 << 24  # pixels; positions farther outside are taken there
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ def _weights(xp: Any, mode: str, t: Array) -> list[tuple[int, Array, Array]]:
         return [(0, 1 - t, -one), (1, t, one)]
 
     def near(s: Array) -> tuple[Array, Array]:
-        return ((_A + 2) * s - (_A + 3)) * s * s + 1, (3 * (_A + 2) * s - 2 * (_A + 3)) * s
+        return ((CUBIC + 2) * s - (CUBIC + 3)) * s * s + 1, (3 * (CUBIC + 2) * s - 2 * (CUBIC + 3)) * s
 
     def far(s: Array) -> tuple[Array, Array]:
-        return ((_A * s - 5 * _A) * s + 8 * _A) * s - 4 * _A, (3 * _A * s - 10 * _A) * s + 8 * _A
+        return ((CUBIC * s - 5 * CUBIC) * s + 8 * CUBIC) * s - 4 * CUBIC, (3 * CUBIC * s - 10 * CUBIC) * s + 8 * CUBIC
 
     found = []
     for offset, of, s, sign in ((-1, far, 1 + t, 1), (0, near, t, 1), (1, near, 1 - t, -1), (2, far, 2 - t, -1)):
@@ -126,7 +126,7 @@ def _taps(xp: Any, op: _Sampling, grid: Array, extents: tuple[int, ...]) -> Iter
     for axis, extent in enumerate(extents):
         scale = (extent - 1) / 2 if op.align_corners else extent / 2
         at = (flat[..., len(extents) - 1 - axis] + 1) * scale - (0 if op.align_corners else 0.5)
-        at = xp.clip(xp.where(xp.isnan(at), at.dtype.type(-_FAR), at), -_FAR, _FAR)
+        at = xp.clip(xp.where(xp.isnan(at), at.dtype.type(-FAR), at), -FAR, FAR)
         start = xp.rint(at) if op.mode == "nearest" else xp.floor(at)
         taps = []
         for offset, weight, slope in _weights(xp, op.mode, at - start):
@@ -150,7 +150,7 @@ def _taps(xp: Any, op: _Sampling, grid: Array, extents: tuple[int, ...]) -> Iter
 @kernel(GridSample)
 def grid_sample(op: GridSample, ctx: RunContext, x: Array, grid: Array) -> tuple[Array]:
     xp = ctx.xp
-    planes, extents = widen(x).reshape(*x.shape[:2], -1), x.shape[2:]
+    planes, extents = widen(x).reshape(*x.shape[:2], math.prod(x.shape[2:])), x.shape[2:]
     y = xp.zeros((*x.shape[:2], math.prod(grid.shape[1:-1])), planes.dtype)
     for index, weight, _ in _taps(xp, op, widen(grid), extents) if y.size else ():
         y += weight[:, None] * xp.take_along_axis(planes, index[:, None], axis=2)
@@ -162,8 +162,8 @@ def grid_sample_gradient(
     op: GridSampleGradient, ctx: RunContext, x: Array, grid: Array, dy: Array
 ) -> tuple[Array, Array]:
     xp, (samples, channels), extents = ctx.xp, x.shape[:2], x.shape[2:]
-    planes = widen(x).reshape(samples, channels, -1)
-    shares = widen(dy).reshape(samples, channels, -1)
+    planes = widen(x).reshape(samples, channels, math.prod(extents))
+    shares = widen(dy).reshape(samples, channels, math.prod(dy.shape[2:]))
     dx, pixels = xp.zeros(planes.size, planes.dtype), planes.shape[-1]
     d_grid = [xp.zeros((samples, shares.shape[-1]), planes.dtype) for _ in extents]
     first = (xp.arange(samples * channels) * pixels).reshape(samples, channels, 1)

@@ -51,6 +51,7 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.repeated_rows import sum_repeated_rows
         from netbuilder.engines.llvm.row_updates import ROW_UPDATES
         from netbuilder.engines.llvm.running_sums import running_sums
+        from netbuilder.engines.llvm.sampling import grid_sample
         from netbuilder.engines.llvm.segments import SEGMENTS
         from netbuilder.engines.llvm.top_k import top_k
 
@@ -67,6 +68,7 @@ class LlvmEngine(Engine):
             **SEGMENTS,
             "Attention": attention,
             "AttentionGradient": attention_gradient,
+            "GridSample": grid_sample,
             "CumSum": running_sums,
             "SumRepeatedRows": sum_repeated_rows,
             "TopK": top_k,

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
+from checks import run_plain
 from netbuilder.ops.images.grid_sample import GridSample, GridSampleGradient
 from netbuilder.proto import ArgumentError
 from suite import OperatorSuite, f32, floats, refusal
@@ -135,3 +136,12 @@ def test_positions_that_are_not_numbers_are_outside():
     grid = np.float32([np.nan, 0]).reshape(1, 1, 1, 2)
     (y,) = plain_kernel("GridSample", CPU)(GridSample(), Context(), np.ones((1, 1, 2, 2), np.float32), grid)
     assert y.item() == 0
+
+
+def test_no_samples_and_no_channels():
+    for samples, channels in ((0, 3), (2, 0)):
+        x, grid = np.zeros((samples, channels, 4, 5), np.float32), np.zeros((samples, 2, 3, 2), np.float32)
+        (y,) = run_plain(GridSample(), [x, grid])
+        assert y.shape == (samples, channels, 2, 3)
+        dx, d_grid = run_plain(GridSampleGradient(), [x, grid, y])
+        assert dx.shape == x.shape and not dx.any() and d_grid.shape == grid.shape and not d_grid.any()

@@ -29,6 +29,7 @@ __all__ = [
     "ResizeNearestGradient",
     "UpsampleBilinear",
     "UpsampleBilinearGradient",
+    "nearest_pixels",
 ]
 
 Array = Any
@@ -241,6 +242,15 @@ class ResizeNearest3DGradient(_Backward, _Volume):
     """dX = the sum of dY over the copies of each pixel of X."""
 
     signature = "dY, X -> dX"
+
+
+def nearest_pixels(op: ResizeNearest | ResizeNearest3D, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return the pixel of each pixel of Y, by its place in the images of an X of a shape, int32, in Y's order."""
+    axes = range(op.first_axis(), op.first_axis() + len(op.scales))
+    resized = op.output_shape(shape, op.scales)
+    chosen = [_nearest(shape[axis], resized[axis], scale) for axis, scale in zip(axes, op.scales)]
+    places = np.ravel_multi_index(np.ix_(*chosen), [shape[axis] for axis in axes])
+    return places.astype(np.int32).reshape(-1)
 
 
 def _resize_nearest(op: _Forward, ctx: RunContext, x: Array, scales: Array = None) -> tuple[Array, ...]:

@@ -21,6 +21,7 @@ from netbuilder.engines.llvm.copies import copying
 from netbuilder.engines.llvm.emitter import Emitter, memory_type, register_type, vector
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
+from netbuilder.ops.images.resize import nearest_pixels
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["INDEXED_ROWS", "copied_as"]
@@ -289,6 +290,26 @@ def _taken(op: Any, ctx: PlanContext, specs: Sequence[TensorSpec], sizes: _Sizes
     return Prepared(plain, op.infer(*plain), bind, name="llvm rows")
 
 
+def _resize_nearest(op: Any, ctx: PlanContext, x: TensorSpec, *scales: TensorSpec) -> Prepared | None:
+    """Prepare ResizeNearest: its pixels are rows that are always the same."""
+    plain, axes = x.plain, slice(op.first_axis(), op.first_axis() + len(op.scales))
+    extent = math.prod(x.shape[axes])
+    if scales or not 0 < extent < 1 << 31:
+        return None
+    (y,) = op.infer(plain)
+    places = nearest_pixels(op, x.shape)
+    dtype, single, width = copied_as(x, math.prod(x.shape[axes.stop :]))
+    sizes = _Sizes(math.prod(x.shape[: axes.start]), extent, width, places.size)
+    kind = _Kind("take", dtype, single, places.dtype.name)
+    if _address(kind) is None:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        return _bound(op, ctx, sizes, [(kind, (inputs[0], outputs[0], places, None, None))], inputs)
+
+    return Prepared([plain], [y], bind, name="llvm rows")
+
+
 def _scatter_assign(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     x, indices, _ = plain = [spec.plain for spec in specs]
     outer, extent, inner = _around(x, op.axis % x.ndim)
@@ -379,6 +400,8 @@ INDEXED_ROWS: Mapping[str, Callable[..., Prepared | None]] = {
     "BatchGather": _gather,
     "BatchGatherGradient": _gather_gradient,
     "Gather": _gather,
+    "ResizeNearest": _resize_nearest,
+    "ResizeNearest3D": _resize_nearest,
     "ScatterAssign": _scatter_assign,
     "ScatterWeightedSum": _scatter_weighted_sum,
     "SortedSegmentSumGradient": _gather_rows,

@@ -12,6 +12,7 @@ from netbuilder.ops.arrange.gather import BatchGather, BatchGatherGradient, Gath
 from netbuilder.ops.arrange.scatter import ScatterAssign, ScatterWeightedSum
 from netbuilder.ops.core.indexing import no_row
 from netbuilder.ops.core.registry import CPU, find, plain_kernel
+from netbuilder.ops.images.resize import ResizeNearest, ResizeNearest3D
 from netbuilder.ops.segments.reverse_packed import ReversePackedSegs
 from netbuilder.ops.segments.sorted_segments import SortedSegmentSumGradient
 from netbuilder.ops.segments.sparse import SparseToDense, UnsortedSegmentSum, UnsortedSegmentSumGradient
@@ -74,6 +75,22 @@ def threads(threads_and_kind):
 @pytest.fixture
 def kind(threads_and_kind):
     return threads_and_kind[1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 1, 1, 1), (0, 3, 2, 2), (2, 0, 2, 2)])
+@pytest.mark.parametrize(("high", "wide"), [(2, 2), (1, 3), (0.4, 1.7), (1, 1)])
+def test_resized_images(high, wide, shape, dtype, threads):
+    x = normal(*shape, dtype=dtype)
+    for order in ("NCHW", "NHWC"):
+        images = x if order == "NCHW" else np.moveaxis(x, 1, -1).copy()
+        if all(int(n * scale) for n, scale in zip(shape[2:], (high, wide))):
+            op = ResizeNearest(height_scale=high, width_scale=wide, order=order)
+            check(op, [images], rtol=0, atol=0, threads=threads)
+            (y,) = served(op.with_arity(1, 1), [images], threads)
+            assert y.dtype == dtype
+    volumes = x[:, :, None].repeat(2, axis=2) * np.array([1, 2], dtype)[:, None, None]
+    check(ResizeNearest3D(temporal_scale=1.5), [volumes], rtol=0, atol=0, threads=threads)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int8, np.int64, np.bool_])

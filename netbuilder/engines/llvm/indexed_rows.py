@@ -83,14 +83,35 @@ class _Code(CheckedIndices):
                 self._fill_zeros(table)
             if kind.factor:
                 self._multiply(table, indices)
-            with self._for("%begin", "%end", 1) as i:
-                if not kind.single:
-                    later = self._row(table, self._ahead(indices, np.dtype(kind.indices), i, "%end"))
-                    self._prefetch(later, b.let(f"mul i64 %width, {self._dtype.itemsize}"))
-                index = self._index(indices, i)
-                row = self._moved(rows, self._dtype, i if kind.single else b.let(f"mul i64 {i}, %width"))
-                self._of_row(index, row, self._row(table, index), weight)
+            if kind.how == "take" and kind.single:
+                self._take_elements(table, rows, indices)
+            else:
+                self._go_through(table, rows, indices, weight)
         return self._function()
+
+    def _go_through(self, table: str, rows: str, indices: str, weight: str) -> None:
+        """Write what is done with each row."""
+        b, kind = self._body, self._kind
+        with self._for("%begin", "%end", 1) as i:
+            if not kind.single:
+                later = self._row(table, self._ahead(indices, np.dtype(kind.indices), i, "%end"))
+                self._prefetch(later, b.let(f"mul i64 %width, {self._dtype.itemsize}"))
+            index = self._index(indices, i)
+            row = self._moved(rows, self._dtype, i if kind.single else b.let(f"mul i64 {i}, %width"))
+            self._of_row(index, row, self._row(table, index), weight)
+
+    def _take_elements(self, table: str, rows: str, indices: str) -> None:
+        """Write that rows of one element are copied."""
+        b, dtype = self._body, np.dtype(self._kind.indices)
+        kind = memory_type(dtype)
+        extent = b.splat("%extent" if kind == "i64" else b.let(f"trunc i64 %extent to {kind}"), kind)
+        for i, mask in self._across(b.let("sub i64 %end, %begin")):
+            at = b.let(f"add i64 %begin, {i}")
+            index = self._vector(self._moved(indices, dtype, at), dtype, mask)
+            negative = b.compare("slt", index, b.constant(0, kind), kind)
+            index = b.select(negative, b.binary("add", index, extent, kind), index, kind)
+            value = self._gathered(table, self._dtype, index, kind, mask)
+            self._write(value, self._dtype, self._moved(rows, self._dtype, at), mask)
 
     def _of_row(self, index: str, row: str, of_table: str, weight: str) -> None:
         if self._kind.how == "take":
@@ -281,7 +302,8 @@ def _gather_rows(op: Any, ctx: PlanContext, x: TensorSpec, indices: TensorSpec) 
 
 def _taken(op: Any, ctx: PlanContext, specs: Sequence[TensorSpec], sizes: _Sizes, kind: _Kind) -> Prepared | None:
     plain = [spec.plain for spec in specs]
-    if plain[0].dtype == STRING or _address(kind) is None:
+    narrow = kind.single and np.dtype(kind.indices).itemsize < 8 and sizes.extent >= 1 << 31
+    if plain[0].dtype == STRING or narrow or _address(kind) is None:
         return None
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:

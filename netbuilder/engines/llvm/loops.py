@@ -128,6 +128,15 @@ class Loops:
         given = f"ptr {place}, i32 {align}, {vector('i1')} {mask}, {whole} zeroinitializer"
         return b.let(f"call {whole} @{name}({given})")
 
+    def _gathered(self, start: str, dtype: np.dtype[Any], places: str, of_places: str = "i32", mask: str = "") -> str:
+        """Return the elements at some places of an array, and 0 in the lanes that ``mask`` has not; "": all."""
+        b, kind, pointers = self._body, memory_type(dtype), vector("ptr")
+        name = f"llvm.masked.gather.v{LANES}{_SUFFIXES[kind]}.v{LANES}p0"
+        b.declared.add(f"declare {vector(kind)} @{name}({pointers}, i32, {vector('i1')}, {vector(kind)})")
+        which = b.let(f"getelementptr {kind}, ptr {start}, {vector(of_places)} {places}")
+        given = f"i32 {dtype.itemsize}, {vector('i1')} {mask or b.constant(1, 'i1')}, {vector(kind)} zeroinitializer"
+        return b.let(f"call {vector(kind)} @{name}({pointers} {which}, {given})")
+
     def _write(self, value: str, dtype: np.dtype[Any], place: str, mask: str = "") -> None:
         """Store the elements of the lanes of ``mask``; "": all."""
         b, kind = self._body, memory_type(dtype)

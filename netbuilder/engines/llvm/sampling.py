@@ -13,7 +13,7 @@ import numpy as np
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.checked_indices import BRIEF, OF_A_THREAD
-from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
+from netbuilder.engines.llvm.emitter import LANES, Emitter
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
@@ -63,7 +63,7 @@ class _Code(Loops):
                 place = b.let(f"add i64 {b.let(f'mul i64 {plane}, %count')}, {block}")
                 total = b.constant(0)
                 for index, weight in taps:
-                    total = b.binary("fadd", total, b.binary("fmul", weight, self._gathered(x, index)))
+                    total = b.binary("fadd", total, b.binary("fmul", weight, self._gathered(x, _F, index)))
                 self._write(total, _F, self._moved("%y", _F, place), mask)
         return self._function()
 
@@ -83,16 +83,7 @@ class _Code(Loops):
     def _position(self, grid: str, number: int, mask: str) -> str:
         """Return one of the numbers of each position."""
         places = f"<{', '.join(f'i32 {k * self._kind.axes + number}' for k in range(LANES))}>"
-        return self._gathered(grid, places, mask)
-
-    def _gathered(self, start: str, places: str, mask: str = "") -> str:
-        b, pointers = self._body, vector("ptr")
-        name = f"llvm.masked.gather.v{LANES}f32.v{LANES}p0"
-        b.declared.add(f"declare {vector('float')} @{name}({pointers}, i32, {vector('i1')}, {vector('float')})")
-        which = b.let(f"getelementptr float, ptr {start}, {vector('i32')} {places}")
-        mask = mask or b.constant(1, "i1")
-        given = f"{pointers} {which}, i32 4, {vector('i1')} {mask}, {vector('float')} zeroinitializer"
-        return b.let(f"call {vector('float')} @{name}({given})")
+        return self._gathered(grid, _F, places, mask=mask)
 
     def _integers(self, number: str) -> str:
         return self._body.splat(self._body.let(f"trunc i64 {number} to i32"), "i32")

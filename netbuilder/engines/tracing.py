@@ -160,9 +160,10 @@ class Symbol:
         return Symbol(self.expression, self.shape)
 
     def sum(self, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Symbol:
-        if dtype is not None:
-            return self.astype(dtype).sum(axis, keepdims=keepdims)
-        return self._reduced("add", axis, keepdims=keepdims)
+        if dtype is None and self.dtype.kind == "i":
+            dtype = np.int64  # as by NumPy
+        terms = self if dtype is None else self.astype(dtype)
+        return terms._reduced("add", axis, keepdims=keepdims)
 
     def max(self, axis: Any = None, *, keepdims: bool = False) -> Symbol:
         return self._reduced("maximum", axis, keepdims=keepdims)
@@ -171,7 +172,8 @@ class Symbol:
         return self._reduced("minimum", axis, keepdims=keepdims)
 
     def _reduced(self, function: str, axis: Any, *, keepdims: bool) -> Symbol:
-        if self.dtype not in (np.float32, np.float64) or not self.size or isinstance(self.expression, View):
+        types = (np.float32, np.float64, np.int32, np.int64) if function == "add" else (np.float32, np.float64)
+        if self.dtype not in types or not self.size or isinstance(self.expression, View):
             raise NotTraced(f"{function} of {self.size} elements of {self.dtype}")
         given = range(self.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         if not all(-self.ndim <= a < self.ndim for a in given):

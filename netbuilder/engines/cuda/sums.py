@@ -211,8 +211,8 @@ class Sums:
         for level, sums in enumerate(self.levels):
             if total in sums:
                 return level
-        if _extents_of(total) != self.extents or total.function != "add":
-            raise NotTraced("sums over several axes, or a maximum")
+        if _extents_of(total) != self.extents or total.function != "add" or total.dtype.kind != "f":
+            raise NotTraced("sums over several axes or of integers, or a maximum")
         level = max((self._level(each) + 1 for each in _summed(total).program().sums()), default=0)
         if level == len(self.levels):
             self.levels.append([])

@@ -423,7 +423,7 @@ class _Reducing(Function, Loops):
         columns = math.prod(extent for extent, reduced, _ in self._form.axes if reduced)
         kinds = {}
         for total in sums:
-            wide = total.function == "add" and columns > _LONG
+            wide = total.function == "add" and columns > _LONG and total.dtype.kind == "f"
             kinds[total] = "double" if wide else register_type(total.dtype)
             for w in range(self._width):
                 n = self._label()
@@ -465,7 +465,7 @@ class _Reducing(Function, Loops):
 
     def _combined(self, function: str, x: str, y: str, kind: str) -> str:
         if function == "add":
-            return self._body.binary("fadd", x, y, kind)
+            return self._body.binary("add" if kind[0] == "i" else "fadd", x, y, kind)
         return self._extreme(function, np.dtype(np.float64 if kind == "double" else np.float32), x, y)
 
     def _combining(self, function: str, kind: str) -> Callable[[str, str], str]:

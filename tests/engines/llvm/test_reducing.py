@@ -128,6 +128,28 @@ def test_any_axes(shape, axis):
             np.testing.assert_allclose(y, exact, 2e-6, 1e-7)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize(("shape", "axis"), [each for each in AXES if each[0] != (3, 1)])
+def test_sums_of_integers(shape, axis, dtype):
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(limits.min, limits.max, shape, dtype)  # sums wrap around
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    for threads in (1, 2):
+        values = {"x": Value.of(x)}
+        run(make_op("ReduceSum", ["x"], ["y"], axes=axes, keepdims=0), values, threads)
+        y = values["y"].plain()
+        assert y.dtype == dtype
+        np.testing.assert_array_equal(y, x.sum(axis=axis, dtype=dtype))
+
+
+def test_long_sums_of_integers_and_means():
+    x = np.random.default_rng(0).integers(-100, 1000, (3, 10_000)).astype(np.int32)
+    total, mean = run_code(lambda xp, x: [x.sum(axis=1), x.mean(axis=1)], x)
+    assert (total.dtype, mean.dtype) == (np.int64, np.float64)
+    np.testing.assert_array_equal(total, x.sum(axis=1))
+    np.testing.assert_allclose(mean, x.mean(axis=1), rtol=1e-14)
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_threads_compute_the_same(axis):
     x = np.random.default_rng(0).normal(size=(300, 5000)).astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,16 +18,18 @@ from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["CUBIC", "FAR", "GridSample", "GridSampleGradient"]
+__all__ = ["GridSample", "GridSampleGradient"]
 
 Array = Any
 _MODES, _PADDINGS = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
-CUBIC = -0.75  # the coefficient of the cubic convolution
-FAR = 1 << 24  # pixels; positions farther outside are taken there
+_A = -0.75  # the coefficient of the cubic convolution
+_FAR = 1 << 24  # pixels; positions farther outside are taken there
 
 
 @dataclass(frozen=True)
 class _Sampling(Operator):
+    cubic: ClassVar[float] = _A
+    far: ClassVar[int] = _FAR
     mode: str = "linear"
     padding_mode: str = "zeros"
     align_corners: bool = False
@@ -93,10 +95,10 @@ def _weights(xp: Any, mode: str, t: Array) -> list[tuple[int, Array, Array]]:
         return [(0, 1 - t, -one), (1, t, one)]
 
     def near(s: Array) -> tuple[Array, Array]:
-        return ((CUBIC + 2) * s - (CUBIC + 3)) * s * s + 1, (3 * (CUBIC + 2) * s - 2 * (CUBIC + 3)) * s
+        return ((_A + 2) * s - (_A + 3)) * s * s + 1, (3 * (_A + 2) * s - 2 * (_A + 3)) * s
 
     def far(s: Array) -> tuple[Array, Array]:
-        return ((CUBIC * s - 5 * CUBIC) * s + 8 * CUBIC) * s - 4 * CUBIC, (3 * CUBIC * s - 10 * CUBIC) * s + 8 * CUBIC
+        return ((_A * s - 5 * _A) * s + 8 * _A) * s - 4 * _A, (3 * _A * s - 10 * _A) * s + 8 * _A
 
     found = []
     for offset, of, s, sign in ((-1, far, 1 + t, 1), (0, near, t, 1), (1, near, 1 - t, -1), (2, far, 2 - t, -1)):
@@ -126,7 +128,7 @@ def _taps(xp: Any, op: _Sampling, grid: Array, extents: tuple[int, ...]) -> Iter
     for axis, extent in enumerate(extents):
         scale = (extent - 1) / 2 if op.align_corners else extent / 2
         at = (flat[..., len(extents) - 1 - axis] + 1) * scale - (0 if op.align_corners else 0.5)
-        at = xp.clip(xp.where(xp.isnan(at), at.dtype.type(-FAR), at), -FAR, FAR)
+        at = xp.clip(xp.where(xp.isnan(at), at.dtype.type(-_FAR), at), -_FAR, _FAR)
         start = xp.rint(at) if op.mode == "nearest" else xp.floor(at)
         taps = []
         for offset, weight, slope in _weights(xp, op.mode, at - start):

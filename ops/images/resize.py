@@ -29,7 +29,6 @@ __all__ = [
     "ResizeNearestGradient",
     "UpsampleBilinear",
     "UpsampleBilinearGradient",
-    "nearest_pixels",
 ]
 
 Array = Any
@@ -205,9 +204,20 @@ class _Backward(_Resizing):
         require(tuple(dy) == shape, self, f"dY must have shape {shape} for X of shape {tuple(x)}, got {tuple(dy)}")
 
 
+@dataclass(frozen=True)
+class _Nearest(_Forward):
+    def pixels(self, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+        """Return the pixel of each pixel of Y, by its place in the images of an X of a shape, int32, in Y's order."""
+        axes = range(self.first_axis(), self.first_axis() + len(self.scales))
+        resized = self.output_shape(shape, self.scales)
+        chosen = [_nearest(shape[axis], resized[axis], scale) for axis, scale in zip(axes, self.scales)]
+        places = np.ravel_multi_index(np.ix_(*chosen), [shape[axis] for axis in axes])
+        return places.astype(np.int32).reshape(-1)
+
+
 @register
 @dataclass(frozen=True)
-class ResizeNearest(_Forward, _Plane):
+class ResizeNearest(_Nearest, _Plane):
     """Y = the images X with height and width scaled; each pixel is the nearest one of X above and to the left.
 
     The second input may give the two scales, for height and width.
@@ -229,7 +239,7 @@ class ResizeNearestGradient(_Backward, _Plane):
 
 @register
 @dataclass(frozen=True)
-class ResizeNearest3D(_Forward, _Volume):
+class ResizeNearest3D(_Nearest, _Volume):
     """Y = the volumes X with their last three extents scaled, as by ResizeNearest."""
 
     signature = "X (N, C, T, H, W): float -> Y (N, C, R, P, Q): as X"
@@ -242,15 +252,6 @@ class ResizeNearest3DGradient(_Backward, _Volume):
     """dX = the sum of dY over the copies of each pixel of X."""
 
     signature = "dY, X -> dX"
-
-
-def nearest_pixels(op: ResizeNearest | ResizeNearest3D, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the pixel of each pixel of Y, by its place in the images of an X of a shape, int32, in Y's order."""
-    axes = range(op.first_axis(), op.first_axis() + len(op.scales))
-    resized = op.output_shape(shape, op.scales)
-    chosen = [_nearest(shape[axis], resized[axis], scale) for axis, scale in zip(axes, op.scales)]
-    places = np.ravel_multi_index(np.ix_(*chosen), [shape[axis] for axis in axes])
-    return places.astype(np.int32).reshape(-1)
 
 
 def _resize_nearest(op: _Forward, ctx: RunContext, x: Array, scales: Array = None) -> tuple[Array, ...]:

@@ -21,7 +21,6 @@ from netbuilder.engines.llvm.copies import copying
 from netbuilder.engines.llvm.emitter import Emitter, memory_type, register_type, vector
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import STRING, TensorSpec
-from netbuilder.ops.images.resize import nearest_pixels
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["INDEXED_ROWS", "copied_as"]
@@ -319,7 +318,7 @@ def _resize_nearest(op: Any, ctx: PlanContext, x: TensorSpec, *scales: TensorSpe
     if scales or not 0 < extent < 1 << 31:
         return None
     (y,) = op.infer(plain)
-    places = nearest_pixels(op, x.shape)
+    places = op.pixels(x.shape)
     dtype, single, width = copied_as(x, math.prod(x.shape[axes.stop :]))
     sizes = _Sizes(math.prod(x.shape[: axes.start]), extent, width, places.size)
     kind = _Kind("take", dtype, single, places.dtype.name)

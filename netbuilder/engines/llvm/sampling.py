@@ -17,7 +17,6 @@ from netbuilder.engines.llvm.emitter import LANES, Emitter
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.ops.images.grid_sample import CUBIC, FAR, GridSample
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["grid_sample"]
@@ -35,6 +34,8 @@ class _Kind:
     mode: str
     padding: str
     align_corners: bool
+    cubic: float
+    far: int
 
 
 class _Code(Loops):
@@ -95,8 +96,8 @@ class _Code(Loops):
         size = b.binary("fsub", size, b.constant(1)) if kind.align_corners else size
         at = b.binary("fmul", b.binary("fadd", position, b.constant(1)), b.binary("fmul", size, b.constant(0.5)))
         at = at if kind.align_corners else b.binary("fsub", at, b.constant(0.5))
-        at = b.select(b.compare("oge", at, b.constant(-FAR)), at, b.constant(-FAR))  # also in place of NaN
-        at = b.select(b.compare("ole", at, b.constant(FAR)), at, b.constant(FAR))
+        at = b.select(b.compare("oge", at, b.constant(-kind.far)), at, b.constant(-kind.far))  # also in place of NaN
+        at = b.select(b.compare("ole", at, b.constant(kind.far)), at, b.constant(kind.far))
         start = b.call("rint" if kind.mode == "nearest" else "floor", at)
         first, most = (
             b.convert("fptosi", start, "float", "i32"),
@@ -117,14 +118,16 @@ class _Code(Loops):
         if self._kind.mode == "linear":
             return [(0, rest), (1, t)]
 
+        a = self._kind.cubic
+
         def near(s: str) -> str:
-            inner = b.binary("fsub", b.binary("fmul", b.constant(CUBIC + 2), s), b.constant(CUBIC + 3))
+            inner = b.binary("fsub", b.binary("fmul", b.constant(a + 2), s), b.constant(a + 3))
             return b.binary("fadd", b.binary("fmul", b.binary("fmul", inner, s), s), b.constant(1))
 
         def far(s: str) -> str:
-            inner = b.binary("fsub", b.binary("fmul", b.constant(CUBIC), s), b.constant(5 * CUBIC))
-            inner = b.binary("fadd", b.binary("fmul", inner, s), b.constant(8 * CUBIC))
-            return b.binary("fsub", b.binary("fmul", inner, s), b.constant(4 * CUBIC))
+            inner = b.binary("fsub", b.binary("fmul", b.constant(a), s), b.constant(5 * a))
+            inner = b.binary("fadd", b.binary("fmul", inner, s), b.constant(8 * a))
+            return b.binary("fsub", b.binary("fmul", inner, s), b.constant(4 * a))
 
         after, before = b.binary("fadd", b.constant(1), t), b.binary("fsub", b.constant(2), t)
         return [(-1, far(after)), (0, near(t)), (1, near(rest)), (2, far(before))]
@@ -156,14 +159,14 @@ def _address(kind: _Kind) -> int | None:
     return machine.address_of(_Code(kind).text()) if machine.available() else None
 
 
-def grid_sample(op: GridSample, ctx: PlanContext, x: TensorSpec, grid: TensorSpec) -> Prepared | None:
+def grid_sample(op: Any, ctx: PlanContext, x: TensorSpec, grid: TensorSpec) -> Prepared | None:
     """Prepare GridSample in float32: of images, and of volumes without cubic interpolation, which has 64 pixels."""
     extents = x.shape[2:]
     pixels, count = math.prod(extents), math.prod(grid.shape[1:-1])
     axes = len(extents)
     if x.dtype != _F or grid.dtype != _F or not 0 < pixels < _MOST or axes > (2 if op.mode == "cubic" else 3):
         return None
-    address = _address(_Kind(axes, op.mode, op.padding_mode, bool(op.align_corners)))
+    address = _address(_Kind(axes, op.mode, op.padding_mode, bool(op.align_corners), op.cubic, op.far))
     if address is None:
         return None
     plain = [x.plain, grid.plain]

@@ -28,8 +28,12 @@ _L = np.dtype(np.int64)
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the code depends on: integers of the elements' size, whether a row is one of them, and the indices."""
+    """What the code depends on: whether it is for slices, the elements, whether a slice has one, and the indices.
 
+    Elements are integers of their size.
+    """
+
+    slices: bool
     dtype: str
     single: bool
     indices: str
@@ -113,7 +117,8 @@ class _Elements(_Code):
 
 
 @functools.lru_cache(64)
-def _address(code: type[_Code], kind: _Kind) -> int | None:
+def _address(kind: _Kind) -> int | None:
+    code = _Slices if kind.slices else _Elements
     return machine.address_of(code(kind).text()) if machine.available() else None
 
 
@@ -122,13 +127,14 @@ class _Job:
     """What a function is given.
 
     Args:
+        slices: whether slices are chosen.
         width: elements that are copied together, see ``copied_as``.
         numbers: int64; it is given their address.
         rows: how many there are.
         integers: those before the first row and the end.
     """
 
-    code: type[_Code]
+    slices: bool
     width: int
     numbers: Any
     rows: int
@@ -140,8 +146,8 @@ def _prepared(op: Any, ctx: PlanContext, specs: Sequence[TensorSpec], job: _Job)
     if x.dtype == STRING:
         return None
     dtype, single, width = copied_as(x, job.width)
-    address = _address(job.code, _Kind(dtype, single, indices.dtype.name))
-    if address is None or (job.code is _Elements and not single):
+    address = _address(_Kind(job.slices, dtype, single, indices.dtype.name))
+    if address is None or not (job.slices or single):
         return None
     (y,) = op.infer(*plain)
     threads = max(1, min(ctx.threads, job.rows)) if y.nbytes >= OF_A_THREAD else 1
@@ -163,7 +169,7 @@ def _gather_nd(op: Any, ctx: PlanContext, x: TensorSpec, indices: TensorSpec) ->
     batch, count = op.batch_dims, indices.shape[-1]
     extents = np.array(x.shape[batch : batch + count], np.int64)
     own, rows = math.prod(indices.shape[batch:-1]), math.prod(indices.shape[:-1])
-    job = _Job(_Slices, math.prod(x.shape[batch + count :]), extents, rows, lambda width: (count, own, width))
+    job = _Job(True, math.prod(x.shape[batch + count :]), extents, rows, lambda width: (count, own, width))
     return _prepared(op, ctx, (x, indices), job)
 
 
@@ -176,7 +182,7 @@ def _gather_elements(op: Any, ctx: PlanContext, x: TensorSpec, indices: TensorSp
         if i != axis:
             starts += (np.arange(extent) * strides[i]).reshape(-1, *(1,) * (len(outer) - 1 - i))
     integers = x.shape[axis], strides[axis], int(axis != x.ndim - 1), width
-    return _prepared(op, ctx, (x, indices), _Job(_Elements, 1, starts, math.prod(outer), lambda _: integers))
+    return _prepared(op, ctx, (x, indices), _Job(False, 1, starts, math.prod(outer), lambda _: integers))
 
 
 CHOSEN_ELEMENTS: Mapping[str, Callable[..., Prepared | None]] = {

@@ -182,7 +182,11 @@ CASES = {
         options={"strategy": "block_momentum:2,momentum=0.5", "accumulate_steps": 2}, sizes=(24, 13, 24, 3)
     ),
     "DiLoCo": Case(convnet, IMAGES, options={"strategy": "diloco:2"}, sizes=(24,) * 4),
+    "DiLoCo, overlapped": Case(convnet, IMAGES, options={"strategy": "diloco:3,overlap=2"}, sizes=(24,) * 7),
     "blocks, a layer outside": Case(scaled_by_common, outside=common_layer, sizes=(24,) * 4, blocks=2),
+    "overlapped blocks, a layer outside": Case(
+        scaled_by_common, outside=common_layer, options={"block_overlap": 1}, sizes=(24,) * 5, blocks=2
+    ),
 }
 
 
@@ -209,6 +213,9 @@ SHARED = {
 
 ROUNDED = Case(normalized, IMAGES, options={"strategy": "diloco:2,bits=8"}, sizes=(24,) * 6)
 """Changes of blocks of which processes exchange 8 bits."""
+
+OVERLAPPED = dataclasses.replace(ROUNDED, options={"strategy": "diloco:3,bits=8,overlap=2"}, sizes=(24,) * 8)
+"""The same, while the next block runs."""
 
 
 def build_case(case: Case, devices: int, rendezvous: Rendezvous | None) -> tuple[ModelHelper, parallel.Replicas]:
@@ -248,6 +255,8 @@ def train_built(case: Case, model: ModelHelper, record: parallel.Replicas, sever
     workspace = Workspace(threads=2, seed=0 if case.same_seed else record.world.rank)
     parallel.RunInitNet(model, workspace=workspace)
     train_steps(case, model, record, workspace, several)
+    if record.block is not None and record.block.overlap:
+        parallel.finish_block(model, workspace=workspace)
     require_equal_blobs(model, workspace=workspace)
     return workspace
 
@@ -344,8 +353,9 @@ def main() -> None:
             if place.shard_id == 0:
                 np.savez(folder / f"{name}.npz", **values)
         return
-    if sys.argv[2:] == ["rounded"]:
-        np.savez(folder / f"{place.shard_id}.npz", **train_case(ROUNDED, 2, place)[-1])
+    if sys.argv[2:] in (["rounded"], ["overlapped"]):
+        case = ROUNDED if sys.argv[2] == "rounded" else OVERLAPPED
+        np.savez(folder / f"{place.shard_id}.npz", **train_case(case, 2, place)[-1])
         return
     devices = DEVICES // place.num_shards
     if devices > 1:  # nets are compared over a store; by four processes over MPI

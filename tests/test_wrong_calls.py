@@ -153,6 +153,7 @@ def parallel_cases(g):
         **common, "param_update_builder_fun": sgd, "block_learning_rate": 1.0, "block_momentum": None,
         "master_device": None, "nesterov": False, "reset_momentum_sgd": False, "warmup_iterations": None,
         "add_blobs_to_sync": None, "block_iterations": 2, "lookahead": None, "block_bits": 32,
+        "block_overlap": 1,
     }, functions  # fmt: skip
     yield lambda **arguments: built(parallel.ParallelDo, **{"model": ModelHelper("do"), **arguments}), {}
     yield run_net, {**both, "num_iterations": 1, "wait": True, "find_nan": False}

@@ -367,6 +367,8 @@ class BlockMomentum(Strategy):
         nesterov: replicas start a block from the look-ahead.
         bits: of an element of the changes that processes exchange: 32, or 8, with what rounding loses added to the
             next block's change.
+        overlap: steps of the next block that run while processes exchange the changes, and before the parameters are
+            moved, fewer than ``iterations``; 0: the next block waits.
     """
 
     iterations: int
@@ -374,6 +376,7 @@ class BlockMomentum(Strategy):
     learning_rate: float = 1.0
     nesterov: bool = False
     bits: int = 32
+    overlap: int = 0
     name = "block_momentum"
     sums_gradients = False
     blocks = True
@@ -390,6 +393,11 @@ class BlockMomentum(Strategy):
         _count(self, "bits", self.bits)
         if self.bits not in (8, 32):
             raise ArgumentError(f"{type(self).__name__}: bits must be 32 or 8, got {self.bits}")
+        _count(self, "overlap", self.overlap, least=0)
+        if self.overlap >= self.iterations:
+            raise ArgumentError(
+                f"{type(self).__name__}: overlap must be less than iterations={self.iterations}, got {self.overlap}"
+            )
 
     def planned_bytes(self, shapes: Sequence[Shape], processes: int) -> float | None:
         scales = 4 * len(shapes) if self.bits == 8 else 0
@@ -403,6 +411,7 @@ class BlockMomentum(Strategy):
             lookahead=momentum if self.nesterov else 0.0,
             iterations=self.iterations,
             bits=self.bits,
+            overlap=self.overlap,
         )
 
 
@@ -450,11 +459,11 @@ def _number(strategy: Strategy, name: str, value: Any) -> float:
     return float(value)
 
 
-def _count(strategy: Strategy, name: str, value: Any) -> None:
+def _count(strategy: Strategy, name: str, value: Any, *, least: int = 1) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{type(strategy).__name__}: {name} must be an integer, got {value!r}")
-    if value < 1:
-        raise ArgumentError(f"{type(strategy).__name__}: {name} must be at least 1, got {value}")
+    if value < least:
+        raise ArgumentError(f"{type(strategy).__name__}: {name} must be at least {least}, got {value}")
 
 
 def _flag(strategy: Strategy, name: str, value: Any) -> None:

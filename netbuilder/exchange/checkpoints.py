@@ -21,6 +21,7 @@ from netbuilder.exchange.matching import LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.parallel import FinalizeAfterCheckpoint, forget_gradients, has_record, pending_steps
+from netbuilder.parallel.block_exchange import settle
 from netbuilder.parallel.gradient_scaling import SCALE_STATE
 from netbuilder.proto import BlobError, NetError, ParseError
 from netbuilder.proto.call_checks import checked
@@ -95,6 +96,7 @@ def _taken(
             f"model {model.name!r}: {pending} micro-batches of a step have run, and checkpoints do not hold their "
             "gradients; take the checkpoint after an update, or call forget_gradients"
         )
+    settle(model, workspace)
     blobs = checkpoint_blobs(model)
     _require(model, blobs, workspace)
     _equalize(model, blobs, workspace)
@@ -176,6 +178,7 @@ def load_checkpoint(
         BlobError: blobs of the model are not in the workspace: run its init net first.
     """
     workspace = workspace or default.workspace()
+    settle(model, workspace)
     blobs = checkpoint_blobs(model)
     label = "checkpoint" if isinstance(source, Checkpoint) else repr(os.fspath(source))
     _require(model, blobs, workspace)

@@ -181,8 +181,17 @@ class Replicas:
             return ()
         kinds = (self.block.global_name, self.block.momentum_name)
         names = [kind(name) for name in self.parameters for kind in kinds]
-        scope = self.devices.scopes[self.block.master]
-        return tuple(scope + name for name in (*names, *([self.block.counter] if self.block.iterations else [])))
+        names += [self.block.counter] if self.block.iterations else []
+        if self.block.overlap:
+            names += [*map(self.block.change_name, (*self.parameters, *self.computed)), self.block.in_flight]
+        return tuple(self.devices.scopes[self.block.master] + name for name in names)
+
+    @property
+    def block_sent(self) -> tuple[str, ...]:
+        """Full names of the replicas' parameters at the end of the last block; empty without an overlap."""
+        if self.block is None or not self.block.overlap:
+            return ()
+        return tuple(scope + self.block.sent_name(name) for scope in self.devices.scopes for name in self.parameters)
 
     @property
     def block_residuals(self) -> tuple[str, ...]:

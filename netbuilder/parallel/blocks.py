@@ -8,6 +8,7 @@ from netbuilder.graph.block_updates import BlockNets, BlockRule
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
 from netbuilder.parallel.accumulate import pending_steps, run_iterations
+from netbuilder.parallel.block_exchange import begin_exchange, in_flight, set_in_flight, settle
 from netbuilder.proto import NetError
 from netbuilder.proto.call_checks import checked
 from netbuilder.runtime import Workspace
@@ -60,8 +61,9 @@ def RunWarmup(
 def finish_block(model: ModelHelper, *, wait: bool = True, workspace: Workspace | None = None) -> None:
     """End a block before its last iteration, so that all replicas have the same parameters, for example to evaluate.
 
-    Nothing happens between two blocks. During the warm-up all replicas get the master's parameters, and the warm-up
-    continues. Without ``block_iterations``, each call of ``RunNet`` ends a block already.
+    Nothing happens between two blocks, but the update of a block that is in flight is applied first. During the warm-up
+    all replicas get the master's parameters, and the warm-up continues. Without ``block_iterations``, each call of
+    ``RunNet`` ends a block already.
 
     Args:
         model: made by ``Parallelize_BMUF``; its nets were created.
@@ -80,9 +82,12 @@ def finish_block(model: ModelHelper, *, wait: bool = True, workspace: Workspace 
         )
     if not rule.iterations:
         return
-    done = _counted(record, rule, workspace)
-    if done:
+    if in_flight(record, workspace):
+        _arrive(model, record, workspace, wait=wait)
+    if done := _counted(record, rule, workspace):
         _end(model, record, rule, done, workspace, wait=wait)
+    if in_flight(record, workspace):
+        _arrive(model, record, workspace, wait=wait)
 
 
 def run_blocks(
@@ -110,7 +115,8 @@ def run_blocks(
             workspace.run_net(block_nets_of(model).update.Name(), wait=wait)
         return
     while count:
-        remaining = _end_of(rule, done := _counted(record, rule, workspace)) - done
+        done = _counted(record, rule, workspace)
+        remaining = _stop_after(record, rule, done, workspace) - done
         number = min(count, remaining * steps - pending)
         run_iterations(name, record, number, workspace=workspace, wait=wait, find_nan=find_nan)
         updates, pending = divmod(pending + number, steps)
@@ -122,6 +128,8 @@ def run_blocks(
 def count_iterations(model: ModelHelper, number: int, *, workspace: Workspace, wait: bool = True) -> None:
     """Count updates of the replicas that have run, and bring the replicas together if they complete a block.
 
+    With an overlap, the update of the last block is applied if they complete that.
+
     For callers that run the main net in another way than by ``RunNet``; nothing happens for a model without
     ``block_iterations``.
     """
@@ -131,9 +139,12 @@ def count_iterations(model: ModelHelper, number: int, *, workspace: Workspace, w
         return
     before = _counted(record, rule, workspace)
     done = before + number
-    if done == _end_of(rule, before):
-        _end(model, record, rule, before, workspace, wait=wait)
-        done = 0
+    if done == _stop_after(record, rule, before, workspace):
+        if in_flight(record, workspace):
+            _arrive(model, record, workspace, wait=wait)
+        else:
+            _end(model, record, rule, before, workspace, wait=wait)
+            done = 0
     workspace.feed(_counter(record, rule), np.array([done], np.int64))
 
 
@@ -167,16 +178,34 @@ def _counted(record: Replicas, rule: BlockRule, workspace: Workspace) -> int:
     return int(np.asarray(workspace.fetch(_counter(record, rule))).reshape(()))
 
 
-def _end_of(rule: BlockRule, done: int) -> int:
-    return rule.iterations if done >= 0 else 0
+def _stop_after(record: Replicas, rule: BlockRule, done: int, workspace: Workspace) -> int:
+    """Return after how many iterations of the block, of which some are done, there is something to do."""
+    if done < 0:
+        return 0
+    return rule.overlap if in_flight(record, workspace) else rule.iterations
 
 
 def _end(model: ModelHelper, record: Replicas, rule: BlockRule, done: int, workspace: Workspace, *, wait: bool) -> None:
-    """Bring the replicas together: after a block, or with a negative ``done`` in the warm-up, which then continues."""
+    """Bring the replicas together: after a block, or with a negative ``done`` in the warm-up, which then continues.
+
+    With an overlap, the exchange of the block begins.
+    """
     nets = block_nets_of(model)
     if done < 0:
         assert nets.warm_up is not None
         workspace.run_net(nets.warm_up.Name(), wait=wait)
         return
-    workspace.run_net(nets.update.Name(), wait=wait)
+    if nets.send is None:
+        workspace.run_net(nets.update.Name(), wait=wait)
+    else:
+        workspace.run_net(nets.send.Name(), wait=wait)
+        begin_exchange(model, nets, workspace)
+        set_in_flight(record, True, workspace)
     workspace.feed(_counter(record, rule), np.zeros(1, np.int64))
+
+
+def _arrive(model: ModelHelper, record: Replicas, workspace: Workspace, *, wait: bool) -> None:
+    """Wait for the exchange in flight, and apply the update of its block."""
+    settle(model, workspace)
+    workspace.run_net(block_nets_of(model).update.Name(), wait=wait)
+    set_in_flight(record, False, workspace)

@@ -55,6 +55,7 @@ def Parallelize_BMUF(
     block_iterations: int | None = None,
     lookahead: float | None = None,
     block_bits: int = 32,
+    block_overlap: int = 0,
     options: DataParallelOptions | None = None,
     **fields: Any,
 ) -> Replicas:
@@ -98,6 +99,9 @@ def Parallelize_BMUF(
             ``nesterov=True`` has the opposite sign, -1.
         block_bits: of an element of the changes that several processes exchange: 32, or 8, with what rounding loses
             added to the next block's change.
+        block_overlap: iterations of the next block that run while processes exchange what a block has changed, and
+            before its update is applied (see ``BlockRule``); fewer than ``block_iterations``. 0: the next block waits.
+            Running means then become the mean of those at the end of the block.
         options: as for ``Parallelize``; it has no options that are for exchanged gradients.
 
     Returns:
@@ -140,6 +144,7 @@ def Parallelize_BMUF(
         warmup_iterations=_count("warmup_iterations", warmup_iterations, least=0),
         master=_master(master_device, chosen.ids),
         bits=_bits(block_bits),
+        overlap=_overlap(block_overlap, block_iterations, add_blobs_to_sync),
     )
     if settings.chosen_precision(options.dtype, model_helper_obj) == "float16":
         raise NetError("Parallelize_BMUF does not scale gradients, as dtype='float16' needs; let it be 'bfloat16'")
@@ -225,6 +230,23 @@ def _bits(bits: Any) -> int:
     if bits not in (8, 32):
         raise NetError(f"block_bits must be 32 or 8, got {bits!r}")
     return int(bits)
+
+
+def _overlap(steps: Any, iterations: int | None, synchronized: Any) -> int:
+    if not is_whole(steps):
+        raise TypeError(f"block_overlap must be an integer, got {steps!r}")
+    if steps < 0:
+        raise NetError(f"block_overlap must not be negative, got {steps!r}")
+    if steps and iterations is None:
+        raise NetError(f"block_overlap={steps} needs block_iterations, which must be more; got None")
+    if steps and steps >= (iterations or 0):
+        raise NetError(f"block_overlap must be less than block_iterations={iterations}, got {steps!r}")
+    if steps and synchronized:
+        raise NetError(
+            f"block_overlap={steps} cannot be combined with add_blobs_to_sync: only parameters and computed parameters "
+            "are exchanged while the next block runs; omit one of them"
+        )
+    return int(steps)
 
 
 def _master(device: Any, ids: tuple[int, ...]) -> int:

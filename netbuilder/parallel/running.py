@@ -15,6 +15,7 @@ from netbuilder.graph.scope import SEPARATOR
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers.moving_average import AVERAGE_SHARE
 from netbuilder.parallel.accumulate import created_nets, net_names, run_iterations
+from netbuilder.parallel.block_exchange import in_flight, settle
 from netbuilder.parallel.blocks import block_nets_of, run_blocks
 from netbuilder.parallel.bucket_choice import run_first_steps
 from netbuilder.parallel.owned_updates import own_part
@@ -69,6 +70,7 @@ def RunInitNet(model: ModelHelper, *, overwrite: bool = False, workspace: Worksp
             f"net {model.net.Name()!r} exists already in the workspace, and its init net would restart the training; "
             "give overwrite=True to restart it"
         )
+    settle(model, workspace)
     fed = {} if overwrite else _fed_for_shares(record, workspace)
     workspace.run_net_once(own_part(init_net, record.world.rank))
     made_equal(record, map(record.devices.short_name, _outputs(init_net)), workspace)  # it copies the first replica's
@@ -134,7 +136,7 @@ def _create_nets(model: ModelHelper, overwrite: bool, check: bool | Literal["war
         workspace.create_net(barrier_net(net.name, record.world), overwrite)
     if record.block is not None:
         nets = block_nets_of(model)
-        for net_of_blocks in filter(None, (nets.update, nets.warm_up)):
+        for net_of_blocks in nets.created():
             workspace.create_net(net_of_blocks, overwrite)
 
 
@@ -151,8 +153,9 @@ def RunNet(
     With ``accumulate_steps`` an iteration is one micro-batch; the update runs after the last micro-batch of each step.
     With block-wise updates, the replicas are brought together after the last iteration, or after each
     ``block_iterations`` updates. With several processes, all of them call it equally often; each call begins when all
-    have. Parameters, moments and iteration counters that were fed, loaded or initialized since the last run must be the
-    same in all replicas and processes, unless the updates are block-wise.
+    have, unless the update of a block is in flight (``block_overlap``). Parameters, moments and iteration counters that
+    were fed, loaded or initialized since the last run must be the same in all replicas and processes, unless the
+    updates are block-wise.
 
     Args:
         model: made by ``Parallelize``.
@@ -179,7 +182,8 @@ def RunNet(
             f"RunNet: no net {main!r} in the workspace; create it first, by RunInitNet or CreateNet with the same "
             f"workspace= as here (created: {known})"
         )
-    begin_together(model, record, workspace)
+    if not in_flight(record, workspace):  # the barrier would wait for the exchange, in the same lane
+        begin_together(model, record, workspace)
     if record.block is not None:
         run_blocks(model, record, count, workspace=workspace, wait=wait, find_nan=find_nan)
         return
@@ -223,7 +227,7 @@ def GetCheckpointParams(model: ModelHelper) -> set[BlobReference]:
     count = 1 if record.block is None else len(record)
     scopes = record.devices.scopes[:count]
     found = {scope + name for scope in scopes for name in (*record.parameters, *record.computed)}
-    found.update(record.outside, record.block_state, record.block_residuals)
+    found.update(record.outside, record.block_state, record.block_residuals, record.block_sent)
     found.update([record.bucket_size] if record.bucket_size else [])
     made = {blob for op in model.param_init_net.Proto().op for blob in op.output}
     for op in main.op:

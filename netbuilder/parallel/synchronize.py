@@ -25,6 +25,7 @@ from netbuilder.graph.shapes import infer_shapes
 from netbuilder.graph.source import user_source
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
+from netbuilder.parallel.block_exchange import in_flight, set_in_flight, settle
 from netbuilder.parallel.block_update import global_from_first
 from netbuilder.parallel.owned_updates import owned_state
 from netbuilder.parallel.same_state import made_equal
@@ -102,7 +103,8 @@ def FinalizeAfterCheckpoint(
     With several processes these are the blobs of the first replica of rank 0, and blobs outside the replicas are copied
     to the other processes, too; all processes call it, with the same blobs. With block-wise updates, the parameters are
     copied to the global parameters as well. If parameters are copied, residuals of the exchange between processes are
-    set to zero, as they belong to other parameters. It may be called any number of times.
+    set to zero, as they belong to other parameters, and the update of a block that is in flight is dropped. It may be
+    called any number of times.
 
     Args:
         model: made by ``Parallelize``.
@@ -120,6 +122,7 @@ def FinalizeAfterCheckpoint(
     sources = [*(record.devices.scopes[0] + name for name in names), *outside]
     if missing := [blob for blob in sources if not workspace.has(blob)]:
         raise BlobError(f"blobs {missing} are not in the workspace; run the init net, or load them, first")
+    settle(model, workspace)
     net = _sync_net(model, record, names, outside, user_source())
     net.op.extend(global_from_first(record, names))
     net.name = f"{model.net.Name()}_checkpoint_sync"
@@ -133,6 +136,8 @@ def FinalizeAfterCheckpoint(
     if set(record.parameters).intersection(names) or set(record.outside).intersection(outside):
         for residual in filter(workspace.has, (*record.residuals, *record.block_residuals)):
             workspace.feed(residual, np.zeros_like(workspace.fetch(residual)))
+        if in_flight(record, workspace):
+            set_in_flight(record, False, workspace)
 
 
 @checked()

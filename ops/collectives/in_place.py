@@ -32,6 +32,7 @@ __all__ = [
     "InPlace",
     "WithResiduals",
     "Work",
+    "begin_on_host",
     "in_place_kernels",
     "prepare_on_gpu",
     "same_shape_and_type",
@@ -411,16 +412,25 @@ class _PlainCopies:
                 convert(copy, spec.plain, spec, self._ctx, out=buffer)
 
 
-def _run(op: InPlace, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any, ...]:
-    common = world_of(op, world)
-    results = tuple(np.array(to_host(x), order="C") for x in xs)
-    specs = [spec_of(x) for x in results]
+def begin_on_host(op: InPlace, world: Any, names: Sequence[str], arrays: Sequence[Array]) -> Callable[[], None]:
+    """Begin to exchange arrays in place, in the lane of collectives; return a function that waits.
+
+    Args:
+        op: the operator.
+        world: its first input.
+        names: of its outputs.
+        arrays: on the host, in plain order; nothing else may use them until the function has returned.
+    """
+    common, specs = world_of(op, world), [spec_of(x) for x in arrays]
     op.infer(spec_of(np.array(world, object)), *specs)
-    names = list(ctx.op_def.output)
-    work = op.over_ranks(common, [result.reshape(-1) for result in results], names)
-    nbytes = sum(result.nbytes for result in results)
-    call = common.call(op.type, names[0], described(op, names, specs), nbytes=nbytes)
-    common.run(call, lambda communicator, _: work(communicator))
+    work = op.over_ranks(common, [array.reshape(-1) for array in arrays], names)
+    call = common.call(op.type, names[0], described(op, names, specs), nbytes=sum(array.nbytes for array in arrays))
+    return common.begin(call, lambda communicator, _: work(communicator))
+
+
+def _run(op: InPlace, ctx: RunContext, world: Any, *xs: Any) -> tuple[Any, ...]:
+    results = tuple(np.array(to_host(x), order="C") for x in xs)
+    begin_on_host(op, world, list(ctx.op_def.output), results)()
     return tuple(as_given(result, x) for result, x in zip(results, xs)) if ctx.is_gpu else results
 
 

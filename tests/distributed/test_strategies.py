@@ -59,6 +59,7 @@ EXCHANGES = {"AllreduceBucket", "AllreduceLowRank", "AllreduceThreshold", "Allre
         ("block_momentum:8,momentum=0.5,nesterov=true", BlockMomentum(8, 0.5, nesterov=True)),
         ("block_momentum:8,bits=8", BlockMomentum(8, bits=8)),
         ("diloco:500,bits=8", DiLoCo(500, 0.9, 0.7, True, 8)),
+        ("diloco:500,bits=8,overlap=5", DiLoCo(500, 0.9, 0.7, True, 8, 5)),
     ],
 )
 def test_text_forms(text, want):
@@ -97,6 +98,9 @@ def test_text_forms(text, want):
         (lambda: BlockMomentum(2, learning_rate=0), ArgumentError, "learning_rate must be positive"),
         (lambda: DiLoCo(2, momentum=1.0), ArgumentError, r"DiLoCo: momentum must lie in \[0, 1\), got 1.0"),
         (lambda: DiLoCo(2, bits=16), ArgumentError, "DiLoCo: bits must be 32 or 8, got 16"),
+        (lambda: DiLoCo(2, overlap=-1), ArgumentError, "DiLoCo: overlap must be at least 0, got -1"),
+        (lambda: DiLoCo(2, overlap=2), ArgumentError, "DiLoCo: overlap must be less than iterations=2, got 2"),
+        (lambda: DiLoCo(2, overlap=1.0), TypeError, "DiLoCo: overlap must be an integer, got 1.0"),
         (lambda: BlockMomentum(2, bits=True), TypeError, "bits must be an integer, got True"),
         (
             lambda: Strategy.of("top:0.1"),

@@ -4,76 +4,19 @@ import numpy as np
 import pytest
 
 import process_training
+from block_ranks import model_of, state, trained
 from mpi_runs import needs_mpi, run_over_mpi
 from netbuilder import parallel
 from netbuilder.distributed import Rendezvous
 from netbuilder.exchange import load_checkpoint, read_checkpoint, save_checkpoint, take_checkpoint
-from netbuilder.graph.net_names import reset_names
 from netbuilder.graph.replicas import Replicas
 from netbuilder.model import ModelHelper
-from netbuilder.optimizers import build_adam, reset_optimizer_instance_count
+from netbuilder.optimizers import build_adam
 from netbuilder.proto import NetError
-from netbuilder.runtime import Workspace
 from parallel_models import no_input
-from process_training import ROUNDED, build_case, results, train_built
+from process_training import OVERLAPPED, ROUNDED, build_case, results, train_built
 from thread_ranks import on_ranks, use_thread_worlds
 from toy_models import normalized
-
-SAMPLES = 4
-
-
-def model_of(size, rank, devices=1, **options):
-    reset_names()
-    reset_optimizer_instance_count()
-    model = ModelHelper("net")
-    given = {"block_iterations": 3, "block_momentum": 0.9, "block_learning_rate": 0.7, "nesterov": True, **options}
-    parallel.Parallelize_CPU_BMUF(
-        model,
-        no_input,
-        lambda model, loss_scale: normalized(model, 1.0),
-        lambda model: build_adam(model, 0.05),
-        devices=range(devices),
-        rendezvous=None if size == 1 else Rendezvous(size, rank),
-        **{"block_bits": 8, **given},
-    )
-    return model
-
-
-def feed(workspace, record, step):
-    for replica, scope in enumerate(record.devices.scopes):
-        rng = np.random.default_rng([step, record.world.first_replica + replica])
-        workspace.feed(scope + "data", rng.normal(size=(SAMPLES, 3, 8, 8)).astype(np.float32))
-        workspace.feed(scope + "label", rng.integers(0, 4, SAMPLES).astype(np.int32))
-
-
-def trained(monkeypatch, size, steps, devices=1, before=None, first=0, **options):
-    """Train on ranks that are threads; ``before(rank, step, model, workspace)`` is called before each step."""
-    use_thread_worlds(monkeypatch, size)
-    models = [model_of(size, rank, devices, **options) for rank in range(size)]
-
-    def run(rank):
-        model, workspace = models[rank], Workspace(threads=1, seed=rank)
-        record = Replicas.load(model.net.Proto())
-        feed(workspace, record, first)
-        parallel.RunInitNet(model, workspace=workspace)
-        for step in range(first, first + steps):
-            if before is not None:
-                before(rank, step, model, workspace)
-            feed(workspace, record, step)
-            parallel.RunNet(model, 1, workspace=workspace)
-        return model, record, workspace
-
-    found = on_ranks(size, run, timeout=60)
-    for each in found:
-        if isinstance(each, Exception):
-            raise each
-    return found
-
-
-def state(record, workspace):
-    """All that a process trains with."""
-    blobs = [blob for name in (*record.parameters, *record.computed) for blob in record.blobs(name)]
-    return {blob: workspace.fetch(blob) for blob in (*blobs, *record.block_state, *record.block_residuals)}
 
 
 def rounded(whole):
@@ -167,12 +110,13 @@ def test_a_checkpoint_in_memory_and_copies_of_the_first_replica(monkeypatch):
 
 
 @needs_mpi
-def test_processes_train_what_threads_do(monkeypatch, tmp_path):
-    status, output, _ = run_over_mpi(2, process_training.__file__, str(tmp_path), "rounded", timeout=60)
+@pytest.mark.parametrize("name, case", [("rounded", ROUNDED), ("overlapped", OVERLAPPED)])
+def test_processes_train_what_threads_do(monkeypatch, tmp_path, name, case):
+    status, output, _ = run_over_mpi(2, process_training.__file__, str(tmp_path), name, timeout=60)
     assert status == 0, output
     use_thread_worlds(monkeypatch, 2)
-    built = [build_case(ROUNDED, 2, Rendezvous(2, rank)) for rank in range(2)]
-    workspaces = on_ranks(2, lambda rank: train_built(ROUNDED, *built[rank], True), timeout=60)
+    built = [build_case(case, 2, Rendezvous(2, rank)) for rank in range(2)]
+    workspaces = on_ranks(2, lambda rank: train_built(case, *built[rank], True), timeout=60)
     for rank, ((_, record), workspace) in enumerate(zip(built, workspaces)):
         got, want = np.load(tmp_path / f"{rank}.npz"), results(record, workspace)
         assert got.keys() == want.keys()

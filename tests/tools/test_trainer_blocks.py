@@ -15,6 +15,7 @@ WAYS = {
     "blocks": [],
     "warm-up": ["--block-warmup-steps=5"],
     "nesterov": ["--block-nesterov", "--block-momentum=0.6", "--block-learning-rate=0.9", "--block-reset-momentum"],
+    "overlap": ["--block-overlap=2", "--block-nesterov", "--block-momentum=0.6"],
     "adam": ["--optimizer=adam", "--learning-rate=0.01"],
     "micro-batches": ["--accumulate-steps=2", "--block-warmup-steps=1"],
 }
@@ -90,6 +91,8 @@ def test_a_checkpoint_of_another_rule():
         run_of("--devices=0,1,2", "--block-steps=3").resume(checkpoint, "checkpoint")
     with pytest.raises(NetError, match="--block-steps was 3, now None"):
         run_of("--devices=0,1").resume(checkpoint, "checkpoint")
+    with pytest.raises(NetError, match="--block-overlap was None, now 1"):
+        run_of(*BLOCKS, "--block-overlap=1").resume(checkpoint, "checkpoint")
     changed = run_of(*BLOCKS, "--block-momentum=0.1").resume(checkpoint, "checkpoint")
     assert changed == ["--block-momentum was None, now 0.1"]
 
@@ -101,6 +104,8 @@ def test_the_options():
     assert options.block == BlockOptions(3, 0.9, 0.6, True, 4, True)
     assert parse([*BASE, *BLOCKS, "--block-bits=8"]).block == BlockOptions(3, bits=8)
     assert Replicas.load(run_of(*BLOCKS, "--block-bits=8").model.train.net.Proto()).block.bits == 8
+    assert parse([*BASE, *BLOCKS, "--block-overlap=2"]).block == BlockOptions(3, overlap=2)
+    assert Replicas.load(run_of(*BLOCKS, "--block-overlap=2").model.train.net.Proto()).block.overlap == 2
     run = run_of(*BLOCKS, *WAYS["nesterov"])
     rule = Replicas.load(run.model.train.net.Proto()).block
     assert (rule.iterations, rule.momentum, rule.lookahead, rule.learning_rate) == (3, 0.6, 0.6, 0.9)
@@ -111,6 +116,8 @@ PROBLEMS = {
     "--block-learning-rate=0": "--block-learning-rate: must be positive, got 0",
     "--block-momentum=1": r"--block-momentum: must be in [0, 1), got 1",
     "--block-warmup-steps=-1": "--block-warmup-steps: must not be negative, got -1",
+    "--block-overlap=-1": "--block-overlap: must not be negative, got -1",
+    "--block-overlap=3": "--block-overlap: must be less than --block-steps 3, got 3",
     "--block-bits=16": "--block-bits: invalid choice: 16 (choose from 32, 8)",
     "--combine-bn": "--combine-bn: cannot be combined with --block-steps",
     "--ema=0.9": "--ema: cannot be combined with --block-steps",
@@ -125,7 +132,9 @@ def test_problems(given, capsys):
     assert PROBLEMS[given] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", ["--block-momentum=0", "--block-nesterov", "--block-warmup-steps=2"])
+@pytest.mark.parametrize(
+    "given", ["--block-momentum=0", "--block-nesterov", "--block-overlap=1", "--block-warmup-steps=2"]
+)
 def test_options_without_blocks(given, capsys):
     with pytest.raises(SystemExit):
         parse([*BASE, given])

@@ -26,7 +26,8 @@ def identity_of(options: Options, samples: int) -> dict[str, Any]:
     found = {**net, "--batch": options.batch, "--seed": options.seed,
              "training samples": samples, "--optimizer": options.optimizer,
              "--ema or --swa (averages)": options.averages,
-             "--block-steps": options.block and options.block.steps}  # fmt: skip
+             "--block-steps": options.block and options.block.steps,
+             "--block-overlap": options.block and (options.block.overlap or None)}  # fmt: skip
     return {**found, "number of devices": options.replicas} if options.block else found
 
 

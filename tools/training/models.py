@@ -122,6 +122,7 @@ def training_model(options: Options, shape: Shape, classes: int, steps: int, bou
             warmup_iterations=block.warmup_steps or None,
             block_iterations=block.steps,
             block_bits=block.bits,
+            block_overlap=block.overlap,
             **common,
         )
     model.net.set_observable(OUTPUTS)

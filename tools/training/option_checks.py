@@ -144,6 +144,8 @@ def _block_problem(options: Options) -> str | None:
     block = options.block
     if block is None:
         return None
+    if block.overlap >= block.steps:
+        return f"--block-overlap: must be less than --block-steps {block.steps}, got {block.overlap}"
     if block.reset_momentum and (options.optimizer != "sgd" or not options.momentum):
         return "--block-reset-momentum: needs --optimizer sgd with a --momentum"
     if options.combine_bn:

@@ -63,6 +63,12 @@ class BlockOptions:
         default=32,
         choices=(32, 8),
     )
+    overlap: int = option(
+        "steps of the next block that run before the update of a block is applied, and while several processes "
+        "exchange its changes (default: 0)",
+        default=0,
+        must=NOT_NEGATIVE,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,10 +208,12 @@ def simulate(times: StepTimes, cluster: Cluster, exchange: Exchange | None = Non
     compute = sum(each.seconds for each in work) / _rates(cluster, True, False)
     header = allreduce_seconds(cluster, exchange.header_bytes) if exchange.header_bytes else 0.0
     if (rare := exchange.steps_between) > 1:  # parameters, of as many bytes as the gradients, after the last step
-        once = (_block_seconds(cluster, exchange, times.gradient_bytes) + header) / rare if cluster.size > 1 else 0.0
+        whole = _block_seconds(cluster, exchange, times.gradient_bytes) + header if cluster.size > 1 else 0.0
+        strategy = exchange.strategy
+        hidden = strategy.overlap * compute if isinstance(strategy, BlockMomentum) else 0.0
         return Prediction(
-            cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute, compute + once, once,
-            (),
+            cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute,
+            compute + max(0.0, whole - hidden) / rare, whole / rare, (),
         )  # fmt: skip
     buckets = make_buckets(times.gradients, exchange.bucket_bytes) if cluster.size > 1 else []
     seconds = [_bucket_seconds(bucket, times, cluster, exchange) for bucket in buckets]

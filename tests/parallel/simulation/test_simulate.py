@@ -154,6 +154,12 @@ def test_strategies():
         found = simulate(times, cluster, dataclasses.replace(whole, strategy=strategy))
         assert found.exchange == pytest.approx(want), strategy
     assert found.step == pytest.approx(11 + found.exchange)
+    assert found.exposed == pytest.approx(found.exchange)
+    for iterations, overlap in ((8, 1), (40, 30)):  # a step of computing hides 11 s of it
+        overlapped = dataclasses.replace(whole, strategy=DiLoCo(iterations, bits=8, overlap=overlap))
+        found = simulate(times, cluster, overlapped)
+        assert found.exchange == pytest.approx(3 * (1 + 1.5 * MB / 1e9) / iterations)
+        assert found.step == pytest.approx(11)
 
 
 def test_statistics_and_barriers_are_hidden_by_nothing():

@@ -117,7 +117,9 @@ def test_ranks_whose_kernels_differ_have_the_same_parameters_to_the_bit(name, mo
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("name", ["normalization over all", "tables inside", "uneven", "weighted means"])
+@pytest.mark.parametrize(
+    "name", ["normalization over all", "tables inside", "uneven", "weighted means", "DiLoCo, overlapped"]
+)
 def test_processes_that_exchange_values_of_gpus_through_the_host(name, monkeypatch):
     """Each calls its GPUs 0 and 1; here both have the same ones."""
     case = dataclasses.replace(CASES[name], on_gpus=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from netbuilder.ops.core.instructions import Instruction, read_instruction
 from netbuilder.proto import PROTO_CUDA, OperatorDef
@@ -39,14 +40,15 @@ def zero_bias_gradients(graph: PlanGraph) -> None:
 def _zero_sum(node: Node, maker: Mapping[Value, Node]) -> Value | None:
     """Return the gradient of a SpatialBN's bias if that of a convolution's bias is a sum of zero; else None."""
     first = node.first
-    if first.op_def.type not in _CONVOLUTIONS or first.device[0] != PROTO_CUDA or not first.op.computes_db:
+    conv: Any = first.op
+    if first.op_def.type not in _CONVOLUTIONS or first.device[0] != PROTO_CUDA or not conv.computes_db:
         return None
     made = maker.get(node.inputs[2])
     if made is None or made.first.op_def.type != "SpatialBNGradient" or made.first.device != first.device:
         return None
-    bn = made.first.op
+    bn: Any = made.first.op
     whole = not bn.is_test and bn.num_batches <= 1 and len(made.inputs) == 5
-    if not whole or bn.order != first.op.order or made.outputs[0] is not node.inputs[2]:
+    if not whole or bn.order != conv.order or made.outputs[0] is not node.inputs[2]:
         return None
     of_bias, db = made.outputs[2], node.outputs[1]
     return of_bias if of_bias.spec == db.spec else None

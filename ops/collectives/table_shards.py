@@ -192,13 +192,14 @@ def _look_up(
 
 @kernel(LookupRows)
 def lookup_rows(op: LookupRows, ctx: RunContext, world: Any, *pairs: Any) -> tuple[Any, ...]:
-    tables, indices = [np.asarray(table) for table in pairs[::2]], pairs[1::2]
+    there = [ctx.host(each) for each in pairs]
+    tables, indices = there[::2], there[1::2]
     outputs = []
     for table, given in zip(tables, indices):
         outputs += [np.empty((given.size, *table.shape[1:]), table.dtype), _numbers(given)]
     common = world_of(op, world)
     _begin_lookup(op, common, _call_of(op, common, ctx), tables, indices, outputs[::2])()
-    return tuple(outputs)
+    return tuple(map(ctx.xp.asarray, outputs))
 
 
 @prepare(LookupRows, device=CPU)
@@ -254,7 +255,8 @@ def _begin_lookup(
 @kernel(RowsToOwners)
 def rows_to_owners(op: RowsToOwners, ctx: RunContext, world: Any, *pairs: Any) -> tuple[Any, ...]:
     common = world_of(op, world)
-    indices, values = pairs[::2], pairs[1::2]
+    there = [ctx.host(each) for each in pairs]
+    indices, values = there[::2], there[1::2]
     tables = [_Sorted(op, each, rows, common.size, from_end=True) for each, rows in zip(indices, op.rows)]
     shapes = [_row_shape(op, 2 * i + 2, each.shape, values[i].shape) for i, each in enumerate(indices)]
     rows = [
@@ -274,4 +276,4 @@ def rows_to_owners(op: RowsToOwners, ctx: RunContext, world: Any, *pairs: Any) -
             outputs += [own, flat.reshape(len(own), *shape)]
         return outputs
 
-    return tuple(common.run(_call_of(op, common, ctx), work))
+    return tuple(map(ctx.xp.asarray, common.run(_call_of(op, common, ctx), work)))

@@ -275,14 +275,15 @@ def _fused_channels(op_type: str) -> Iterator[tuple[Any, int]]:
 def pool() -> None:
     """Make the kernels of pooling."""
     windows: list[dict[str, Any]] = [{"kernel": 3, "stride": 2, "pad": 1}, {"global_pooling": 1}]
-    for kind, window, (dtype, elements) in product(("Max", "Average"), windows, _stored()):
+    images = (2, 3, 7, 8), (2, 16, 7, 8)  # channels one by one, and 16 bytes of them at once
+    for kind, shape, window, (dtype, elements) in product(("Max", "Average"), images, windows, _stored()):
         if dtype == np.float64:
             continue
         ctx: Any = SimpleNamespace(precision=elements if dtype == np.float32 else "float32")
         for whole in range(1 if kind == "Max" else 2):
             given = {**window, **({"count_include_pad": 1} if whole else {})}
             op = decode(find(f"{kind}Pool"), make_op(f"{kind}Pool", ["x"], ["y"], **given))
-            x = image_spec(TensorSpec((2, 3, 7, 8), dtype), "NCHW", elements)
+            x = image_spec(TensorSpec(shape, dtype), "NCHW", elements)
             (plain,) = op.infer(x.plain)
             y, kernels = image_spec(plain, "NCHW", elements), kernels_pool
             backward = decode(

@@ -38,6 +38,7 @@ __all__ = [
     "own_channel",
     "source",
     "sums",
+    "widest",
 ]
 
 _MOST_BLOCKS = 512
@@ -101,8 +102,8 @@ class Images:
     last: bool
 
     def width(self, itemsize: int) -> int:
-        """Return how many consecutive elements a thread can read at once: as many as divide a row."""
-        return math.gcd(self.channels if self.last else self.pixels, _MOST_BYTES // itemsize)
+        """Return how many consecutive elements a thread can read at once."""
+        return widest(self.channels if self.last else self.pixels, itemsize)
 
     def lanes(self, width: int) -> int:
         return min(_MOST_LANES, 1 << (self.channels // width - 1).bit_length()) if self.last else 1
@@ -119,6 +120,11 @@ class Images:
     @property
     def extents(self) -> list[Any]:
         return [np.int64(self.images), np.int32(self.channels), np.int64(self.pixels)]
+
+
+def widest(count: int, itemsize: int) -> int:
+    """Return how many elements at once a thread can read of rows of ``count``: as many as divide it."""
+    return math.gcd(count, _MOST_BYTES // itemsize)
 
 
 def images_of(op: Any, x: TensorSpec) -> Images:

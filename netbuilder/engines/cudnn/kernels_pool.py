@@ -1,19 +1,22 @@
 """MaxPool and AveragePool on GPUs, forward and backward, over images with channels last.
 
-cuDNN's frontend has no pooling in Python, so these are our own kernels. Each thread computes one element of the
-result, and neighboring threads neighboring channels. The gradient of a maximum goes to each element of the window that
-equals it, as the operator says: each element of X sums over the windows that it is in, so nothing is added atomically.
+cuDNN's frontend has no pooling in Python, so these are our own kernels. Each thread computes the result at one place
+for as many consecutive channels as it reads at once, 16 bytes of them where it can, and neighboring threads have
+neighboring channels. The gradient of a maximum goes to each element of the window that equals it, as the operator says:
+each element of X sums over the windows that it is in, so nothing is added atomically.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from netbuilder.engines.cuda.channel_code import widest
 from netbuilder.engines.cuda.code import c_type, stored, value_of, with_prelude
-from netbuilder.engines.cuda.gpu_layout import image_spec
+from netbuilder.engines.cuda.gpu_layout import array_dtype, image_spec
 from netbuilder.engines.cuda.kernel import THREADS, Kernel
 from netbuilder.engines.cudnn.element_types import serves, types_as_given
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
@@ -36,6 +39,7 @@ class Pool:
         before: padding.
         whole: whether the mean is that of the whole window with its padding, not of its part inside the images.
         elements: the type of the stored elements.
+        width: consecutive channels that a thread reads at once.
     """
 
     images: int
@@ -47,6 +51,7 @@ class Pool:
     before: tuple[int, int, int]
     whole: bool
     elements: str
+    width: int
 
 
 def _three(numbers: Sequence[int], fill: int) -> Any:
@@ -55,9 +60,10 @@ def _three(numbers: Sequence[int], fill: int) -> Any:
 
 def _pool(op: Any, x: TensorSpec, elements: str) -> Pool:
     geometry, y = op.geometry(x), op.pooled(x)
+    channels = x.shape[channel_axis(op.order, x.ndim)]
     return Pool(
         x.shape[0],
-        x.shape[channel_axis(op.order, x.ndim)],
+        channels,
         _three(image_extents(x.shape, op.order), 1),
         _three(image_extents(y.shape, op.order), 1),
         _three(geometry.kernel, 1),
@@ -65,6 +71,7 @@ def _pool(op: Any, x: TensorSpec, elements: str) -> Pool:
         _three(geometry.begin, 0),
         bool(getattr(op, "count_include_pad", False)),
         elements,
+        widest(channels, array_dtype(elements).itemsize),
     )
 
 
@@ -72,15 +79,18 @@ _AXES = "dhw"
 
 
 def _constants(pool: Pool) -> list[str]:
-    """Return the extents as constants of the kernel: X<axis>, Y<axis>, K<axis>, S<axis>, P<axis>."""
-    lines = [f"const int C = {pool.channels};"]
+    """Return the extents as constants of the kernel: X<axis>, Y<axis>, K<axis>, S<axis>, P<axis>.
+
+    C is the number of packs of channels.
+    """
+    lines = [f"const int C = {pool.channels // pool.width};"]
     for letter, numbers in zip("XYKSP", (pool.x, pool.y, pool.kernel, pool.strides, pool.before)):
         lines += [f"const int {letter}{axis} = {number};" for axis, number in zip(_AXES, numbers)]
     return lines
 
 
 def _place(letter: str, size: int) -> list[str]:
-    """Return the statements that find the place of element ``i``: n, d, h, w and c; ``letter`` names its extents."""
+    """Return the statements that find the place of pack ``i``: n, d, h, w and c; ``letter`` names its extents."""
     return [
         f"const i64 i = blockIdx.x * (i64){THREADS} + threadIdx.x;",
         f"if (i >= {size}LL) return;",
@@ -124,57 +134,99 @@ def _index(letter: str) -> str:
     return f"(((n * {letter}d + a) * {letter}h + b) * {letter}w + e) * C + c"
 
 
-def _source(pool: Pool, inputs: Sequence[str], size: int, lines: list[str]) -> str:
+def _of_each(pool: Pool, *body: str) -> list[str]:
+    """Return the loop over the channels ``j`` of a pack."""
+    return ["#pragma unroll", f"for (int j = 0; j < {pool.width}; j++) {{", *body, "}"]
+
+
+def _source(pool: Pool, inputs: Sequence[str], lines: Sequence[str], result: str) -> str:
+    """Return a kernel's source: its statements, and then ``result`` for each channel as an element of ``out``."""
     kind = c_type(pool.elements)
-    parameters = ", ".join([*(f"const {kind}* {name}" for name in inputs), f"{kind}* out"])
-    head = f'extern "C" __global__ void NAME({parameters}) {{'
-    return with_prelude("\n".join([head, *_constants(pool), *lines, "}", ""]))
+    parameters = ", ".join([*(f"const Pack* {name}" for name in inputs), "Pack* out"])
+    return with_prelude("\n".join([
+        f"struct alignas({pool.width} * sizeof({kind})) Pack {{ {kind} v[{pool.width}]; }};",
+        f'extern "C" __global__ void NAME({parameters}) {{',
+        *_constants(pool),
+        *lines,
+        "Pack made;",
+        *_of_each(pool, f"made.v[j] = {stored(result, pool.elements)};"),
+        "out[i] = made;",
+        "}",
+        "",
+    ]))  # fmt: skip
 
 
 def _forward(pool: Pool, size: int, *, largest: bool) -> Kernel:
-    """Return the kernel of X -> Y."""
-    load = value_of(f"x[{_index('X')}]", pool.elements)
-    bounds = [_bounds_of_window(axis, axis) for axis in _AXES]
+    """Return the kernel of X -> Y; ``size``: the packs of Y."""
+    value = f"const float v = {value_of('read.v[j]', pool.elements)};"
+    read = f"const Pack read = x[{_index('X')}];"
     if largest:  # the comparison keeps NaN
-        lines = ["float found = __uint_as_float(0xff800000u);", *_loops("{bound}_{axis}", [
-            f"const float v = {load};", "if (v > found || v != v) found = v;",
-        ])]  # fmt: skip
-        result = "found"
+        title, start, result = "max_pool", "__uint_as_float(0xff800000u)", "kept[j]"
+        body = _of_each(pool, value, "if (v > kept[j] || v != v) kept[j] = v;")
     else:
-        lines = ["float total = 0;", *_loops("{bound}_{axis}", [f"total += {load};"])]
         inside = " * ".join(f"(end_{axis} - first_{axis})" for axis in _AXES)
-        result = f"total / (float)({math.prod(pool.kernel) if pool.whole else inside})"
-    lines.append(f"out[i] = {stored(result, pool.elements)};")
-    title = "max_pool" if largest else "average_pool"
-    return Kernel(title, _source(pool, ["x"], size, [*_place("Y", size), *bounds, *lines]))
+        title, start = "average_pool", "0"
+        result = f"kept[j] / (float)({math.prod(pool.kernel) if pool.whole else inside})"
+        body = _of_each(pool, value, "kept[j] += v;")
+    lines = [
+        *_place("Y", size),
+        *(_bounds_of_window(axis, axis) for axis in _AXES),
+        f"float kept[{pool.width}];",
+        *_of_each(pool, f"kept[j] = {start};"),
+        *_loops("{bound}_{axis}", [read, *body]),
+    ]
+    return Kernel(title, _source(pool, ["x"], lines, result))
 
 
 def _backward(pool: Pool, size: int, *, largest: bool) -> Kernel:
-    """Return the kernel of the gradient: X, Y, dY -> dX for the maximum, dY -> dX for the mean."""
-    d_y = value_of(f"dy[{_index('Y')}]", pool.elements)
-    bounds = [_bounds_of_windows(axis) for axis in _AXES]
+    """Return the kernel of the gradient: X, Y, dY -> dX for the maximum, dY -> dX for the mean.
+
+    Args:
+        pool: the windows.
+        size: the packs of X.
+        largest: the maximum.
+    """
+    d_y = value_of("d_read.v[j]", pool.elements)
+    reads = [f"const Pack d_read = dy[{_index('Y')}];"]
+    own = []
     if largest:
-        own = [f"const float v = {value_of('x[i]', pool.elements)};"]
-        maximum = value_of(f"y[{_index('Y')}]", pool.elements)
-        body = [f"if ({maximum} == v) total += {d_y};"]
+        own, reads = ["const Pack own = x[i];"], [*reads, f"const Pack y_read = y[{_index('Y')}];"]
+        found, x = (value_of(f"{name}.v[j]", pool.elements) for name in ("y_read", "own"))
+        body = f"if ({found} == {x}) total[j] += {d_y};"
     elif pool.whole:
-        own, body = [], [f"total += {d_y} / {math.prod(pool.kernel)}.0f;"]
+        body = f"total[j] += {d_y} / {math.prod(pool.kernel)}.0f;"
     else:
         inside = " * ".join(f"(min({at} * S{axis} - P{axis} + K{axis}, X{axis}) - max({at} * S{axis} - P{axis}, 0))"
                             for at, axis in zip("abe", _AXES))  # fmt: skip
-        own, body = [], [f"total += {d_y} / (float)({inside});"]
-    lines = [*own, "float total = 0;", *_loops("{bound}_{axis}", body), f"out[i] = {stored('total', pool.elements)};"]
-    names = ["x", "y", "dy"] if largest else ["dy"]
+        reads.append(f"const float elements = (float)({inside});")
+        body = f"total[j] += {d_y} / elements;"
+    lines = [
+        *_place("X", size),
+        *map(_bounds_of_windows, _AXES),
+        *own,
+        f"float total[{pool.width}] = {{}};",
+        *_loops("{bound}_{axis}", [*reads, *_of_each(pool, body)]),
+    ]
     title = "max_pool_gradient" if largest else "average_pool_gradient"
-    return Kernel(title, _source(pool, names, size, [*_place("X", size), *bounds, *lines]))
+    return Kernel(title, _source(pool, ["x", "y", "dy"] if largest else ["dy"], lines, "total[j]"))
 
 
-def _prepared(kernel: Kernel, size: int, inputs: Sequence[TensorSpec | None], output: TensorSpec) -> Prepared:
+def _prepared(
+    make: Callable[..., Kernel], pool: Pool, size: int, inputs: Sequence[TensorSpec | None], output: TensorSpec, *,
+    largest: bool,
+) -> Prepared:  # fmt: skip
+    """Prepare a kernel that writes ``size`` elements; at addresses that are not aligned it reads them one by one."""
+    wide = make(pool, size // pool.width, largest=largest)
+    alignment = pool.width * array_dtype(pool.elements).itemsize
+
     def bind(ins: Sequence[Any], outs: Sequence[Any], scratch: Any) -> Call:
-        given = [buffer for buffer, spec in zip(ins, inputs) if spec is not None]
-        return partial(kernel, -(-size // THREADS), (*given, outs[0]))
+        arrays = [*(buffer for buffer, spec in zip(ins, inputs) if spec is not None), outs[0]]
+        kernel, packs = wide, size // pool.width
+        if any(array.data.ptr % alignment for array in arrays):
+            kernel, packs = make(dataclasses.replace(pool, width=1), size, largest=largest), size
+        return partial(kernel, -(-packs // THREADS), arrays)
 
-    return Prepared(inputs, [output], bind, name=kernel.name, extensions=CAPTURABLE)
+    return Prepared(inputs, [output], bind, name=wide.name, extensions=CAPTURABLE)
 
 
 def _serves(op: Any, x: TensorSpec) -> bool:
@@ -188,8 +240,8 @@ def _pooled(op: Any, ctx: PlanContext, x: TensorSpec, *, largest: bool) -> Prepa
     if not _serves(op, x):
         return None
     elements, y = types_as_given(ctx, x)[0], op.pooled(x.plain)
-    kernel = _forward(_pool(op, x.plain, elements), y.size, largest=largest)
-    return _prepared(kernel, y.size, [image_spec(x, op.order, elements)], image_spec(y, op.order, elements))
+    images, results = image_spec(x, op.order, elements), image_spec(y, op.order, elements)
+    return _prepared(_forward, _pool(op, x.plain, elements), y.size, [images], results, largest=largest)
 
 
 def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
@@ -208,8 +260,8 @@ def max_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, d
         return None
     elements = types_as_given(ctx, x)[0]
     images, results = image_spec(x, op.order, elements), image_spec(y, op.order, elements)
-    kernel = _backward(_pool(op, x.plain, elements), x.size, largest=True)
-    return _prepared(kernel, x.size, [images, results, results], images)
+    pool = _pool(op, x.plain, elements)
+    return _prepared(_backward, pool, x.size, [images, results, results], images, largest=True)
 
 
 def average_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpec, dy: TensorSpec) -> Prepared | None:
@@ -217,6 +269,6 @@ def average_pool_gradient(op: Any, ctx: PlanContext, x: TensorSpec, y: TensorSpe
     if not _serves(op, x) or not serves(x, y, dy):
         return None
     elements = types_as_given(ctx, x)[0]
-    kernel = _backward(_pool(op, x.plain, elements), x.size, largest=False)
-    spec = image_spec(dy, op.order, elements)
-    return _prepared(kernel, x.size, [None, None, spec], image_spec(x, op.order, elements))
+    images, results = image_spec(x, op.order, elements), image_spec(dy, op.order, elements)
+    pool = _pool(op, x.plain, elements)
+    return _prepared(_backward, pool, x.size, [None, None, results], images, largest=False)

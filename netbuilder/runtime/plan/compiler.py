@@ -22,6 +22,7 @@ from netbuilder.ops.core.extensions import Warned
 from netbuilder.ops.core.instructions import Role, describe, located
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.runtime.plan.bias_gradients import zero_bias_gradients
 from netbuilder.runtime.plan.dead_outputs import mark_unused
 from netbuilder.runtime.plan.elementwise_fusion import fuse_elementwise
 from netbuilder.runtime.plan.even_parts import check_even_parts
@@ -80,6 +81,7 @@ def _mark_constants(graph: PlanGraph) -> None:
 PHASES = (
     Phase(check_even_parts),
     Phase(_mark_constants, "constants"),
+    Phase(zero_bias_gradients, "zero_bias_gradients"),
     Phase(fuse),
     Phase(move_relu_gradients, "early_relu_gradients"),
     Phase(fuse_updates, "joined_updates"),

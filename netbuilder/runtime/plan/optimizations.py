@@ -100,6 +100,9 @@ _ALL = (
         "a Dropout in test mode is removed"),
     Optimization("gradients_of_add", "fusion",
         "the gradients of an Add of equal shapes are not copied from that of its result"),
+    Optimization("zero_bias_gradients", "fusion",
+        "on a GPU, the gradient of a convolution's bias before a SpatialBN, which is zero but for rounding, is not "
+        "summed", ROUNDING),
     Optimization("joined_updates", "fusion",
         "the operators that update parameters, and the weight decay before them, run as few calls, each over "
         "many parameters, on all threads of the lane"),

@@ -9,6 +9,7 @@ from cudnn_double import CudnnDouble, cudnn_double
 from netbuilder.engines.cudnn import library
 from netbuilder.engines.engine import find_engine
 from netbuilder.engines.gpu import gpu
+from netbuilder.engines.gpu_packages import how_to_install
 from netbuilder.proto import DeviceError
 from netbuilder.proto.extras import gpu_requirements
 from on_gpu import gpus
@@ -54,7 +55,7 @@ def test_what_is_missing_is_named(monkeypatch, module, text):
 def test_without_a_gpu(monkeypatch):
     monkeypatch.setattr(library, "gpu_count", lambda: 0)
     assert not library.available()
-    assert "netbuilder-nn[gpu]" in library.why_unavailable()
+    assert how_to_install() in library.why_unavailable()
 
 
 @pytest.mark.emulated

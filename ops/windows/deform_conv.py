@@ -90,7 +90,14 @@ class DeformConv(_Arguments):
     "Deformable ConvNets v2", 2018, arXiv:1811.11168, section 3.2.
     """
 
-    signature = "X, offset, filter, bias_or_mask?, mask? -> Y"
+    signature = """
+        X (N, C, H, W): float
+        offset (N, D, P, Q): as X
+        filter (M, R, K, L): as X, R = C / group
+        bias_or_mask? (M) or (N, E, P, Q): as X
+        mask? (N, E, P, Q): as X
+        -> Y (N, M, P, Q): as X
+    """
 
     def check(self) -> None:
         super().check()

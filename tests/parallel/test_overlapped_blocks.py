@@ -168,7 +168,7 @@ class Gate:
 
 
 def test_steps_run_while_the_lane_exchanges(monkeypatch):
-    """Rank 0 opens what rank 1 exchanges only after a step of the next block, so neither step waits for it."""
+    """What rank 1 exchanges is held until both ranks have run a step of the next block, so no step waits for it."""
     gate = Gate(monkeypatch, held=1)
 
     def before(rank, step, model, workspace):
@@ -176,7 +176,7 @@ def test_steps_run_while_the_lane_exchanges(monkeypatch):
         if step == 5:  # two of the three steps of the overlap have run
             flag = workspace.fetch("cpu_0/block_in_flight")
             gate.events.append((rank, f"in flight {flag.tolist()}"))
-            if rank == 0:
+            if sum(text == "in flight [1]" for _, text in gate.events) == 2:
                 gate.opened.set()
 
     options = {"block_iterations": 4, "block_overlap": 3, "block_bits": 32}

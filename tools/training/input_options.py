@@ -43,10 +43,10 @@ class InputOptions:
         "in training, draw --scale at random between these two", metavar=("LEAST", "MOST")
     )
     augment: str | None = option(
-        "in training, change each image by AutoAugment (auto), TrivialAugment (trivial), RandAugment with COUNT "
-        "operations of a STRENGTH from 0 to 30 (rand: rand:2:9), or AugMix of a SEVERITY up to 10 (augmix: augmix:3); "
-        "needs Pillow",
-        metavar="auto|trivial|rand:COUNT:STRENGTH|augmix:SEVERITY",
+        "in training, change each image: auto (AutoAugment), trivial (TrivialAugment), rand:COUNT:STRENGTH (RandAugment "
+        "with COUNT operations of a STRENGTH from 0 to 30; rand: rand:2:9), or augmix:SEVERITY (AugMix of a SEVERITY up "
+        "to 10; augmix: augmix:3); needs Pillow",
+        metavar="POLICY",
     )
     color_jitter: float = option(
         "in training, change saturation, brightness and contrast by up to SHARE, usually 0.4",

@@ -43,9 +43,9 @@ class InputOptions:
         "in training, draw --scale at random between these two", metavar=("LEAST", "MOST")
     )
     augment: str | None = option(
-        "in training, change each image: auto (AutoAugment), trivial (TrivialAugment), rand:COUNT:STRENGTH (RandAugment "
-        "with COUNT operations of a STRENGTH from 0 to 30; rand: rand:2:9), or augmix:SEVERITY (AugMix of a SEVERITY up "
-        "to 10; augmix: augmix:3); needs Pillow",
+        "in training, change each image: auto (AutoAugment), trivial (TrivialAugment), rand:COUNT:STRENGTH "
+        "(RandAugment with COUNT operations of a STRENGTH from 0 to 30; rand: rand:2:9), or augmix:SEVERITY (AugMix of "
+        "a SEVERITY up to 10; augmix: augmix:3); needs Pillow",
         metavar="POLICY",
     )
     color_jitter: float = option(

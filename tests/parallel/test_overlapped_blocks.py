@@ -207,6 +207,7 @@ def test_a_failed_exchange_is_an_error_where_its_update_is_due(monkeypatch):
     assert max(steps) == 4, "the second step of the second block"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("size, devices", [(2, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("done", [3, 4, 5])

@@ -2,10 +2,9 @@
 
 The GPUs that a process drives have one communicator each, for each set of GPUs that exchanges values; it is made when
 the first operator of such a set is bound. Those of the last ``KEPT`` sets are kept, others as long as a plan uses them.
-A group of calls is given to all GPUs of the process at once, on
-the stream that each of them has for exchanges. This stream first waits for the work that the GPU has when the group
-begins; the GPU's later work waits for the group where its results are needed. All groups of a GPU go to one stream, so
-their order is that in which they begin.
+A group of calls is given to all GPUs of the process at once, on the stream that each of them has for exchanges. This
+stream first waits for the work that the GPU has when the group begins; the GPU's later work waits for the group where
+its results are needed. All groups of a GPU go to one stream, so their order is that in which they begin.
 
 Small arrays of a group that are to be summed, or copied from the same rank, are exchanged as one: a kernel packs them
 into one array before the call, and another one unpacks the result.
@@ -42,6 +41,7 @@ __all__ = [
     "BoundGroup",
     "GpuGroup",
     "NcclCall",
+    "bind_collectives",
     "copies_of_words",
     "gpu_group",
     "groups",
@@ -336,22 +336,36 @@ def gpu_group(devices: Sequence[int]) -> GpuGroup:
     Raises:
         DeviceError: NCCL is missing, or cannot connect the GPUs.
     """
-    key = tuple(devices)
     with _making:
-        found = groups.pop(key, None)
-        if found is None:
-            _make_room()
-            module = nccl()
-            try:
-                with gpu(key[0]):  # connecting changes the current GPU
-                    communicators = module.NcclCommunicator.initAll(list(key))
-            except Exception as error:
-                raise DeviceError(
-                    f"NCCL cannot connect the GPUs {list(key)}: {error}; run with NCCL_DEBUG=INFO to see why, or "
-                    "build the net with use_nccl=False"
-                ) from error
-            found = GpuGroup(key, communicators)
-        groups[key] = found
+        return _group(tuple(devices))
+
+
+def bind_collectives(devices: Sequence[int], calls: Sequence[NcclCall]) -> BoundGroup:
+    """Return collectives that are bound to the communicators of some GPUs; no other thread can free these meanwhile.
+
+    Args:
+        devices: see ``gpu_group``, which also says what is raised.
+        calls: see ``GpuGroup.bind``.
+    """
+    with _making:
+        return _group(tuple(devices)).bind(calls)
+
+
+def _group(key: tuple[int, ...]) -> GpuGroup:
+    found = groups.pop(key, None)
+    if found is None:
+        _make_room()
+        module = nccl()
+        try:
+            with gpu(key[0]):  # connecting changes the current GPU
+                communicators = module.NcclCommunicator.initAll(list(key))
+        except Exception as error:
+            raise DeviceError(
+                f"NCCL cannot connect the GPUs {list(key)}: {error}; run with NCCL_DEBUG=INFO to see why, or "
+                "build the net with use_nccl=False"
+            ) from error
+        found = GpuGroup(key, communicators)
+    groups[key] = found
     return found
 
 

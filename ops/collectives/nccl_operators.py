@@ -13,7 +13,7 @@ import numpy as np
 
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.gpu import copy_into, gpu, here
-from netbuilder.engines.nccl import NcclCall, gpu_group, type_of
+from netbuilder.engines.nccl import NcclCall, bind_collectives, type_of
 from netbuilder.ops.core.contexts import PlanContext, Prepared, RunContext
 from netbuilder.ops.core.extensions import SplitKernel, Warned
 from netbuilder.ops.core.operator import Exchange, Operator, TensorSpec, require
@@ -211,7 +211,7 @@ def _prepare_several(ops: Sequence[_Collective], ctx: PlanContext, *specs: Tenso
         arrays = [(op, spec, ins[a:b], outs[c:d])
                   for op, spec, a, b, c, d in zip(ops, read, first, first[1:], first_out, first_out[1:])]  # fmt: skip
         if not why and ops[0].n_in > 1:
-            return gpu_group(devices).bind([_call(*each) for each in arrays]).begin
+            return bind_collectives(devices, [_call(*each) for each in arrays]).begin
 
         def copied() -> Callable[[], None]:
             for each in arrays:

@@ -3,6 +3,7 @@
 import inspect
 import re
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from nccl_double import Hang, Mismatch, NcclDouble, NcclError
 from nccl_double.processes import NcclOfProcesses
 from netbuilder.engines import nccl
 from netbuilder.engines.gpu import StreamRole, gpu
-from netbuilder.engines.nccl import GpuGroup, NcclCall, gpu_group, nccl_available, type_of
+from netbuilder.engines.nccl import GpuGroup, NcclCall, bind_collectives, gpu_group, nccl_available, type_of
 from netbuilder.proto import DeviceError
 from on_gpu import gpus
 from thread_ranks import on_ranks
@@ -152,6 +153,27 @@ def test_communicators_have_a_bound(monkeypatch):
         del bound
         gpu_group([1, 3])
         assert module.destroyed[-2:] == [0, 1]
+
+
+@pytest.mark.emulated
+def test_no_thread_frees_communicators_that_another_one_is_binding(monkeypatch):
+    monkeypatch.setattr(nccl, "KEPT", 1)
+    others = []
+
+    class Slow(nccl.BoundGroup):
+        def __init__(self, *arguments):
+            others.append(threading.Thread(target=gpu_group, args=([1, 2],)))
+            others[0].start()
+            others[0].join(0.2)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(nccl, "BoundGroup", Slow)
+    with gpus(3):
+        arrays = on_gpus([1.0], [2.0])
+        bound = bind_collectives([0, 1], [NcclCall("allReduce", arrays, arrays, "FLOAT64", 1)])
+        others[0].join()
+        bound.begin()()
+        assert nccl.nccl().destroyed == [] and [each.tolist() for each in fetched(arrays)] == [[3.0], [3.0]]
 
 
 @pytest.mark.emulated

@@ -18,23 +18,23 @@ thread = Thread(target=ended.append, args=(None,))
 thread.start()
 thread.join()
 found = {}
-for room in range(0, 2 << 20, 4096):
+for headroom in range(0, 2 << 20, 4096):
     status = Path("/proc/self/status").read_text()
     data = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData"))
-    thread = Thread(target=ended.append, args=(room,))
-    resource.setrlimit(resource.RLIMIT_DATA, (data + room, resource.RLIM_INFINITY))
+    thread = Thread(target=ended.append, args=(headroom,))
+    resource.setrlimit(resource.RLIMIT_DATA, (data + headroom, resource.RLIM_INFINITY))
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
         resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
         assert "can't start new thread" in str(error) or isinstance(error, MemoryError), error
-        assert room not in ended
-        found[room] = "refused"
+        assert headroom not in ended
+        found[headroom] = "refused"
     else:
         thread.join()
         resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
-        assert room in ended or room in found
-        found[room] = "run"
+        assert headroom in ended or headroom in found
+        found[headroom] = "run"
 print(len(found), sorted(set(found.values())))
 """
 

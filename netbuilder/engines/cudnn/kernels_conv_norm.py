@@ -1,4 +1,4 @@
-"""Conv with the SpatialBN beside it in training: products compute the sums that the normalization needs as they run.
+"""Conv fused with the SpatialBN before or after it, in training: products compute the sums that it needs as they run.
 
 Forward they are those for the batch's statistics, shifted by the running mean; backward those for the gradient of the
 SpatialBN and the Relu before a Conv. They are sums of products in float32, before these are rounded. Whether this is

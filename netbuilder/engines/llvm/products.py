@@ -3,8 +3,7 @@
 Element (k, n) of the matrix is at ``(n // LANES, k, n % LANES)``. Some rows of the other factor are multiplied by a
 panel at a time, with their sums in registers: first the products of the first ``_DEEP`` columns, then those of the
 next, so that what is read again stays in the cache. The sum of such a block is added to those before it, which rounds
-less than one long sum. Threads have panels of their own: a sum's order is the same for
-any number of them.
+less than one long sum. Threads have panels of their own: a sum's order is the same for any number of them.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import pytest
 
 from netbuilder.proto import ArgumentError
 from netbuilder.tools import benchmark
+from netbuilder.tools.bench import works
 from netbuilder.tools.bench.strategies import Trainings, strategy_lines
 
 PARAMETERS = 64 * 16 + 16 + 16 * 10 + 10
@@ -30,3 +31,12 @@ def test_texts_and_data_are_read_before_anything_starts(monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "busy_share", lambda: 0.0)
     assert benchmark.main(["strategies", "--strategies", "topk:2"]) == 2
     assert "fraction must lie in (0, 1], got 2" in capsys.readouterr().err
+
+
+def test_commas_are_also_between_the_fields_of_a_strategy(monkeypatch):
+    given = []
+    monkeypatch.setattr(benchmark, "busy_share", lambda: 0.0)
+    monkeypatch.setattr(works, "strategy_lines", lambda trainings: given.extend(trainings.strategies) or iter([]))
+    texts = ["plain", "diloco:8,bits=8,overlap=2", "topk:0.01,residual=false", "half"]
+    assert benchmark.main(["strategies", "--strategies", ",".join(texts)]) == 0
+    assert given == texts

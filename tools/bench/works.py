@@ -351,9 +351,15 @@ def _tables(options: Options) -> Iterator[Line]:
 
 
 def _strategies(options: Options) -> Iterator[Line]:
+    texts: list[str] = []
+    for part in options.strategies:  # commas are also between the fields of a strategy, all but the first with names
+        if "=" in part and ":" not in part and texts:
+            texts[-1] += f",{part}"
+        else:
+            texts.append(part)
     for number in options.processes or [Trainings.processes]:
         batch = options.batch or Trainings.batch
-        yield from strategy_lines(Trainings(options.strategies, number, options.data, options.epochs, batch))
+        yield from strategy_lines(Trainings(texts, number, options.data, options.epochs, batch))
 
 
 def _growth(options: Options) -> Iterator[Line]:

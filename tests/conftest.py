@@ -24,7 +24,7 @@ hypothesis.settings.register_profile(
     "netbuilder",
     deadline=None,
     derandomize=True,
-    max_examples=int(os.environ.get("EXAMPLES", "6")),
+    max_examples=int(os.environ.get("EXAMPLES", "4")),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a machine with other work may be
 )
 hypothesis.settings.load_profile("netbuilder")

@@ -56,6 +56,7 @@ def begun(model, rank):
     return workspace
 
 
+@pytest.mark.slow
 def test_they_are_made_once_in_a_hundred_steps(made):
     models = [built(rank) for rank in range(2)]
 

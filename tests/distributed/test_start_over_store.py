@@ -44,8 +44,9 @@ def check(folder, count, alone):
         assert distance([got[name] for name in alone], list(alone.values())) < 1e-6
 
 
+@pytest.mark.one_in(3)
 @needs_mpi
-@pytest.mark.parametrize("kind, count", [("file", 2), ("tcp", 3), pytest.param("redis", 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind, count", [("file", 2), ("tcp", 3), ("redis", 2)])
 def test_the_same_command_in_shells_with_another_shard_id(kind, count, tmp_path, alone, with_mpich, request):
     variables = {}
     if kind == "file":

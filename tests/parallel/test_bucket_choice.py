@@ -60,6 +60,7 @@ def train(case, devices=2):
     return [(model, record, workspace) for (model, record), workspace in zip(built, workspaces)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "case, devices",
     [
@@ -139,6 +140,7 @@ def test_where_no_size_is_clearly_faster_it_stays(link):
     assert sizes_of(model, workspace) == (DEFAULT_BUCKET_BYTES,) * 2
 
 
+@pytest.mark.slow
 def test_one_call_for_all_steps(link):
     """The steps of a call are as many as it was asked for."""
     case = case_of()

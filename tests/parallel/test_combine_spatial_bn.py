@@ -48,7 +48,7 @@ def task_of(**options):
     return Task(convnet, (24, 3, 8, 8), steps=3, options=options)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("devices", [*map(range, COUNTS), [3, 7], [11, 2, 30]], ids=str)
 def test_equals_one_device(devices):
     want = trained([0], task_of())
@@ -69,6 +69,7 @@ def test_float64():
         assert distance(got, want) < 1e-12, count
 
 
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     "options",
@@ -83,7 +84,6 @@ def test_float64():
     ],
     ids=str,
 )
-@pytest.mark.one_in(8)
 def test_with_other_options(options, threads):
     """Running statistics are those of the whole batch on each device, also where they are not copied from the first."""
     got = trained(range(3), task_of(**COMBINED, **options), threads=threads)
@@ -97,6 +97,7 @@ def test_all_replicas_have_the_same_to_the_bit():
         assert all(np.array_equal(a, b) for a, b in zip(all_values(record, workspace, replica), first))
 
 
+@pytest.mark.slow
 def test_two_runs_are_equal_to_the_bit():
     first, second = (trained(range(3), task_of(**COMBINED)) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(first, second))
@@ -177,10 +178,10 @@ def test_kernels_are_fused_around_the_exchange():
             assert "onednn" in kernel, (name, kernel)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.skipif(not onednn.available(), reason="needs oneDNN")
 @pytest.mark.parametrize("observable", ["outputs", "all"])
 @pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"weighted_shares": True}], ids=str)
-@pytest.mark.one_in(6)
 def test_the_fused_gradient_changes_nothing_but_rounding(options, observable):
     """Also where all gradients can be fetched: that of the Relu's input is the same to the bit in the first step."""
     found = []
@@ -252,6 +253,7 @@ def test_evaluation_uses_the_running_statistics_and_no_exchange():
         assert not any(op.type.startswith("Channel") for op in net.op)
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_evaluated_alike_on_one_device_and_on_several():
     _, _, workspace = train(range(2), OPTIMIZERS["momentum"], task_of(**COMBINED))
     data = np.random.default_rng(5).normal(size=(6, 3, 8, 8)).astype(np.float32)

@@ -437,6 +437,7 @@ def test_options_of_parallelize(options):
         assert_equal(net.parameters(), reference([0, 1], **options)[0])
 
 
+@pytest.mark.slow
 def test_batch_normalization_over_all_devices():
     """Outputs, losses and parameters are those of one device, however early they are read, with uneven shares too."""
     data = [*batches(2, 8, (3, 4, 4)), *batches(1, 7, (3, 4, 4))]

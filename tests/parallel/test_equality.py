@@ -42,7 +42,7 @@ def test_convnet(optimizer):
         assert distance(trained(range(count), OPTIMIZERS[optimizer], task), one) < FLOAT32, count
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", [[0, 2, 4], [-1, 8], [0, -1], [0, -1, 2], [-1, 2, 4]], ids=str)
 def test_reshapes_with_an_open_batch(shape):
     def reshaped(model, loss_scale):
@@ -75,10 +75,10 @@ def looks_up(model, loss_scale):
     return scaled_loss(model, brew.fc(model, x, "fc", 6, 4), loss_scale)
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("forward", [mlp, looks_up])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 @pytest.mark.parametrize("options", [{}, {"accumulate_steps": 2}, {"weighted_shares": True}], ids=str)
-@pytest.mark.one_in(6)
 def test_weight_decay_and_clipping_are_the_same(name, forward, options):
     def build(model, bound=0.1):
         if forward is mlp:

@@ -117,6 +117,7 @@ class Check:
         return reference
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("nesterov, momentum, rate", [(True, 0.9, 0.7), (False, 0.5, 1.0)])
 @pytest.mark.parametrize("iterations, overlap, master", [(4, 1, 0), (4, 3, 1), (3, 2, 0)])
 def test_one_process_in_float64(monkeypatch, iterations, overlap, master, nesterov, momentum, rate):
@@ -129,6 +130,7 @@ def test_one_process_in_float64(monkeypatch, iterations, overlap, master, nester
     assert check.compare(rule, 4 * iterations).updates == 3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_two_processes_in_float64(monkeypatch, devices, bits):
@@ -207,7 +209,7 @@ def test_a_failed_exchange_is_an_error_where_its_update_is_due(monkeypatch):
     assert max(steps) == 4, "the second step of the second block"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("bits", [32, 8])
 @pytest.mark.parametrize("size, devices", [(2, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("done", [3, 4, 5])
@@ -235,6 +237,7 @@ def test_resumed_to_the_bit(monkeypatch, tmp_path, size, devices, done, bits):
             assert value.tobytes() == want[name].tobytes(), name
 
 
+@pytest.mark.slow
 def test_taking_a_checkpoint_changes_nothing(monkeypatch):
     def takes(rank, step, model, workspace):
         taken = take_checkpoint(model, workspace=workspace)
@@ -250,6 +253,7 @@ def test_taking_a_checkpoint_changes_nothing(monkeypatch):
             assert value.tobytes() == want[name].tobytes(), name
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("steps", [2, 3, 4, 5, 6])
 @pytest.mark.parametrize("size, devices", [(1, 3), (2, 1)])
 def test_a_block_that_is_ended_early(monkeypatch, size, devices, steps):

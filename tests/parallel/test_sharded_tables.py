@@ -202,6 +202,7 @@ def test_clipping_and_averages(monkeypatch):
     assert "words_moving_average" in Replicas.load(results[0][0].net.Proto()).rows_of_sharded
 
 
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     "options",
     [

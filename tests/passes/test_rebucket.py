@@ -47,6 +47,7 @@ def values_read(net):
     return found
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options", [{}, {"strategy": "topk:0.1"}, {"strategy": "half"}, {"deterministic": True}], ids=str
 )

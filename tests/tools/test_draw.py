@@ -530,6 +530,7 @@ def test_passes_are_columns_and_their_edges_are_drawn_when_asked_for(tmp_path):
     assert titles == [f"CPU {k}: {part}" for k in (0, 1) for part in ("forward", "backward", "updates")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="needs a browser")
 def test_a_net_of_thousands_of_operators_is_drawn(tmp_path):
     """In pieces: laid out at once, a chain this long would exceed dagre's recursion."""

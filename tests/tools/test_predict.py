@@ -52,6 +52,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_model_of_the_peers_computes_what_the_predictor_does(folder):
     with np.load(folder / our_predictor.INPUTS) as inputs:
         batch = inputs["data"]

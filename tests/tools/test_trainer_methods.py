@@ -36,9 +36,9 @@ def blobs(run):
     return run.checkpoint().blobs
 
 
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ways", [["--devices=0,1"], ["--devices=0,1,2", "--accumulate-steps=2"]], ids=["2", "3 x 2"])
-@pytest.mark.one_in(8)
 def test_devices_change_nothing(method, ways):
     found = []
     for more in ([], ways):
@@ -54,9 +54,9 @@ def test_devices_change_nothing(method, ways):
     assert found[1][2].loss == pytest.approx(found[0][2].loss, rel=1e-4)
 
 
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("devices", ["0", "0,1"])
-@pytest.mark.one_in(8)
 def test_resumed_to_the_bit_in_the_middle_of_an_epoch(method, devices):
     arguments = [*METHODS[method], f"--devices={devices}"]
     whole = run_of(*arguments)
@@ -126,6 +126,7 @@ def test_averages_are_evaluated_and_exported(tmp_path, capfd):
     assert float(re.search(r"held-out accuracy (\S+)%", said)[1]) == pytest.approx(100 * right.mean(), abs=0.01)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.skipif(not image_libraries(), reason="needs a library for images")
 @pytest.mark.parametrize("augment", ["rand", "auto", "trivial"])
 def test_changed_images_are_the_same_on_any_devices_and_resumed(augment):

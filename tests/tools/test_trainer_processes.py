@@ -75,6 +75,7 @@ def test_stopped_killed_and_resumed(trained, tmp_path):
     assert distance([got[name] for name in want], list(want.values())) < 1e-6
 
 
+@pytest.mark.slow
 def test_begun_by_two_processes_and_resumed_by_three(trained, tmp_path):
     """The batch of 64 is shared unevenly: the parameters are those of a run in one process, on one device."""
     parts, whole = trained[1] / "for three", tmp_path / "whole"

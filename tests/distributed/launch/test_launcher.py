@@ -102,6 +102,7 @@ def test_a_launcher_that_is_killed_leaves_no_processes(tmp_path):
     no_orphans(tmp_path)
 
 
+@pytest.mark.slow
 def test_ranks_that_somebody_else_ends_have_not_ended_well(tmp_path):
     job = Launched(tmp_path, "wait", "--engine", "NCCL")
     job.ready()
@@ -189,7 +190,7 @@ def of_rank(rank, folder):
     return found
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_a_launcher_without_a_store_ends_its_processes_before_it_ends(tmp_path):
     """Also those that ignore SIGTERM."""
     first, second = nodes(tmp_path, "deaf", "--engine", "NCCL")
@@ -202,7 +203,7 @@ def test_a_launcher_without_a_store_ends_its_processes_before_it_ends(tmp_path):
     no_orphans(tmp_path)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_a_first_launcher_that_is_stopped_does_not_fail_a_node_that_has_finished(tmp_path):
     first, second = nodes(tmp_path, "until", "--engine", "NCCL", program=("-c", SHORT_SILENCE))
     first.read_until("ready 0")

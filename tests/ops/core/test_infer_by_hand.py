@@ -41,7 +41,7 @@ def samples(cls: type[Operator]) -> Iterator[Sample]:
         yield op, list(bad.inputs)
     found: list[Sample] = []
 
-    @settings(max_examples=8, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    @settings(max_examples=5, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(data=st.data())
     def draw(data: Any) -> None:

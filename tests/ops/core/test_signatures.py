@@ -207,7 +207,7 @@ def problems(cls: type[Operator]) -> list[str]:
     return [text for text in wrong if text][:1] or refused_types(found)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_signatures_state_what_infer_gives(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # for operators that write files

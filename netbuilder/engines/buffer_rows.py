@@ -11,7 +11,7 @@ from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["as_row", "new_row", "order_in_row", "part_of_row", "row_starts"]
+__all__ = ["as_row", "is_row_of", "new_row", "order_in_row", "part_of_row", "row_starts"]
 
 _ALIGNMENT = 64  # bytes: kernels expect buffers that begin at a multiple of it
 
@@ -50,6 +50,16 @@ def as_row(buffers: Sequence[Array]) -> Array | None:
     begin = first - root.ctypes.data
     row = as_flat(root, np.uint8)[begin : begin + end]
     return row if row.nbytes == end else None
+
+
+def is_row_of(parts: Sequence[Array], whole: Array) -> bool:
+    """Whether arrays of the host are, next to each other in this order, the memory of another one."""
+    end = whole.ctypes.data
+    for part in parts:
+        if part.ctypes.data != end:
+            return False
+        end += part.nbytes
+    return bool(end == whole.ctypes.data + whole.nbytes)
 
 
 def order_in_row(buffers: Sequence[Array]) -> list[int] | None:

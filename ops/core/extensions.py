@@ -25,6 +25,7 @@ __all__ = [
     "FurtherBytes",
     "InParts",
     "Joinable",
+    "Joined",
     "KeptForGradient",
     "KeptMemory",
     "MeasuredTime",
@@ -171,6 +172,14 @@ class Together(Extension):
     """
 
     outputs: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Extension):
+    """The inputs, next to each other in memory in their order, are the first output.
+
+    The plan tries to store them in it, unless it takes more memory; the call copies nothing then.
+    """
 
 
 # What is computed later, again, or in parts.

@@ -23,6 +23,7 @@ from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import transposed
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import Joined
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -233,14 +234,14 @@ def _job(source: Any, target: Any) -> tuple[_Kind, int, list[int]]:
 
 
 def copying(ctx: PlanContext, pairs: Sequence[Pair]) -> Call:
-    """Return the call that copies each source to its target; these do not overlap."""
+    """Return the call that copies each source to its target; these are the same or do not overlap."""
     nbytes = sum(target.nbytes for _, target in pairs)
     if not nbytes:
         return lambda: None
     threads = ctx.threads if nbytes >= _OF_A_THREAD else 1
     rows: list[list[list[int]]] = [[] for _ in range(threads)]
     for source, target in pairs:
-        if not target.size:
+        if not target.size or _is(source, target):
             continue
         kind, pieces, rest = _job(source, target)
         address, count = _address(kind), min(threads, pieces)
@@ -248,7 +249,14 @@ def copying(ctx: PlanContext, pairs: Sequence[Pair]) -> Call:
         for part in range(count):
             bounds = [pieces * k // count for k in (part, part + 1)]
             rows[part].append([address, source.ctypes.data, target.ctypes.data, *bounds, *rest])
+    if not any(rows):
+        return lambda: None
     return call_of_threads(ctx, [one_row(each) for each in rows if each], pairs, brief=nbytes < _BRIEF)
+
+
+def _is(source: Any, target: Any) -> bool:
+    """Whether two views are the same memory, element for element."""
+    return source.ctypes.data == target.ctypes.data and (source.shape, source.strides) == (target.shape, target.strides)
 
 
 # The operators
@@ -419,13 +427,22 @@ def _constant_fill(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | 
     return None if op.dynamic or len(specs) > 1 else _filled(op, ctx, *specs)
 
 
+def _join(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+    found = _joined_parts(op, ctx, *specs)
+    if found is None or found.outputs[0] is None:
+        return found
+    shape = found.outputs[0].shape
+    return found.extend(Joined()) if math.prod(shape[: op.axis_in(len(shape), shape)]) == 1 else found
+
+
+_joined_parts = _copies(_concat, reads=None, info=True)
 _filled = _copies(_constant, reads=0)
 _same_elements = _copies(_reshape, inplace=True, info=True)
 
 COPIES: dict[str, Callable[..., Prepared | None]] = {
-    "Concat": _copies(_concat, reads=None, info=True),
+    "Concat": _join,
     "ConstantFill": _constant_fill,
-    "DepthConcat": _copies(_concat, reads=None, info=True),
+    "DepthConcat": _join,
     "DepthSplit": _copies(_split),
     "Expand": _copies(_expand),
     "NCHW2NHWC": _copies(partial(_moved_channels, 1, -1)),

@@ -6,11 +6,13 @@ have, oneDNN does so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.buffer_rows import is_row_of
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import In, Out
 from netbuilder.engines.onednn.bfloat16 import types_as_given
@@ -26,6 +28,7 @@ from netbuilder.engines.onednn.blocked_layout import (
 from netbuilder.engines.onednn.library import check, dnnl
 from netbuilder.engines.onednn.primitive import Primitive, Step, cached, compile_primitive, prepared
 from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepared
+from netbuilder.ops.core.extensions import Joined
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["concat", "copy", "split"]
@@ -106,10 +109,17 @@ def concat(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     if all(ctx.published(i, NOT_NEGATIVE) for i in range(len(specs))):
         ctx.publish(0, NOT_NEGATIVE, True)
     sources: dict[int, Any] = {c.MULTIPLE_SRC + i: In(i) for i in range(len(parts))}
-    steps: list[Any] = [Step(made, {**sources, c.DST: Out(0)})]
-    if op.n_out > 1:
-        steps.append(_constant(1, np.array([s.shape[axis] for s in parts], np.int32)))
-    return prepared(parts, [whole, info][: op.n_out], steps)
+    extents = [_constant(1, np.array([s.shape[axis] for s in parts], np.int32))] if op.n_out > 1 else []
+    made_of_parts = math.prod(blocks.desc(whole).dims[:dimension]) == 1
+    found = prepared(parts, [whole, info][: op.n_out], [_Joins(made, {**sources, c.DST: Out(0)}), *extents])
+    return found.extend(Joined()) if made_of_parts else found
+
+
+class _Joins(Step):
+    """A Step that does nothing where its inputs are its output."""
+
+    def bind(self, ins: Sequence[Any], outs: Sequence[Any], scratch: Any, start: int) -> Call:
+        return _nothing if is_row_of(ins, outs[0]) else super().bind(ins, outs, scratch, start)
 
 
 def _constant(output: int, value: Any) -> Any:

@@ -110,7 +110,10 @@ def assign_buffers(
     if again is not None:
         _compute_again(plan, own, again)
         own = again.values
-    memory = assign(own, plan.steps, provide, reuse=enabled("reuse"), apart=read_later, rows=together)
+    memory = assign(
+        own, plan.steps, provide,
+        reuse=enabled("reuse"), apart=read_later, rows=together, join=enabled("parts_in_place"),
+    )  # fmt: skip
     if again is not None:
         memory.work, memory.work_again, memory.whole = again.total, again.work * again.total, again.whole
     return outputs, {}, memory

@@ -5,7 +5,8 @@ its location: the workspace has one arena on the host and one on each GPU. Those
 overlap. Steps of several lanes run at the same time, so a lifetime is in terms of what has happened before: see
 ``Schedule``. Where a kernel may overwrite an input that nobody reads after it, it does, unless it would have to copy.
 Values that a kernel processes as one (``Together``) are next to each other, and are there as long as any of
-them is needed, unless the arena would become larger by more than a hundredth.
+them is needed, unless the arena would become larger by more than a hundredth. So are those that a kernel joins
+(``Joined``): they are where the result has them.
 
 Some values have memory of their own: texts, and those from which deferred outputs are computed after the run.
 """
@@ -21,10 +22,11 @@ from netbuilder.engines.buffer_rows import row_starts
 from netbuilder.engines.layouts import HOST, Location, alignment_of, new_buffer, new_bytes
 from netbuilder.graph.lifetimes import Lifetime, live_bytes, load_of, pack_into_arena
 from netbuilder.graph.memory_budget import Shortfall
-from netbuilder.ops.core.extensions import CopiesInPlace, KeptForGradient, KeptMemory
+from netbuilder.ops.core.extensions import CopiesInPlace, Joined, KeptForGradient, KeptMemory
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime.plan.binding import buffer_of
+from netbuilder.runtime.plan.joined_values import group
 from netbuilder.runtime.plan.schedule import Schedule, dependencies
 from netbuilder.runtime.plan.values import Step, Value
 
@@ -114,6 +116,7 @@ def assign(
     scratch: bool = True,
     apart: Collection[Value] = (),
     rows: Sequence[Sequence[Value]] = (),
+    join: bool = True,
 ) -> MemoryPlan:
     """Assign a buffer to each of ``values``, to what kernels keep for others, and scratch memory to each step.
 
@@ -125,6 +128,7 @@ def assign(
         scratch: whether steps get their scratch memory here.
         apart: values that are read after the steps have run, and so share memory with no other.
         rows: values of the host that should be next to each other, in this order.
+        join: whether values that kernels join may be where the result has them.
 
     Raises:
         MemoryError: the machine, or a GPU, has not that much memory.
@@ -132,7 +136,7 @@ def assign(
     plan = MemoryPlan()
     if reuse:
         storage = _storage(values)
-        lives = _sharing(storage, steps, apart, scratch)
+        lives = _sharing(storage, steps, apart, scratch, join)
         _share(plan, _packed(lives, [[storage.get(v) for v in row] for row in rows], steps), steps, provide)
     else:
         storage = {value: _Storage(_spec(value), [value]) for value in values}
@@ -170,6 +174,8 @@ def _share(plan: MemoryPlan, packed: _Packed, steps: Sequence[Step], provide: Pr
         for part, start in life.key.parts if isinstance(life.key, _Row) else [(life, 0)]:
             offset, key = begin + start, part.key
             key.place(plan, arenas[location][offset : offset + part.nbytes], steps[part.start])
+            if isinstance(life.key, _Row) and key in life.key.composed:
+                continue
             plan.placed.append(
                 Placed(key.what, life.start, life.end, offset, part.nbytes, isinstance(key, _Scratch), location)
             )
@@ -246,7 +252,7 @@ def _blocks(lives: Sequence[Lifetime[Any]]) -> dict[Place, list[Lifetime[Any]]]:
 
 
 def _sharing(
-    storage: dict[Value, _Storage], steps: Sequence[Step], apart: Collection[Value], scratch: bool
+    storage: dict[Value, _Storage], steps: Sequence[Step], apart: Collection[Value], scratch: bool, join: bool = True
 ) -> list[Lifetime[Any]]:
     """Return the lifetimes of all that shares memory; storage that overwrites other storage is joined with it."""
 
@@ -256,12 +262,14 @@ def _sharing(
     several = any(step.lane for step in steps)
     schedule = Schedule(steps, dependencies(steps, memory_of) if several else None)
     lives = _lifetimes(storage, steps, schedule)
+    for life in lives.values():
+        life.nbytes = life.key.nbytes
+    joined = [] if several or not join else _joined(storage, lives, steps, apart)
     _overwrite(storage, lives, steps)
     sharing: list[Lifetime[Any]] = [
         life for life in lives.values() if life.key.may_share and not any(v in apart for v in life.key.values)
     ]
-    for life in sharing:
-        life.nbytes = life.key.nbytes
+    sharing += joined
     if scratch:
         for index, step in enumerate(steps):
             if step.prepared.scratch:
@@ -360,9 +368,10 @@ class _ForGradient:
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """Storage that is next to each other: the lifetime of each, and where it begins."""
+    """Storage that is next to each other: the lifetime of each, and where it begins; and which of it is others."""
 
     parts: list[tuple[Lifetime[_Storage], int]]
+    composed: Collection[_Storage] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -442,6 +451,54 @@ def _lifetimes(
     return result
 
 
+def _joined(
+    storage: dict[Value, _Storage],
+    lives: dict[_Storage, Lifetime[_Storage]],
+    steps: Sequence[Step],
+    apart: Collection[Value],
+) -> list[Lifetime[Any]]:
+    """Take lifetimes of values that kernels join out of ``lives``; return those of the rows that they are, instead.
+
+    Such storage overwrites nothing, and nothing overwrites it: it is written before it is joined, and not afterwards.
+    """
+    written: dict[_Storage, int] = {}  # by which step last
+    for index, step in enumerate(steps):
+        written.update((storage[value], index) for value in step.outputs if value in storage)
+
+    def may_be_stored(each: _Storage | None, before: int) -> bool:
+        if each is None or each not in lives or written.get(each, before) >= before or not each.may_share:
+            return False
+        layout = each.spec.layout
+        padded = layout is not None and not layout.filled and each.nbytes != each.spec.size * layout.itemsize
+        return not padded and not any(value in apart for value in each.values)
+
+    joins: list[tuple[_Storage, list[_Storage]]] = []
+    for index, step in enumerate(steps):
+        if step.prepared.get(Joined):
+            whole, *parts = (storage.get(value) for value in (step.outputs[0], *step.inputs) if value is not None)
+            if whole is not None and may_be_stored(whole, index + 1) and lives[whole].start == index:
+                found = [each for each in parts if each is not None and may_be_stored(each, index)]
+                if len(found) == len(parts) and len({_place(lives[each]) for each in (whole, *found)}) == 1:
+                    joins.append((whole, found))
+    if not joins:
+        return []
+    blocks = _blocks([life for life in lives.values() if life.key.may_share])
+    loads = {place: load_of(block, alignment_of(place.location), len(steps)) for place, block in blocks.items()}
+    rows: list[Lifetime[Any]] = []
+    for each in group(joins, lambda key: key.nbytes):
+        parts = [lives[key] for key in each.offsets]
+        place = _place(parts[0])
+        begin, end = min(part.start for part in parts), max(part.end for part in parts)
+        alignment, count = alignment_of(place.location), len(loads[place])
+        load = loads[place] - load_of(parts, alignment, count)[:count]
+        load[begin : end + 1] += _aligned(each.nbytes, alignment)
+        if load.max() <= _GROWTH * loads[place].max():
+            loads[place] = load
+            row = _Row([(lives.pop(key), start) for key, start in each.offsets.items()], each.composed)
+            rows.append(Lifetime(row, begin, end, place, each.nbytes))
+    return rows
+
+
 def _overwrite(
     storage: dict[Value, _Storage], lives: dict[_Storage, Lifetime[_Storage]], steps: Sequence[Step]
 ) -> None:
@@ -453,7 +510,7 @@ def _overwrite(
         outs = [storage.get(value) if value is not None else None for value in step.outputs]
         for i, j in step.prepared.inplace:
             before, after = (ins[i] if i < len(ins) else None), (outs[j] if j < len(outs) else None)
-            if before is None or after is None or before is after or ins.count(before) > 1 or before in outs:
+            if before not in lives or after not in lives or before is after or ins.count(before) > 1 or before in outs:
                 continue
             first, then = lives[before], lives[after]
             if first.end != index or then.start != index or first.place != then.place:

@@ -133,6 +133,9 @@ _ALL = (
         "the gradients of a bucket that processes exchange are stored next to each other, so that one call sums "
         "them where they are, if that takes hardly any more memory; sums over two processes, and deterministic "
         "ones, are equal to the bit", ROUNDING),
+    Optimization("parts_in_place", "memory",
+        "the parts of a Concat are stored where its result has them, so that nothing is copied, where each is one "
+        "piece of it and that takes hardly any more memory"),
     Optimization("unread_outputs", "memory",
         "an output that no operator reads, such as the gradient of the images, is computed when it is fetched, "
         "and not at all if it is not observable", ROUNDING),

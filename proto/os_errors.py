@@ -26,6 +26,8 @@ _WORDS = {
     errno.ELOOP: "is a symbolic link that leads back to itself",
 }
 
+_NAMED = 3  # files in a message
+
 
 def error_text(error: BaseException) -> str:
     """Return what an error says; of one of the operating system, without its number: the file, then what is wrong.
@@ -87,9 +89,9 @@ def no_such_file(path: Path) -> str:
         return f"no such file: the folder {str(folder)!r} does not exist"
     with contextlib.suppress(OSError):  # a folder may be searched but not listed
         names = sorted(os.listdir(folder))
-    near = similar(path.name, names) or [n for n in names if Path(n).suffix == path.suffix][:3]
-    return (
-        f"no such file; near it are {', '.join(near)}"
-        if near
-        else "no such file, and its folder has none with a similar name"
-    )
+    if near := similar(path.name, names):
+        return f"no such file; near it are {', '.join(near)}"
+    if others := [name for name in names if path.suffix and Path(name).suffix == path.suffix]:
+        more = ", ..." if others[_NAMED:] else ""
+        return f"no such file; its folder's {path.suffix} files are {', '.join(others[:_NAMED])}{more}"
+    return "no such file, and its folder has none with a similar name"

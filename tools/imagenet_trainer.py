@@ -18,6 +18,7 @@ from netbuilder.distributed import ProcessGroup, Rendezvous
 from netbuilder.distributed.elastic import REGROUP
 from netbuilder.exchange import CheckpointFolder, LoadReport
 from netbuilder.metrics import Classification
+from netbuilder.optimizers.learning_rate import rate_at
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import write_text
@@ -33,6 +34,7 @@ from netbuilder.tools.training.elastic import Elastic, elastic_of
 from netbuilder.tools.training.find_rate import RateTest, find_rate
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.metrics import Metrics
+from netbuilder.tools.training.models import policy_of
 from netbuilder.tools.training.options import parse
 from netbuilder.tools.training.rank_report import RankReport
 from netbuilder.tools.training.reports import Printed, Recorded
@@ -86,6 +88,11 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
         raise NetError(
             f"--batch: a batch of {options.batch} is larger than the data, {len(train)} samples; give a smaller one"
         )
+    steps = options.epochs * -(-len(train) // options.batch)
+    if options.block is not None and options.block.warmup_steps >= steps:
+        raise NetError(
+            f"--block-warmup-steps: must be less than the {steps} steps of the run, got {options.block.warmup_steps}"
+        )
     if options.find_rate:
         return _print_rates(find_rate(options, train, test), group)
     if group.is_first:
@@ -125,7 +132,10 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
         return REGROUP
     if run.stopped or found is None:
         return _print_how_to_resume(options, stopping, run, saving, given)
-    print(f"trained in {time.perf_counter() - began:.1f} s; accuracy on {len(test)} held-out images: {found.top1:.2%}")
+    of = "" if options.swa is None else f" of the average of the last {options.swa:g} epochs"
+    print(
+        f"trained in {time.perf_counter() - began:.1f} s; accuracy{of} on {len(test)} held-out images: {found.top1:.2%}"
+    )
     if not group.is_first:
         return 0
     if found.metrics is not None:
@@ -180,7 +190,10 @@ def _export_epoch(options: Options, run: Run) -> None:
         print(f"predictor of epoch {best.number}, the best ({best.accuracy:.2%}), is in {options.export}", flush=True)
         return
     run.export(str(options.export))
-    print(f"predictor of epoch {run.epochs_done} written to {options.export}", flush=True)
+    of = f"epoch {run.epochs_done}" if options.swa is None else f"the average of the last {options.swa:g} epochs"
+    print(f"predictor of {of} written to {options.export}", flush=True)
+    if options.swa is not None:
+        return
     if best.number not in (0, run.epochs_done) and best.accuracy > best.last:
         why = "--export-epoch best exports that"
         if options.export_epoch == "best":
@@ -226,8 +239,10 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
     devices = f"{word} {', '.join(map(str, options.devices))}"
     print(
         f"model {options.net_name}: {run.model.parameter_count:,} parameters; "
-        f"data {options.data}: {train} to train, {test} held out"
+        f"data {options.data}: {train} to train, {test} held out; {run.image_text}"
     )
+    if options.recipe:
+        print(f"recipe: {' '.join(options.recipe)}")
     if options.rendezvous is not None:
         devices += f" on each of {options.rendezvous.num_shards} processes"
     parts = f" in each of {options.accumulate_steps} micro-batches" if options.accumulate_steps > 1 else ""
@@ -235,7 +250,7 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
     print(
         f"devices {devices}; batches of {options.batch}, {options.device_batch} on each device{parts}"
         f"{f' (the last batch has {last})' if last else ''}; "
-        f"{_exchange_text(options)}; learning rate {_rate_text(options)}, "
+        f"{_exchange_text(options)}; learning rate {_rate_text(options, run.steps)}, "
         f"{_update_text(options)}, weight decay {options.weight_decay:g}; seed {options.seed}",
         flush=True,
     )
@@ -279,8 +294,12 @@ def _update_text(options: Options) -> str:
     return text + (f" ({own})" if own else "") + averages
 
 
-def _rate_text(options: Options) -> str:
+def _rate_text(options: Options, steps: int) -> str:
     text = f"{options.scaled_rate:g} ({options.policy}"
+    policy, arguments = policy_of(options, steps)
+    if policy != "fixed":
+        last = rate_at(options.scaled_rate, policy, arguments, options.epochs * steps - 1)
+        text += f"; {last:.3g} in the last step"
     if options.base_batch:
         text += f"; {options.learning_rate:g} for a batch of {options.base_batch}"
     if options.warmup_epochs:

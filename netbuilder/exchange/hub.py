@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +44,7 @@ def weights_of_hub(name: str) -> str:
             been kept.
     """
     try:
-        from huggingface_hub import errors, hf_hub_download
+        from huggingface_hub import constants, errors, hf_hub_download
     except ImportError:
         raise NetError(
             f"{name!r}: there is no such file; as the name of a model of the Hugging Face Hub it needs the package "
@@ -50,11 +53,15 @@ def weights_of_hub(name: str) -> str:
     parts = _NAME.fullmatch(name)
     assert parts is not None
     try:
-        return str(hf_hub_download(parts["repository"], _FILE, revision=parts["revision"]))
+        with _without_warnings():
+            return str(hf_hub_download(parts["repository"], _FILE, revision=parts["revision"]))
     except errors.LocalEntryNotFoundError as error:
-        why, advice = f"the hub cannot be reached, and {_FILE} has not been downloaded before", (
-            "try again with a network, or download it elsewhere and give the file"
-        )  # fmt: skip
+        offline = constants.HF_HUB_OFFLINE
+        why = f"{'HF_HUB_OFFLINE is set' if offline else 'the hub cannot be reached'}, and {_FILE} has not been " \
+            "downloaded before"  # fmt: skip
+        advice = "try again with a network, or download it elsewhere and give the file" + (
+            "" if offline else "; HF_HUB_OFFLINE=1 spares the attempts to connect"
+        )
         raise NetError(f"{name!r}: {why}; {advice} ({_first_line(error)})") from error
     except errors.RepositoryNotFoundError as error:  # gated ones included
         raise NetError(
@@ -67,6 +74,18 @@ def weights_of_hub(name: str) -> str:
         raise NetError(f"{name!r}: the model has no {_FILE}; download another file of it, and give that") from error
     except (errors.HfHubHTTPError, errors.HFValidationError) as error:
         raise NetError(f"{name!r}: the hub refuses: {_first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep huggingface_hub from printing each attempt to connect, of half a minute; the error says what is wrong."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _first_line(error: Exception) -> str:

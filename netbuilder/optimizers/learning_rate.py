@@ -11,12 +11,12 @@ from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.operator import decode
 from netbuilder.ops.updates.learning_rate import LearningRate
 from netbuilder.ops.updates.rate_policies import POLICIES, rate_of
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.numbers import check_numbers, check_whole_numbers
 from netbuilder.proto.suggestions import did_you_mean
 
-__all__ = ["LR_INJECTION", "NEEDED", "check_policy", "check_policy_as_in_caffe2", "completed"]
+__all__ = ["LR_INJECTION", "NEEDED", "check_policy", "check_policy_as_in_caffe2", "completed", "rate_at"]
 
 LR_INJECTION = "lr_injection"
 """The blob that multiplies all rates of a model built with ``allow_lr_injection``; it can be fed between runs."""
@@ -92,10 +92,25 @@ def _require_policy(policy: str) -> None:
         raise ArgumentError(f"learning rate: unknown policy {policy!r}; the policies are {known}{near}")
 
 
-def _check_operator(base_learning_rate: float, policy: str, arguments: Mapping[str, Any]) -> None:
+def rate_at(base_learning_rate: float, policy: str, arguments: Mapping[str, Any], iteration: int) -> float:
+    """Return the learning rate of an iteration, counted from 0.
+
+    >>> rate_at(1.0, "step", {"stepsize": 10, "gamma": 0.5}, 25)
+    0.25
+    """
+    operator, trial = _operator(base_learning_rate, policy, completed(policy, arguments))
+    return operator.rate(trial)(iteration)
+
+
+def _operator(base_learning_rate: float, policy: str, arguments: Mapping[str, Any]) -> tuple[LearningRate, OperatorDef]:
     trial = make_op("LearningRate", ["iteration"], ["lr"], base_lr=base_learning_rate, policy=policy, **arguments)
     operator = decode(LearningRate, trial, strict=True)
     assert isinstance(operator, LearningRate)
+    return operator, trial
+
+
+def _check_operator(base_learning_rate: float, policy: str, arguments: Mapping[str, Any]) -> None:
+    operator, trial = _operator(base_learning_rate, policy, arguments)
     operator.rate(trial)(1)
     if policy != _COMPOSITE and (unused := sorted(set(arguments) - _read_by(policy, operator))):
         warn_user(f"learning rate: policy {policy!r} does not use {', '.join(unused)}")

@@ -37,8 +37,8 @@ def _summary(found: NetMemory) -> str:
             f"{len(arena.steps)} steps; at most {bytes_text(arena.live)} are needed at the same time"
             + (f", in step {arena.peak} ({arena.steps[arena.peak]})" if arena.values else "")
         )
-    if memory.predicted_again:
-        lines.append(f"computed again: {again_text(memory.predicted_again)}")
+    if again := again_text(memory.predicted_again):
+        lines.append(f"computed again: {again}")
     if not memory.whole:
         lines.append("the operators that follow one whose output shapes depend on data are not included")
     return "\n".join(lines)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from netbuilder.runtime.profile.memory import Memory
     from netbuilder.tools.training.run import EpochResults, Run
     from netbuilder.tools.training.settings import Options
+    from netbuilder.tools.training.trained_model import Evaluation
 
 __all__ = ["Callback", "Callbacks", "callbacks_of"]
 
@@ -80,6 +81,9 @@ class Callback:
     def ends(self, run: Run) -> bool:
         """Return whether training is complete after the epochs so far; equal on all processes."""
         return False
+
+    def after_average(self, run: Run, found: Evaluation) -> None:
+        """The average of --swa is complete, and has been evaluated: it is the result of the run."""
 
     def after_training(self, run: Run) -> None:
         """No step follows: all epochs are done, training is complete, or ``run.stopped``."""

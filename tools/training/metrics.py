@@ -117,6 +117,11 @@ class Metrics:
         if self._plot is not None:
             self._attempt("--plot", functools.partial(self.draw, self._plot))
 
+    def average(self, steps: int, values: Mapping[str, Any]) -> None:
+        """Write the results of the average of the last epochs, with which a run of ``steps`` steps ends."""
+        self._write("average", steps, values)
+        self._write_files()
+
     def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         if lines := self._files.get("--metrics"):
             lines.append(json.dumps({"kind": kind, "step": step, **values}).encode() + b"\n")

@@ -16,6 +16,7 @@ from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.numbers import check_numbers
+from netbuilder.proto.os_errors import no_such_file
 from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.training.models import WHOLE_RUN
@@ -23,14 +24,14 @@ from netbuilder.tools.training.nets import NETS
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.trained_model import is_onnx
 
-__all__ = ["AUTO", "problem_of"]
+__all__ = ["AUTO", "check_machine", "problem_of"]
 
 AUTO = "auto"
 """Value of ``resume``: the newest checkpoint in the run's folder, if there is one."""
 
 
 def problem_of(options: Options) -> str | None:
-    """Return the first problem of a run's options, or None."""
+    """Return the first problem of a run's options themselves, or None; ``check_machine`` looks at what they name."""
     for name in ("momentum", "nesterov"):
         if options.optimizer != "sgd" and getattr(options, name) is not None:
             return (
@@ -47,8 +48,6 @@ def problem_of(options: Options) -> str | None:
         return "--weights: squeezenet1.0 differs from torchvision's, whose pooling rounds up; squeezenet1.1 does not"
     if options.finetune and options.weights is None:
         return "--finetune: needs --weights FILE"
-    if options.weights is not None and not Path(options.weights).is_file() and not is_hub_name(options.weights):
-        return f"--weights: there is no file {options.weights!r}"
     if options.model is not None and options.model not in NETS:
         return (
             f"--model: unknown net {options.model!r}; the nets are {', '.join(NETS)}{did_you_mean(options.model, NETS)}"
@@ -66,10 +65,13 @@ def problem_of(options: Options) -> str | None:
             f"--warmup-epochs must not be negative, and --warmup-start must be in [0, 1]; got "
             f"{options.warmup_epochs:g} and {options.warmup_start:g}"
         )
+    if options.warmup_epochs > options.epochs:
+        return (
+            f"--warmup-epochs: must be at most --epochs ({options.epochs}), got {options.warmup_epochs:g}; the rate "
+            "would not reach its value"
+        )
     if options.warmup_epochs and options.policy == "composite":
         return "--warmup-epochs: cannot be combined with --policy composite, which can include a warm-up"
-    if options.out and Path(options.out).is_file():
-        return f"--out: {options.out!r} is a file; give a folder"
     if options.net_type not in NET_TYPES:
         near = did_you_mean(options.net_type, NET_TYPES)
         return f"--net-type: unknown type {options.net_type!r}; the types are {', '.join(NET_TYPES)}{near}"
@@ -89,15 +91,6 @@ def problem_of(options: Options) -> str | None:
             return str(error)
     if problem := options.input.problem():
         return problem
-    if options.export and is_onnx(options.export) and Path(options.export).is_dir():
-        return f"--export: {options.export!r} is a folder; give a file for an ONNX model, or a folder of another name"
-    if options.export and not is_onnx(options.export) and Path(options.export).is_file():
-        return f"--export: {options.export!r} is a file; give a folder, or FILE.onnx"
-    if not options.cpu and gpu_count() <= max(options.devices):
-        return (
-            f"--devices: there is no GPU {max(options.devices)} ({gpu_count()} found{_visible(options)}); give --cpu "
-            "to train on the CPU"
-        )
     if options.export_epoch == "best" and not options.export:
         return "--export-epoch: needs --export FOLDER"
     if options.swa is not None and options.average_decay is not None:
@@ -113,6 +106,35 @@ def problem_of(options: Options) -> str | None:
     if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:
         return "--policy step: give --step-epochs, or --policy-arg stepsize=ITERATIONS"
     return _block_problem(options) or _strategy_problem(options) or _update_problem(options)
+
+
+def check_machine(options: Options) -> None:
+    """Check that this machine has what a run's options name.
+
+    Raises:
+        NetError: a file or GPU is missing, or a folder is a file.
+    """
+    if problem := _file_problem(options):
+        raise NetError(problem)
+    if not options.cpu and gpu_count() <= max(options.devices):
+        raise NetError(
+            f"--devices: there is no GPU {max(options.devices)} ({gpu_count()} found{_visible(options)}); give --cpu "
+            "to train on the CPU"
+        )
+
+
+def _file_problem(options: Options) -> str | None:
+    """Return the first problem of the files and folders that the options name, or None."""
+    if (weights := options.weights) is not None and not Path(weights).is_file() and not is_hub_name(weights):
+        return f"--weights: {weights!r}: {no_such_file(Path(weights)) if not Path(weights).is_dir() else 'is a folder'}"
+    for name in ("out", "checkpoint"):
+        if (folder := getattr(options, name)) and Path(folder).is_file():
+            return f"--{name}: {folder!r} is a file; give a folder"
+    if options.export and is_onnx(options.export) and Path(options.export).is_dir():
+        return f"--export: {options.export!r} is a folder; give a file for an ONNX model, or a folder of another name"
+    if options.export and not is_onnx(options.export) and Path(options.export).is_file():
+        return f"--export: {options.export!r} is a file; give a folder, or FILE.onnx"
+    return None
 
 
 def _visible(options: Options) -> str:
@@ -206,6 +228,4 @@ def _checkpoint_problem(options: Options) -> str | None:
             return f"--{name.replace('_', '-')}: needs --checkpoint FOLDER"
     if options.resume == AUTO and not options.checkpoint:
         return "--resume auto: needs --checkpoint FOLDER; or give a checkpoint"
-    if options.checkpoint and Path(options.checkpoint).is_file():
-        return f"--checkpoint: {options.checkpoint!r} is a file; give a folder"
     return None

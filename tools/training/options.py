@@ -12,10 +12,10 @@ from netbuilder.distributed import Rendezvous
 from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.suggestions import did_you_mean
-from netbuilder.tools.options import OptionsParser
+from netbuilder.tools.options import OptionsParser, values_of
 from netbuilder.tools.parser import Parser
 from netbuilder.tools.training.config import config_arguments, plain_arguments, read_config
-from netbuilder.tools.training.option_checks import AUTO, problem_of
+from netbuilder.tools.training.option_checks import AUTO, check_machine, problem_of
 from netbuilder.tools.training.recipes import recipe_for
 from netbuilder.tools.training.settings import Options
 
@@ -65,6 +65,9 @@ def parse(
         prog: the command that the message names.
         usage: how to call it; None: all options.
         rendezvous: the processes that train together; None, or one process: this one alone.
+
+    Raises:
+        NetError: a file or GPU that the options name is missing, or cannot be used.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if "--demo" in given:
@@ -72,34 +75,46 @@ def parse(
         given = _DEMO + given
     parser = _parser(prog, usage)
     given = _with_config(parser, plain_arguments(given))
-    options = parser.parse(_with_recipe(given))
+    recipe, given = _recipe_of(given)
+    options = parser.parse([*recipe, *given])
+    if recipe:
+        chosen, effective = values_of(parser.parse(recipe)), options.effective
+        kept = [name for text in recipe if chosen[name := _name_of(text)] == effective[name]]
+        options = dataclasses.replace(options, recipe=tuple(text for text in recipe if _name_of(text) in kept))
     if rendezvous is not None and rendezvous.num_shards > 1:
         if not options.cpu and rendezvous.local_size > 1:
             try:
                 rendezvous.see_own_gpus(max(options.devices) + 1)
             except NetError as error:
-                parser.error(f"--devices: {error}")
+                raise NetError(f"--devices: {error}") from error
         options = dataclasses.replace(options, rendezvous=rendezvous)
     if problem := problem_of(options):
         parser.error(problem)
+    check_machine(options)
     return options
 
 
-def _with_recipe(given: list[str]) -> list[str]:
-    """Return the options of the net's recipe, if ``--recipe`` is given, and those of the command line after them."""
+def _name_of(text: str) -> str:
+    return text.removeprefix("--").partition("=")[0]
+
+
+def _recipe_of(given: list[str]) -> tuple[list[str], list[str]]:
+    """Return the options of the net's recipe, if ``--recipe`` is given, and the command line without it."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     first.add_argument("--recipe", action="store_true")
     for name in ("--model", "--data", "--weights"):
         first.add_argument(name)
+    first.add_argument("--epochs", type=int)
     try:
         found, _ = first.parse_known_args(given)
     except argparse.ArgumentError:
-        return [text for text in given if text != "--recipe"]  # the parser of all options says what is wrong
+        return [], [text for text in given if text != "--recipe"]  # the parser of all options says what is wrong
     if not found.recipe:
-        return given
+        return [], given
     rest = [text for text in given if text != "--recipe"]
     photos = found.data is not None and Path(found.data).is_dir() and not any(Path(found.data).glob("*-idx?-ubyte*"))
-    return [*recipe_for(found.model or "resnet20-cifar", photos=photos, weights=found.weights is not None), *rest]
+    weights = found.weights is not None
+    return recipe_for(found.model or "resnet20-cifar", photos=photos, weights=weights, epochs=found.epochs), rest
 
 
 def _with_config(parser: Parser, given: list[str]) -> list[str]:
@@ -112,10 +127,8 @@ def _with_config(parser: Parser, given: list[str]) -> list[str]:
         return rest
     try:
         values = config_arguments(read_config(Path(found.config)))
-    except NetError as error:
-        parser.error(str(error))
     except OSError as error:
-        parser.error(f"--config: {error_text(error)}")
+        raise NetError(f"--config: {error_text(error)}") from error
     known = {flag for action in parser._actions for flag in action.option_strings}
     for text in values:
         name = text.partition("=")[0]

@@ -18,7 +18,7 @@ from netbuilder.tools.training.rank_report import RankReport, rank_table
 from netbuilder.tools.training.step_timing import phase_table
 
 if TYPE_CHECKING:
-    from netbuilder.tools.training.run import EpochResults, Run
+    from netbuilder.tools.training.run import EpochResults, Evaluation, Run
 
 __all__ = ["Printed", "Recorded"]
 
@@ -43,16 +43,15 @@ class Printed(Callback):
             print(
                 f"memory of the process, expected after the first step: {bytes_text(memory.expected_peak)}", flush=True
             )
-        if memory.predicted_again:
-            print(f"computed again to save memory: {again_text(memory.predicted_again)}", flush=True)
+        if again := again_text(memory.predicted_again):
+            print(f"computed again to save memory: {again}", flush=True)
 
     def after_epoch(self, run: Run, results: EpochResults) -> None:
         epoch, found = results.training, results.held_out
-        top5 = "" if found.top5 is None else f" (top-5 {found.top5:.2%})"
         print(
             f"epoch {results.number}/{run.options.epochs}: loss {epoch.loss:.4g}, "
             f"training accuracy {epoch.accuracy:.2%}, "
-            f"held-out loss {found.loss:.4g}, held-out accuracy {found.top1:.2%}{top5}, "
+            f"held-out loss {found.loss:.4g}, held-out accuracy {found.top1:.2%}{_top5(found)}, "
             f"{epoch.rate:.0f} images/s, {epoch.wait:.1f} s waited for input",
             flush=True,
         )
@@ -64,14 +63,24 @@ class Printed(Callback):
             _print_buckets(run)
         self._first = False
 
+    def after_average(self, run: Run, found: Evaluation) -> None:
+        print(
+            f"average of the last {run.options.swa:g} epochs: held-out loss {found.loss:.4g}, held-out accuracy "
+            f"{found.top1:.2%}{_top5(found)}",
+            flush=True,
+        )
+
     def _print_memory(self, run: Run, again: float) -> None:
         if peak := peak_resident():
             print(f"memory of the process: at most {bytes_text(peak)}, of which {bytes_text(self._start)} before the "
                   "net was built", flush=True)  # fmt: skip
-        if again:
-            planned = run.model.planned
-            predicted = planned.predicted_again if planned is not None else 0.0
-            print(f"computed again to save memory: {again_text(predicted, again)}", flush=True)
+        planned = run.model.planned
+        if again and (text := again_text(planned.predicted_again if planned is not None else 0.0, again)):
+            print(f"computed again to save memory: {text}", flush=True)
+
+
+def _top5(found: Evaluation) -> str:
+    return "" if found.top5 is None else f" (top-5 {found.top5:.2%})"
 
 
 def _print_buckets(run: Run) -> None:
@@ -100,14 +109,25 @@ class Recorded(Callback):
     def after_epoch(self, run: Run, results: EpochResults) -> None:
         epoch, found = results.training, results.held_out
         self._metrics.epoch(results.number, run.steps_done, {
-            "loss": epoch.loss, "held_out_loss": found.loss, "training_accuracy": epoch.accuracy,
-            "top1": found.top1, **({} if found.top5 is None else {"top5": found.top5}),
-            **({} if found.metrics is None else means_of(found.metrics)),
+            "loss": epoch.loss, "training_accuracy": epoch.accuracy, **_of_evaluation(found),
             "devices": run.options.replicas, "batch": run.options.batch, "steps": run.steps,
             "rate": epoch.rate, "seconds": epoch.seconds, "input_seconds": epoch.wait,
             "learning_rate": epoch.learning_rate, **{f"{name}_share": of for name, of in epoch.shares.items()},
             **_of_ranks(run.callbacks.get(RankReport)),
         })  # fmt: skip
+
+
+    def after_average(self, run: Run, found: Evaluation) -> None:
+        self._metrics.average(run.steps_done, _of_evaluation(found))
+
+
+def _of_evaluation(found: Evaluation) -> dict[str, float]:
+    return {
+        "held_out_loss": found.loss,
+        "top1": found.top1,
+        **({} if found.top5 is None else {"top5": found.top5}),
+        **({} if found.metrics is None else means_of(found.metrics)),
+    }
 
 
 def _of_ranks(report: RankReport | None) -> dict[str, float]:

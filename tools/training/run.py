@@ -162,6 +162,12 @@ class Run:
         return identity_of(self.options, len(self._train_images))
 
     @property
+    def image_text(self) -> str:
+        """The sizes of images, in training and held out, as C x H x W."""
+        train, test = (" x ".join(map(str, images.shape)) for images in (self._train_images, self._test_images))
+        return f"images of {train}{'' if test == train else f' (held out: {test})'}"
+
+    @property
     def steps_done(self) -> int:
         """Number of steps of all epochs so far."""
         return self.epochs_done * self.steps + self.step
@@ -217,11 +223,14 @@ class Run:
 
     def _finish_average(self, found: Evaluation) -> Evaluation | None:
         """Estimate the statistics of batch normalization for the averaged parameters; return their results."""
-        samples = self.model.estimate_statistics(self._batches.for_statistics(), self.group)
-        if not samples:
-            return found
-        print(f"statistics of batch normalization estimated for the averages, from {samples} samples", flush=True)
-        return self.evaluation()
+        if samples := self.model.estimate_statistics(self._batches.for_statistics(), self.group):
+            print(f"statistics of batch normalization estimated for the averages, from {samples} samples", flush=True)
+            whole = self.evaluation()
+            if whole is None:
+                return None
+            found = whole
+        self.callbacks.call("after_average", self, found)
+        return found
 
     def train_epoch(self, number: int) -> Epoch | None:
         """Train on all samples once, in an order that depends only on the seed and the epoch.

@@ -310,6 +310,8 @@ class Options:
 
     rendezvous: Rendezvous | None = None
     """The processes that train together; None: this one alone."""
+    recipe: tuple[str, ...] = ()
+    """What --recipe has chosen, and the command line has not changed."""
 
     def __post_init__(self) -> None:
         if self.model is None and self.onnx is None:

@@ -73,20 +73,25 @@ def _summary(profile: Profile) -> str:
             "while another lane computes"
         )
     memory = profile.memory
-    if profile.measured_again or memory.predicted_again:
-        lines.append(f"computed again: {again_text(memory.predicted_again, profile.measured_again)}")
+    if again := again_text(memory.predicted_again, profile.measured_again):
+        lines.append(f"computed again: {again}")
     lines.append(
         f"memory {memory}; scratch {bytes_text(memory.scratch)}; peak of the process {bytes_text(memory.peak_resident)}"
     )
     return "\n".join(lines)
 
 
-def again_text(predicted: float, measured: float | None = None) -> str:
-    """Return the time to compute values again, to save memory.
+_LEAST = 0.005  # share of the time that is mentioned
 
-    >>> again_text(0.251, 0.3), again_text(0.25)
-    ('predicted +25 % time, measured +30 %', 'predicted +25 % time')
+
+def again_text(predicted: float, measured: float | None = None) -> str:
+    """Return the time to compute values again, to save memory; "" if that is less than half a percent.
+
+    >>> again_text(0.251, 0.3), again_text(0.25), again_text(0.004, 0.001)
+    ('predicted +25 % time, measured +30 %', 'predicted +25 % time', '')
     """
+    if max(predicted, measured or 0.0) < _LEAST:
+        return ""
     text = f"predicted +{100 * predicted:.0f} % time"
     return text if measured is None else f"{text}, measured +{100 * measured:.0f} %"
 

@@ -15,6 +15,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import NetError, ParseError
+from netbuilder.proto.file_kinds import kind_of
 from netbuilder.proto.opened_files import read_bytes, read_text
 from netbuilder.proto.whole_file import whole_file
 from netbuilder.proto.wire import find_fault, is_plain_text
@@ -259,7 +260,9 @@ def _parse_error(
     else:
         where = f", in {fault.path}" if fault.path else ""
         what += f"stopped at byte {fault.offset} of {len(data)}{where}: {fault.reason}"
-    if _LOOKS_LIKE_TEXT.match(data[:200]) and is_plain_text(data[:200].decode(errors="replace")):
+    if kind := kind_of(data):
+        what += f"; this is {kind}"
+    elif _LOOKS_LIKE_TEXT.match(data[:200]) and is_plain_text(data[:200].decode(errors="replace")):
         what += "; this looks like text, which netbuilder.proto.files.load_text reads"
     return ParseError(what)
 

@@ -23,8 +23,8 @@ _SHORTEST = 3
 def similar(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """Return the known names that are most similar to ``name``, the best first.
 
-    They are ``name`` under scopes, as replicas have it; or else those with most letters in common, in the same order;
-    or else those that ``name`` begins with, and those that begin with ``name``.
+    They are ``name`` under scopes, as replicas have it; or else in other cases; or else those with most letters in
+    common, in the same order; or else those that ``name`` begins with, and those that begin with ``name``.
 
     >>> known = ["cpu_0/loss", "losses", "pad", "kernel"]
     >>> similar("loss", known), similar("kernels", known), similar("paddding", known), similar("ker", known)
@@ -33,6 +33,8 @@ def similar(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     names = list(dict.fromkeys(map(str, known)))
     if scoped := [other for other in names if other.endswith(f"/{name}")]:
         return scoped[:most]
+    if alike := [other for other in names if other.casefold() == name.casefold()]:
+        return alike[:most]
     for ratio in _RATIOS:
         if near := difflib.get_close_matches(name, names, most, ratio):
             return near

@@ -52,7 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         init = without_filling(init, specs)
     drawing = drawing_of(net, specs, init, columns=options.columns, by_scope=options.by_scope or None)
     if options.by_scope and not drawing.scopes:
-        raise ArgumentError(f"--by-scope: no operators of net {drawing.name!r} share a name scope; leave it out")
+        raise ArgumentError(
+            f"--by-scope: no operators of net {drawing.name!r} share a name scope, such as those that are added under "
+            "NameScope('block1'); leave the option out"
+        )
     if drawing.missing and not options.without_shapes:
         raise ShapeError(_question(drawing, bool(init)))
     if options.by_bytes and not any(blob.nbytes for blob in drawing.blobs):

@@ -24,12 +24,15 @@ PAGE = "docs/caffe2.md"
 _FROM_IMPORT = dis.opmap["IMPORT_FROM"]
 
 
-def names_of(module: str, lazy: Mapping[str, Callable[[], Any]] | None = None) -> Callable[[str], Any]:
+def names_of(
+    module: str, lazy: Mapping[str, Callable[[], Any]] | None = None, others: Callable[[], Sequence[str]] | None = None
+) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a module: it raises an error with the reason for names that the module lacks.
 
     Args:
         module: the module's ``__name__``.
         lazy: functions that compute values at their first access, by name.
+        others: returns names that the module has besides its own, for suggestions.
     """
     made = lazy or {}
 
@@ -44,7 +47,8 @@ def names_of(module: str, lazy: Mapping[str, Callable[[], Any]] | None = None) -
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         loaded = sys.modules[module]
         listed = getattr(loaded, "__all__", None) or [n for n in vars(loaded) if not n.startswith("_")]
-        text = _text("", f"{module}.{name}"[len(PACKAGE) + 1 :], listed)
+        present = list(dict.fromkeys([*listed, *(others() if others else ())]))
+        text = _text("", f"{module}.{name}"[len(PACKAGE) + 1 :], present)
         frame = _caller()
         # `from module import name` replaces an AttributeError by an ImportError without the reason. One class cannot be
         # both: ImportError and AttributeError have fields in C ("multiple bases have instance lay-out conflict").

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +41,7 @@ def weights_of_hub(name: str) -> str:
             been kept.
     """
     try:
-        from huggingface_hub import constants, errors, hf_hub_download
+        from huggingface_hub import errors, hf_hub_download
     except ImportError:
         raise NetError(
             f"{name!r}: there is no such file; as the name of a model of the Hugging Face Hub it needs the package "
@@ -53,16 +50,14 @@ def weights_of_hub(name: str) -> str:
     parts = _NAME.fullmatch(name)
     assert parts is not None
     try:
-        with _without_warnings():
-            return str(hf_hub_download(parts["repository"], _FILE, revision=parts["revision"]))
+        where = {"repo_id": parts["repository"], "filename": _FILE, "revision": parts["revision"]}
+        why = _unreachable(where)  # else hf_hub_download would try again for half a minute, with a warning each time
+        return str(hf_hub_download(**where, local_files_only=bool(why)))
     except errors.LocalEntryNotFoundError as error:
-        offline = constants.HF_HUB_OFFLINE
-        why = f"{'HF_HUB_OFFLINE is set' if offline else 'the hub cannot be reached'}, and {_FILE} has not been " \
-            "downloaded before"  # fmt: skip
-        advice = "try again with a network, or download it elsewhere and give the file" + (
-            "" if offline else "; HF_HUB_OFFLINE=1 spares the attempts to connect"
-        )
-        raise NetError(f"{name!r}: {why}; {advice} ({_first_line(error)})") from error
+        raise NetError(
+            f"{name!r}: {why}, and {_FILE} has not been downloaded before; try again with a network, or download it "
+            "elsewhere and give the file"
+        ) from error
     except errors.RepositoryNotFoundError as error:  # gated ones included
         raise NetError(
             f"{name!r}: there is no such file, and the hub has no such model, or does not show it without a login: "
@@ -76,16 +71,19 @@ def weights_of_hub(name: str) -> str:
         raise NetError(f"{name!r}: the hub refuses: {_first_line(error)}") from error
 
 
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep huggingface_hub from printing each attempt to connect, of half a minute; the error says what is wrong."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def _unreachable(where: dict[str, Any]) -> str:
+    """Return why the hub cannot be asked for a file, or ""."""
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
     try:
-        yield
-    finally:
-        logger.setLevel(level)
+        get_hf_file_metadata(hf_hub_url(**where))
+    except (errors.HfHubHTTPError, errors.HFValidationError):
+        return ""  # it has answered, or hf_hub_download says what is wrong with the name
+    except Exception as error:  # of the client for HTTP, which is another one in each version
+        return f"the hub cannot be reached ({_first_line(error)}; HF_HUB_OFFLINE=1 spares the attempt)"
+    return ""
 
 
 def _first_line(error: Exception) -> str:

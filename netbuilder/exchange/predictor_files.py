@@ -391,7 +391,10 @@ def require_predictor(folder: Path, names: Sequence[str] = (INIT_FILE, PREDICT_F
     there = sorted(entry.name for entry in folder.iterdir())
     shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
     lacking = " and ".join(missing) + (" is missing" if len(missing) == 1 else " are missing")
-    raise FileNotFoundError(f"{str(folder)!r}: does not hold a predictor: {lacking}; it holds {shown or 'nothing'}")
+    kind = "is an LMDB database and " if "data.mdb" in there else ""
+    raise FileNotFoundError(
+        f"{str(folder)!r}: {kind}does not hold a predictor: {lacking}; it holds {shown or 'nothing'}"
+    )
 
 
 def stored_specs(predict_net: NetDef, source: str) -> dict[str, TensorSpec]:

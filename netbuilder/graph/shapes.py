@@ -18,6 +18,7 @@ from netbuilder.ops.core.renaming import shares_names, subgraphs
 from netbuilder.ops.core.shared_operators import shared_operator
 from netbuilder.proto import NetDef, NetError, OperatorDef, ShapeError
 from netbuilder.proto.arguments import made_at
+from netbuilder.proto.errors import unsaid_cause
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["InferredShapes", "ShapeConflict", "infer_shapes", "shape_conflicts"]
@@ -78,7 +79,10 @@ def infer_shapes(nets: Iterable[Any], blob_specs: Mapping[Any, Any] | None = Non
     if not isinstance(nets, Iterable):
         raise TypeError(f"infer_shapes: nets must be a list of nets, got {nets!r}")
     inference = _Inference([message_of(net) for net in nets], blob_specs or {})
-    inference.run()
+    try:
+        inference.run()
+    except NetError as error:
+        raise error.with_traceback(None) from unsaid_cause(error)
     return inference.result()
 
 

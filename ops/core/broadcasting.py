@@ -102,7 +102,7 @@ class Broadcasting(Operator):
             shape = tuple(np.broadcast_shapes(a.shape, view))
         except ValueError:
             shape = ()
-            require(False, self, f"A {a.shape} and B {b.shape} do not broadcast")
+            require(False, self, f"A {a.shape} and B {b.shape} do not broadcast{differing(a.shape, view)}")
         return shape
 
     def aligned(self, a: Any, b: Any) -> tuple[Any, Any]:
@@ -123,6 +123,19 @@ def broadcast_shape(op: Operator, **shapes: Shape) -> Shape:
     except ValueError:
         text = " and ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise ShapeError(f"{op.type}: {text} do not broadcast") from None
+
+
+def differing(a: Shape, b: Shape) -> str:
+    """Return the end of a message: the last axis along which two shapes differ, and neither is 1.
+
+    >>> differing((4, 30, 32), (20, 32))
+    ': along the last axis but 1, A has 30 elements and B 20; they must be equal, or one of them 1'
+    """
+    for back, (m, n) in enumerate(zip(reversed(a), reversed(b))):
+        if m != n and 1 not in (m, n):
+            where = f"the last axis but {back}" if back else "the last axis"
+            return f": along {where}, A has {m} elements and B {n}; they must be equal, or one of them 1"
+    return ""
 
 
 def sum_axes(shape: Shape, view: Shape) -> Shape:

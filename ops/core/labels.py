@@ -27,10 +27,13 @@ ONE_LABEL_PER_ROW = (
 """What the error about an input of labels advises."""
 
 
-def check_label_spec(op: Operator, labels: TensorSpec, rows: int) -> None:
-    """Raise ShapeError unless there is one integer per row, as (rows,) or (rows, 1)."""
-    one_hot = labels.ndim == 2 and labels.shape[0] == rows
-    hint = "; for one-hot labels give the class numbers, such as labels.argmax(axis=1)" if one_hot else ""
+def check_label_spec(op: Operator, labels: TensorSpec, rows: int, scores: TensorSpec) -> None:
+    """Raise ShapeError unless there is one integer per row of the scores, as (rows,) or (rows, 1)."""
+    hint = ""
+    if labels.size == scores.size:
+        hint = "; for one-hot labels give the class numbers, such as labels.argmax(axis=-1), or label_prob=1"
+    elif labels.shape == scores.shape[:-1]:
+        hint = f"; with axis={labels.ndim} the rows of X {scores.shape} are those that have labels"
     require(labels.size == rows, op, f"there must be one label per row, {rows} in all, got shape {labels.shape}{hint}")
     require_integer_labels(op, labels)
 

@@ -158,6 +158,8 @@ class ShapeRules:
         else:
             types = _either(type_names(rule.blob.types))
             text = f"{rule.title(index)} must have elements of type {types}, got {spec.dtype}"
+            if not rule.advice(op) and rule.blob.types and all("int" in of for of in rule.blob.types):
+                text += "; convert them with Cast, or arrays by .astype(np.int32) before they are fed"
         return ShapeError(f"{op.type}: {text}{rule.advice(op)}")
 
 

@@ -93,6 +93,7 @@ class CrossEntropy(_RowLoss):
     """Y[i] = -sum over classes of label[i] * log(max(X[i], 1e-20))."""
 
     signature = "X (N, *S): float, label (N, *S): float -> Y (N): as X"
+    remedies: ClassVar[dict[str, str]] = {"label": "of class numbers compute LabelCrossEntropy"}
     in_batch = InBatch.ROW_BY_ROW
     flops_per_element = 4
 

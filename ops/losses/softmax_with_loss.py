@@ -47,7 +47,7 @@ class LossArguments(LabelLoss):
                 f"with label_prob=1 the labels are probabilities, {rows} x {classes}, got {label.dtype} {label.shape}",
             )
         else:
-            check_label_spec(self, label, rows)
+            check_label_spec(self, label, rows, x)
         if weight is not None:
             require(weight.size == rows, self, f"there must be one weight per row, {rows} in all, got {weight.shape}")
 

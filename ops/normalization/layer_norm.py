@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.half import narrow, widen
@@ -63,6 +63,9 @@ class LayerNorm(_Arguments):
         -> std (*A, 1): as X
     """
     in_batch = InBatch.ROW_BY_ROW
+    remedies: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("gamma", "beta"), "that is the size of X from axis on: give the layer that as its dim, or X so many features"
+    )
 
     def check(self) -> None:
         super().check()

@@ -60,6 +60,15 @@ MEMBERS = {
 }
 
 
+def test_helpers_of_brew_are_suggested():
+    from caffe2.python import brew
+
+    with pytest.raises(AttributeError, match="has no python.brew.fcc; nearest: fc "):
+        brew.fcc  # noqa: B018
+    with pytest.raises(AttributeError, match="has no python.brew.Fc; nearest: fc "):
+        brew.Fc  # noqa: B018
+
+
 @pytest.mark.parametrize("name", MEMBERS)
 def test_members_of_models_and_nets(name):
     from caffe2.python import cnn

@@ -125,10 +125,14 @@ def test_models_that_the_hub_does_not_have(hub):
         read_weights(f"{NAME}@v2")
 
 
-def test_without_a_network(hub, monkeypatch):
+def test_without_a_network(hub, monkeypatch, caplog):
     point(monkeypatch, 9)  # the port of discard, where nobody listens
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between its attempts
-    with pytest.raises(NetError, match="'someone/small.net': the hub cannot be reached, .* try again with a network"):
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("tries again"))
+    with pytest.raises(NetError, match="'someone/small.net': the hub cannot be reached .*HF_HUB_OFFLINE=1.* try again"):
+        read_weights(NAME)
+    assert not caplog.records  # no warnings of attempts
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(NetError, match="'someone/small.net': HF_HUB_OFFLINE is set, and"):
         read_weights(NAME)
 
 
@@ -138,13 +142,12 @@ def test_without_the_package(monkeypatch):
         read_weights("timm/resnet18")
 
 
-def test_names_and_files(tmp_path, monkeypatch, capsys):
+def test_names_and_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "timm").mkdir()
     (tmp_path / "timm" / "resnet18").write_bytes(b"")
     assert not is_hub_name("timm/resnet18") and is_hub_name("timm/resnet50") and is_hub_name("timm/a@refs/pr/1")
     for text in ("a/b/c", "/a/b", "../b", "a/", "b", "a/b.pth", "a/b.safetensors", tmp_path):
         assert not is_hub_name(text)
-    with pytest.raises(SystemExit):
+    with pytest.raises(NetError, match="--weights: 'folder/file.pth': no such file: the folder 'folder' does not"):
         parse(["--cpu", "--model=resnet18", "--weights=folder/file.pth"])
-    assert "--weights: there is no file 'folder/file.pth'" in capsys.readouterr().err

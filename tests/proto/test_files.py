@@ -4,6 +4,7 @@ import os
 import random
 import re
 import stat
+import struct
 import sys
 
 import numpy as np
@@ -323,3 +324,18 @@ def _varint(value):
 def test_good_bytes_have_no_fault(name):
     for message in net(name).protos.values():
         assert find_fault(message.SerializeToString(), NetDef.DESCRIPTOR) is None
+
+
+@pytest.mark.parametrize(
+    "data, kind",
+    [
+        (struct.pack("<ii", 3, 2) + b"key" + b"ab", "a minidb database"),
+        (bytes(16) + b"\xde\xc0\xef\xbe" + bytes(99), "an LMDB database"),
+        (b"PK\x03\x04" + bytes(99), "a ZIP archive"),
+        (b"\x08\x08\x12\x07pytorch", "an ONNX model"),
+        (b"\x02\x00\x00\x00\x00\x00\x00\x00{}", "a safetensors file"),
+    ],
+)
+def test_files_of_other_kinds_are_named(data, kind):
+    with pytest.raises(ParseError, match=f"cannot read a NetDef: .*; this is {kind}"):
+        parse(data, NetDef)

@@ -23,6 +23,8 @@ def test_what_the_system_says_of_a_file(tmp_path, monkeypatch):
     (tmp_path / "net.pb").touch()
     for name, text in (
         ("nett.pb", "'nett.pb': no such file; near it are net.pb"),
+        ("zzz.pb", "'zzz.pb': no such file; its folder's .pb files are net.pb"),
+        ("zzz.txt", "'zzz.txt': no such file, and its folder has none with a similar name"),
         ("none/net.pb", "'none/net.pb': no such file: the folder 'none' does not exist"),
         ("folder", "'folder': is a folder, not a file"),
         ("net.pb/x", "'net.pb/x': a part of this path is a file, not a folder"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from netbuilder.tools.imagenet_trainer import main
 from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.nets import NETS
 from netbuilder.tools.training.options import parse
@@ -35,6 +36,23 @@ def test_weights_make_steps_smaller(tmp_path):
     given = ["--cpu", "--recipe", "--model=resnet18", f"--data={tmp_path}"]
     whole, tuned = parse(given), parse([*given, f"--weights={tmp_path / 'w.safetensors'}"])
     assert tuned.learning_rate < whole.learning_rate and tuned.epochs < whole.epochs and whole.input.mirror
+
+
+def test_the_warm_up_fits_a_short_run():
+    assert [parse(["--cpu", "--recipe", *more]).warmup_epochs for more in ([], ["--epochs=1"])] == [2, 0.2]
+
+
+def test_the_run_says_what_the_recipe_chose(capsys):
+    given = ["--cpu", "--model=mlp", "--recipe", "--epochs=1", "--batch=256", "--learning-rate=5e-3", "--swa=0.5"]
+    assert parse(given).recipe == (
+        "--warmup-epochs=0.2", "--policy=cosine", "--label-smoothing=0.1", "--optimizer=sgd", "--learning-rate=0.005",
+        "--weight-decay=5e-4", "--clip-norm=5",
+    )  # fmt: skip
+    assert main([*given, "--policy=fixed"]) == 0
+    said = capsys.readouterr().out
+    assert "held out; images of 1 x 8 x 8\nrecipe: --warmup-epochs=0.2 --label-smoothing=0.1" in said
+    assert "learning rate 0.005 (fixed; 0.005 in the last step; warm-up of 0.2 epochs from 0.0005)" in said
+    assert "average of the last 0.5 epochs: held-out loss" in said and "accuracy of the average of the last 0.5" in said
 
 
 def test_an_unknown_net_is_refused(capsys):

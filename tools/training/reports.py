@@ -116,7 +116,6 @@ class Recorded(Callback):
             **_of_ranks(run.callbacks.get(RankReport)),
         })  # fmt: skip
 
-
     def after_average(self, run: Run, found: Evaluation) -> None:
         self._metrics.average(run.steps_done, _of_evaluation(found))
 

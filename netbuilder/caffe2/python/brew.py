@@ -11,12 +11,13 @@ from netbuilder.model.brew import Register, arg_scope, has_helper
 
 __all__ = ["Register", "arg_scope", "has_helper", "layer_norm"]
 
-_missing = names_of(__name__)
+
+def __dir__() -> list[str]:
+    return [name for name in dir(_brew) if name in __all__ or has_helper(name)]
+
+
+_missing = names_of(__name__, others=__dir__)
 
 
 def __getattr__(name: str) -> Any:
     return getattr(_brew, name) if has_helper(name) else _missing(name)
-
-
-def __dir__() -> list[str]:
-    return [name for name in dir(_brew) if name in __all__ or has_helper(name)]

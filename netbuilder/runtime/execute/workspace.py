@@ -25,10 +25,10 @@ from netbuilder.graph.net import Net
 from netbuilder.graph.observability import ALL
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.proto import PROTO_CUDA, BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.proto import PROTO_CUDA, BlobError, DeviceError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
 from netbuilder.proto.call_checks import checked, is_number, is_whole
 from netbuilder.proto.depth import deep_nets
-from netbuilder.proto.errors import bytes_text, counted
+from netbuilder.proto.errors import bytes_text, counted, unsaid_cause
 from netbuilder.proto.suggestions import did_you_mean, suggests_arguments
 from netbuilder.runtime.execute.conflicts import init_conflict, require_own_counters
 from netbuilder.runtime.execute.net import Clock, RuntimeNet
@@ -517,6 +517,8 @@ class Workspace:
             self.uses.check(use)
             made.run_first()
             made.finish()
+        except (NetError, DeviceError) as error:
+            raise error.with_traceback(None) from unsaid_cause(error)
         finally:
             now.remove(use)
             self.generation.fed.update(blob for op in proto.op for blob in op.output)

@@ -173,8 +173,10 @@ def _or(convert: Callable[[str], T]) -> Callable[[str], T]:
     def converted(text: str) -> T:
         try:
             return convert(text)
-        except (NetError, OSError) as error:
-            raise argparse.ArgumentTypeError(error_text(error)) from None
+        except OSError as error:
+            raise NetError(f"{text!r}: {error_text(error)}") from error  # a file that is missing is no wrong option
+        except NetError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     return converted
 

@@ -15,7 +15,7 @@ from netbuilder.exchange.checkpoints import load_checkpoint
 from netbuilder.exchange.hub import is_hub_name, weights_of_hub
 from netbuilder.exchange.matching import LoadReport
 from netbuilder.exchange.safetensors import read_safetensors, write_safetensors
-from netbuilder.exchange.weight_names import NOT_READ, RUNNING, in_zoo_order
+from netbuilder.exchange.weight_names import RUNNING, has_blob, in_zoo_order
 from netbuilder.model import ModelHelper
 from netbuilder.proto import NetError
 from netbuilder.proto.extras import how_to_install
@@ -104,7 +104,7 @@ def load_weights(
     load_checkpoint(
         Checkpoint(values), model, workspace=workspace, parameters_only=True, partial=True, show=lambda text: None
     )
-    unused = {name: "the net has no blob for it" for name in stored if name.endswith(NOT_READ)}
+    unused = {name: "the net has no blob for it" for name in stored if not has_blob(name)}
     return LoadReport(repr(os.fspath(path)), tuple(values), {**left, **unused}, kept)
 
 

@@ -28,7 +28,7 @@ def create_inception_v3(
     bn_epsilon: float = 1e-3,
     bn_momentum: float = 0.9,
 ) -> Any:
-    """Add Inception v3, without the auxiliary classifier.
+    """Add Inception v3, without the auxiliary classifier; average pooling counts the border, as in torchvision.
 
     Args:
         data: images, (N, num_input_channels, image_size, image_size); usually 299x299 pixels.
@@ -140,7 +140,9 @@ class _Layers:
         return blob
 
     def _pooled(self, blob: Blob, name: str, dim: int, channels: int) -> Output:
-        mean = brew.average_pool(self._model, blob, f"{name}_pool", kernel=3, stride=1, pad=1)
+        mean = brew.average_pool(
+            self._model, blob, f"{name}_pool", kernel=3, stride=1, pad=1, count_include_pad=True
+        )  # fmt: skip
         return self._conv(mean, f"{name}_pool_proj", dim, channels, 1), channels
 
     def _halved(self, blob: Blob, name: str) -> BlobReference:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from netbuilder.graph.blob import BlobReference
 from netbuilder.model import ModelHelper, brew
+from netbuilder.ops.core.conv_geometry import CAFFE_LEGACY_POOLING
 from netbuilder.proto import ArgumentError
 from netbuilder.zoo.layers import Blob, add_dropout, add_head
 
@@ -37,7 +38,7 @@ def create_squeezenet(
     dropout: float = 0.5,
     image_size: int = 227,
 ) -> Any:
-    """Add SqueezeNet.
+    """Add SqueezeNet, whose pooling rounds extents up.
 
     Args:
         data: images, (N, num_input_channels, image_size, image_size); usually 227x227 pixels.
@@ -70,7 +71,7 @@ def create_squeezenet(
         if layer > 1:
             blob, dim = _fire(model, blob, f"fire{layer}", dim, _SQUEEZED[layer])
         if layer in variant.pooled:
-            blob = brew.max_pool(model, blob, f"pool{layer}", kernel=3, stride=2)
+            blob = brew.max_pool(model, blob, f"pool{layer}", kernel=3, stride=2, legacy_pad=CAFFE_LEGACY_POOLING)
     blob = add_dropout(model, blob, "drop9", dropout, is_test)
     blob = _conv(model, blob, "conv10", dim, num_labels, 1, weight_init=("GaussianFill", {"std": 0.01}))
     blob = brew.average_pool(model, blob, "pool10", kernel=13, stride=1, global_pooling=True)

@@ -44,7 +44,7 @@ def create_vgg(
         label: classes, (N,), int32.
         is_test: no dropout; normalize by running averages.
         no_loss: return the scores.
-        batch_norm: batch normalization after each convolution, which then has no bias.
+        batch_norm: batch normalization after each convolution.
         dropout: dropout probability of the hidden vectors, in [0, 1).
         hidden: length of the hidden vectors.
         image_size: height and width in pixels, at least 32.
@@ -70,7 +70,7 @@ def create_vgg(
     for stage, (count, filters) in enumerate(zip(VGG_STAGES[num_layers], _FILTERS), 1):
         for number in range(1, count + 1):
             name = f"conv{stage}_{number}"
-            blob = brew.conv(model, blob, name, dim, filters, 3, weight_init=MSRA, pad=1, no_bias=batch_norm)
+            blob = brew.conv(model, blob, name, dim, filters, 3, weight_init=MSRA, pad=1)
             if batch_norm:
                 blob = norm.normalize(blob, f"{name}_spatbn", filters)
             blob = brew.relu(model, blob, blob)

@@ -76,6 +76,7 @@ NETS: dict[str, Builder] = {
     "mlp": _without_modes(_mlp),
     "lenet": _without_modes(_net(create_lenet, image_size=True)),
     "alexnet": _net(create_alexnet, image_size=True),
+    "alexnet-one-tower": _net(create_alexnet, towers=1, image_size=True),
     **{f"vgg{layers}": _net(create_vgg, layers, image_size=True) for layers in (11, 13, 16, 19)},
     **{f"vgg{layers}-bn": _net(create_vgg, layers, batch_norm=True, image_size=True) for layers in (11, 13, 16, 19)},
     "inception-v1": _net(create_inception_v1),

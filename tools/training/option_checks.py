@@ -44,8 +44,6 @@ def problem_of(options: Options) -> str | None:
         return "--new-head: needs --onnx FILE; with --weights FILE give --finetune"
     if options.onnx is not None and options.weights is not None:
         return "--weights: is for nets of --model; --onnx FILE has weights"
-    if options.weights is not None and options.model == "squeezenet1.0":
-        return "--weights: squeezenet1.0 differs from torchvision's, whose pooling rounds up; squeezenet1.1 does not"
     if options.finetune and options.weights is None:
         return "--finetune: needs --weights FILE"
     if options.model is not None and options.model not in NETS:

@@ -21,7 +21,7 @@ RECIPES: dict[str, list[str]] = {
 
 _KINDS = {
     "transformer": ("vit-*", "deit-*", "swin-*", "convnext-*"),
-    "plain": ("mlp", "lenet", "alexnet", "overfeat", "squeezenet*", "inception-v1", "vgg[0-9][0-9]"),
+    "plain": ("mlp", "lenet", "alexnet*", "overfeat", "squeezenet*", "inception-v1", "vgg[0-9][0-9]"),
 }
 """Nets without normalization are plain; all others are convolutional ones."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -55,17 +56,26 @@ class Finding:
     remedy: str = ""
 
 
+_STANDARD_OUTPUT = "-"
+
+
 @reporting("netbuilder-doctor")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is found; return 1 if something is installed that cannot be used."""
     options = OptionsParser(_Options, prog="netbuilder-doctor").parse(arguments)
-    check_outputs(options, "json")
+    alone = options.json == _STANDARD_OUTPUT
+    if not alone:
+        check_outputs(options, "json")
     found = []
     for each in findings():
         found.append(each)
-        for line, style in _lines(each):
+        for line, style in _lines(each) if not alone else ():
             print_line(line, style)
-    write_json(options.json, [asdict(each) for each in found], announced=True)
+    as_json = [asdict(each) for each in found]
+    if alone:
+        print(json.dumps(as_json, indent=1))
+    else:
+        write_json(options.json, as_json, announced=True)
     return int(any(each.state == "wrong" for each in found))
 
 
@@ -75,7 +85,10 @@ class _Options:
     missing, with the commands that install them; and what keeps it from being fast. A bug report should hold this.
     """
 
-    json: str | None = option("also write the findings as JSON", metavar="FILE")
+    json: str | None = option(
+        "also write the findings as JSON; without FILE, print them so instead",
+        metavar="FILE", nargs="?", const=_STANDARD_OUTPUT,
+    )  # fmt: skip
 
 
 def findings() -> Iterator[Finding]:

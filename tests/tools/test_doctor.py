@@ -46,6 +46,8 @@ def test_everything_is_printed_and_written_as_json(tmp_path, capsys):
     for name in ("ONEDNN", "LLVM"):
         if find_engine(name).available():
             assert any(digit.isdigit() for digit in found[name]["text"])
+    doctor.main(["--json"])
+    assert {each["name"] for each in json.loads(capsys.readouterr().out)} == found.keys()
 
 
 def test_a_library_that_cannot_be_used_is_wrong_and_says_why(monkeypatch, capsys):

@@ -89,7 +89,7 @@ def no_such_file(path: Path) -> str:
         return f"no such file: the folder {str(folder)!r} does not exist"
     with contextlib.suppress(OSError):  # a folder may be searched but not listed
         names = sorted(os.listdir(folder))
-    if near := similar(path.name, names):
+    if near := [name for name in similar(path.name, names) if similar(path.stem, [Path(name).stem])]:
         return f"no such file; near it are {', '.join(near)}"
     if others := [name for name in names if path.suffix and Path(name).suffix == path.suffix]:
         more = ", ..." if others[_NAMED:] else ""

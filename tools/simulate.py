@@ -23,7 +23,6 @@ from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.parallel.simulation.sweep import fit_link, sweep_allreduce
 from netbuilder.proto import NetError
 from netbuilder.proto.late_dataclass import dataclass
-from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.common_options import check_outputs, classes_option, count, image_size_option, size
 from netbuilder.tools.options import OptionsParser, argument, option, switch
 from netbuilder.tools.picture import check_picture
@@ -168,13 +167,14 @@ def _measure(parser: OptionsParser[_Options], options: _Options) -> int:
 
 
 def _or(convert: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a function for ``type=`` of an option; argparse adds the option's name to what ``convert`` refuses."""
+    """Return a function for ``type=`` of an option; argparse adds the option's name to what ``convert`` refuses.
+
+    A file that is missing is no wrong option: its OSError is passed on.
+    """
 
     def converted(text: str) -> T:
         try:
             return convert(text)
-        except OSError as error:
-            raise NetError(f"{text!r}: {error_text(error)}") from error  # a file that is missing is no wrong option
         except NetError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -23,6 +23,7 @@ def test_what_the_system_says_of_a_file(tmp_path, monkeypatch):
     (tmp_path / "net.pb").touch()
     for name, text in (
         ("nett.pb", "'nett.pb': no such file; near it are net.pb"),
+        ("a.pbtxt", "'a.pbtxt': no such file, and its folder has none with a similar name"),
         ("zzz.pb", "'zzz.pb': no such file; its folder's .pb files are net.pb"),
         ("zzz.txt", "'zzz.txt': no such file, and its folder has none with a similar name"),
         ("none/net.pb", "'none/net.pb': no such file: the folder 'none' does not exist"),

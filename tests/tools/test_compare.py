@@ -222,7 +222,6 @@ def test_options(given, message, capsys):
             [*QUICK, "--against", "optimiser=adam"],
             "unrecognized arguments: --optimiser=adam; did you mean '--optimizer",
         ),
-        (["--config=missing.toml", "--devices=0,1"], "--config: 'missing.toml': no such file"),
     ],
 )
 def test_errors_of_the_trainers_options_name_this_command(given, message, capsys):
@@ -230,6 +229,11 @@ def test_errors_of_the_trainers_options_name_this_command(given, message, capsys
         main(given)
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("netbuilder-compare: error: ") and message in said
+
+
+def test_a_missing_file_of_options(capsys):
+    assert main(["--config=missing.toml", "--devices=0,1"]) == 1
+    assert capsys.readouterr().err.startswith("netbuilder-compare: --config: 'missing.toml': no such file")
 
 
 @pytest.mark.slow

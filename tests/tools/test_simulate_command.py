@@ -158,7 +158,6 @@ def test_a_figure(stored, tmp_path):
         ([], "give the name of a net of the zoo, or a file that --save wrote"),
         (["lenet", "--devices", "0"], "argument --devices: must be a positive whole number, got '0'"),
         (["lenet", "--link", "3us"], "argument --link: a link must be LATENCY:BANDWIDTH, such as 20us:50Gbit/s"),
-        (["lenet", "--local-link", "none.json"], "argument --local-link: 'none.json': no such file"),
         (["lenet", "--bucket", "0.5"], "argument --bucket: must be a number of bytes, such as 25MiB, got '0.5'"),
         (["lenet", "--jitter", "2"], "argument --jitter: must be a fraction from 0 to 1, such as 0.02, got '2'"),
         (["lenet", "--algorithm", "rign"], "did you mean 'ring'?"),
@@ -176,6 +175,11 @@ def test_options_that_are_refused(options, said, capsys):
     with pytest.raises(SystemExit) as error:
         run(*options)
     assert error.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_link_in_a_missing_file(capsys):
+    assert run("lenet", "--local-link", "none.json") == 1
+    assert "netbuilder-simulate: 'none.json': no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -319,10 +319,14 @@ def test_auto_passes_over_a_damaged_one(tmp_path, capsys):
         (["--checkpoint=c", "--checkpoint-every-epochs=0"], "--checkpoint-every-epochs: must be positive"),
         (["--checkpoint=c", "--keep=0"], "--keep: must be positive"),
         (["--resume=auto"], "--resume auto: needs --checkpoint FOLDER"),
-        ([f"--checkpoint={__file__}"], "is a file; give a folder"),
     ],
 )
 def test_wrong_options(options, message, capsys):
     with pytest.raises(SystemExit):
         main(["--cpu", *options])
     assert message in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_the_folder(capsys):
+    assert main(["--cpu", f"--checkpoint={__file__}"]) == 1
+    assert "is a file; give a folder" in capsys.readouterr().err

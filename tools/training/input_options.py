@@ -8,7 +8,7 @@ import re
 from netbuilder.data import ImageTransform, decoding_threads
 from netbuilder.data.image_size import check_resized
 from netbuilder.exchange import ImagePreparation
-from netbuilder.proto import DeviceError, NetError, ParseError, opened_files
+from netbuilder.proto import NetError, ParseError, opened_files
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import error_text
 from netbuilder.tools.common_options import max_pixels_option, upright_option
@@ -108,15 +108,18 @@ class InputOptions:
         )  # fmt: skip
 
     def problem(self) -> str | None:
-        """Return the first problem of the options, or None."""
+        """Return the first problem of the options themselves, or None.
+
+        Raises:
+            DeviceError: a library that they need is missing.
+        """
         try:
-            _ = self.names  # the file is read
             decoding_threads(self.threads)
             for name in ("scale", "crop", "pad"):
                 check_resized(getattr(self, name), getattr(self, name))
             for is_test in (False, True):
                 self.transform(is_test=is_test)
-        except (NetError, DeviceError) as error:
+        except NetError as error:
             return re.sub(r"^images: (\w+)", lambda found: f"--{found[1].replace('_', '-')}", str(error))
         return None
 

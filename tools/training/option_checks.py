@@ -112,6 +112,7 @@ def check_machine(options: Options) -> None:
     Raises:
         NetError: a file or GPU is missing, or a folder is a file.
     """
+    _ = options.input.names  # the file is read
     if problem := _file_problem(options):
         raise NetError(problem)
     if not options.cpu and gpu_count() <= max(options.devices):

@@ -617,7 +617,7 @@ class OperatorMethods:
         """hidden_prev, gates, more+ -> dhidden_prev, dgates. dhidden_prev and dgates, from the inputs of GRUUnit, its output, and the gradient of the output."""
     def GT(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, broadcast: bool | int | None = ..., axis: int | None = ..., axis_str: str | None = ..., order: str | None = ..., allow_broadcast_fastpath: bool | int | None = ..., **common: Unpack[_CommonWithoutOrder]) -> BlobReference:
         """A, B -> Y. Y = A > B, element by element; false is less than true. No gradient."""
-    def Gather(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, match_outer: bool | int | None = ..., axis: int | None = ..., dense_gradient: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
+    def Gather(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, match_outer: bool | int | None = ..., axis: int | None = ..., dense_gradient: bool | int | None = ..., wrap_indices: bool | int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X, indices -> Y. Y = the slices of X at ``indices`` along ``axis``; the shape of the indices replaces the axis."""
     def GatherByKey(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """keys, values+ -> Y. Y[i] = the next row of the part of ``keys[i]``: the inverse of Partition by the same keys."""

@@ -43,8 +43,8 @@ class _Gathering(Operator, abc.ABC):
         """Return the axis that is indexed, in an X of ``ndim`` axes."""
 
     def lowest(self, axis: int, extent: int) -> int:
-        """Return the lowest index allowed: along axis 0 negative indices count from the end, as in Caffe2."""
-        return 0 if axis else -extent
+        """Return the lowest index allowed."""
+        return 0
 
 
 def _outer_indices(xp: Any, x: Shape, indices: Any, axis: int) -> Any:
@@ -58,8 +58,8 @@ def _outer_indices(xp: Any, x: Shape, indices: Any, axis: int) -> Any:
 class Gather(_Gathering):
     """Y = the slices of X at ``indices`` along ``axis``; the shape of the indices replaces the axis.
 
-    Along axis 0 a negative index counts from the end. With ``match_outer`` the indices begin with the axes that X has
-    before ``axis``, so that each sample has its own.
+    With ``wrap_indices`` a negative index counts from the end; if the argument is not given, along axis 0. With
+    ``match_outer`` the indices begin with the axes that X has before ``axis``, so that each sample has its own.
 
     The gradient for axis 0 is sparse, the indices and the output's gradient; with ``dense_gradient``, and for other
     axes, it is dense.
@@ -67,9 +67,14 @@ class Gather(_Gathering):
 
     axis: int = 0
     dense_gradient: bool = False
+    wrap_indices: bool | None = None
 
     def indexed_axis(self, ndim: int) -> int:
         return self.axis % ndim
+
+    def lowest(self, axis: int, extent: int) -> int:
+        wraps = axis == 0 if self.wrap_indices is None else self.wrap_indices
+        return -extent if wraps else 0
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         indices, dy = g.input("indices"), g.d_output("Y")

@@ -176,7 +176,6 @@ def squeezenet():
     ("given", "match"),
     [
         (["--finetune"], "--finetune: needs --weights FILE"),
-        (["--weights=no.pth"], "--weights: there is no file 'no.pth'"),
         (["--new-head"], "--new-head: needs --onnx FILE; with --weights FILE give --finetune"),
         (["--clip-norm=1", "--block-steps=2"], "--clip-norm: cannot be combined with --block-steps"),
     ],

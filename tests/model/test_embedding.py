@@ -7,7 +7,7 @@ from netbuilder.graph import GradientSlice
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_adagrad
 from netbuilder.parallel import Parallelize_CPU, RunInitNet, RunNet
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import ArgumentError, OperatorError
 from netbuilder.runtime import Workspace
 from parallel_models import distance, no_input
 from toy_models import scaled_loss
@@ -95,3 +95,12 @@ def test_equal_over_devices():
 def test_refusals(options, match):
     with pytest.raises(ArgumentError, match=match):
         brew.embedding(ModelHelper("m"), "i", "y", **options)
+
+
+def test_a_negative_index_is_a_mistake():
+    model, workspace = ModelHelper("looked_up"), Workspace()
+    brew.embedding(model, "tokens", "vectors", 5, 2)
+    workspace.run_net_once(model.param_init_net)
+    workspace.feed("tokens", np.int32([0, -1]))
+    with pytest.raises(OperatorError, match=r"Gather: indices must lie in \[0, 5\), got -1"):
+        workspace.run_net_once(model.net)

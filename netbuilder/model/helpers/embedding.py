@@ -67,6 +67,7 @@ def embedding(
         )
     if lengths is None:
         inputs, kind = [table, blob_in], "Gather"
+        kwargs = {"wrap_indices": False, **kwargs}  # a negative index is a mistake
     elif weights is None:
         inputs, kind = [table, blob_in, lengths], _POOLED[pooling]
     else:

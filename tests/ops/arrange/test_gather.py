@@ -121,6 +121,11 @@ def test_negative_rows_count_from_the_end(dtype):
         assert np.array_equal(y, x[[3, 0, 0, 3]])
     with pytest.raises(OperatorError, match=r"Gather: indices must lie in \[0, 3\), got -4"):
         workspace.run_operator_once(make_op("Gather", ["x", "i"], ["y"], axis=1))
+    workspace.feed("j", np.array([-1, 2], dtype))
+    workspace.run_operator_once(make_op("Gather", ["x", "j"], ["y"], axis=1, wrap_indices=1))
+    assert np.array_equal(workspace.fetch("y"), x[:, [2, 2]])
+    with pytest.raises(OperatorError, match=r"Gather: indices must lie in \[0, 4\), got -4"):
+        workspace.run_operator_once(make_op("Gather", ["x", "i"], ["y"], wrap_indices=0))
 
 
 @pytest.mark.parametrize(("op_type", "low", "bad"), [("Gather", -4, -5), ("Gather", -4, 4), ("BatchGather", 0, -1)])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from netbuilder.zoo import create_alexnet, create_inception_v3, create_squeezenet, create_vgg
+from netbuilder.zoo import create_alexnet, create_inception_v3, create_shufflenet_v2, create_squeezenet, create_vgg
 
 __all__ = ["CASES", "CLASSES", "HIDDEN", "Case", "data", "drawn"]
 
@@ -32,6 +32,7 @@ CASES = {
     "vgg11_bn": Case(create_vgg, 32, {"num_layers": 11, "batch_norm": True, "hidden": HIDDEN}),
     "squeezenet1_0": Case(create_squeezenet, 64, {"version": "1.0"}),
     "squeezenet1_1": Case(create_squeezenet, 64, {"version": "1.1"}),
+    "shufflenet_v2_x0_5": Case(create_shufflenet_v2, 40, {"width": "0.5x", "batch_norm": True}),
     "inception_v3": Case(create_inception_v3, 75, {}),
 }
 """Name in torchvision -> case."""

@@ -22,7 +22,8 @@ _SIBLINGS = [
     "conv0", "norm0", "norm1", "conv1", "bn1", "attn", "qkv", "relative_position_bias_table", "norm2", "conv2", "bn2",
     "conv3", "bn3", "downsample", "blocks", "block",
     *(f"{kind}{number}" for number in range(1, 9) for kind in ("layer", "denseblock", "transition")),
-    "norm5", "norm", "squeeze", "conv", "expand1x1", "expand3x3", "reduction", "mlp", "proj", "f", "a", "b", "se", "c",
+    "stage", "norm5", "norm", "squeeze", "conv", "expand1x1", "expand3x3", "reduction", "mlp", "proj", "f", "a", "b",
+    "se", "c",
     "bn", "classifier", "fc", "head", "head_dist", "fc1", "fc2", "weight", "bias", "running_mean", "running_var",
 ]
 # fmt: on

@@ -35,6 +35,8 @@ class ShuffleNetV2Builder:
         is_test: normalize by running averages.
         detection: add a depthwise convolution before each branch, which enlarges the receptive field of a unit.
         bn_epsilon: of batch normalization, see ``brew.spatial_bn``.
+        batch_norm: normalization and Relu after the first and last convolution, too, no biases, and the half that is
+            not computed comes first, as in torchvision; otherwise as in Caffe2.
 
     Attributes:
         last_extent: height and width after the last unit, the kernel of the last pooling; 7 for images of 224 pixels.
@@ -51,6 +53,7 @@ class ShuffleNetV2Builder:
     def __init__(
         self, model: ModelHelper, data: Blob, num_input_channels: int, num_labels: int, num_groups: int = 2,
         width: str = "1.0x", is_test: bool = False, detection: bool = False, bn_epsilon: float = 1e-5,
+        batch_norm: bool = False,
     ) -> None:  # fmt: skip
         if width not in _CHANNELS:
             raise ArgumentError(f"ShuffleNetV2Builder: width must be one of {sorted(_CHANNELS)}, got {width!r}")
@@ -64,21 +67,22 @@ class ShuffleNetV2Builder:
         self.is_test = is_test
         self.detection = detection
         self.bn_epsilon = bn_epsilon
+        self.batch_norm = batch_norm
         self.last_extent = 7
 
     def create(self) -> None:
         """Add the whole net."""
-        blob = brew.conv(
-            self.model, self.prev_blob, "stage1_conv", self.num_input_channels, _STEM, 3, stride=2, weight_init=MSRA
-        )
-        self.prev_blob = brew.max_pool(self.model, blob, "stage1_pool", kernel=3, stride=2)
+        pad = 1 if self.batch_norm else 0
+        blob = self._conv(self.prev_blob, "stage1_conv", self.num_input_channels, _STEM, 3, stride=2, pad=pad)
+        blob = self._outer(blob, "stage1_conv_bn", _STEM)
+        self.prev_blob = brew.max_pool(self.model, blob, "stage1_pool", kernel=3, stride=2, pad=pad)
         for stage, repeats in enumerate(self.stage_repeats, 2):
             dim_in, dim_out = self.output_channels[stage - 2 : stage]
             self.add_spatial_ds_unit(f"stage{stage}_stride2", dim_in, dim_out)
             for number in range(1, repeats + 1):
                 self.add_basic_unit(f"stage{stage}_stride1_repeat{number}", dim_out)
         dim_in, dim_out = self.output_channels[-2:]
-        self.last_conv = brew.conv(self.model, self.prev_blob, "conv5", dim_in, dim_out, 1, weight_init=MSRA)
+        self.last_conv = self._outer(self._conv(self.prev_blob, "conv5", dim_in, dim_out, 1), "conv5_bn", dim_out)
         self.avg_pool = brew.average_pool(self.model, self.last_conv, "avg_pool", kernel=self.last_extent)
         self.last_out = brew.fc(self.model, self.avg_pool, f"last_out_L{self.num_labels}", dim_out, self.num_labels)
 
@@ -109,8 +113,21 @@ class ShuffleNetV2Builder:
         blob = self.add_dwconv3x3_bn(blob, f"{name}_dwconv", dim, stride)
         return self.add_conv1x1_bn(blob, f"{name}_conv2", dim, dim)
 
+    def _conv(self, blob: Blob, name: str, dim_in: int, dim_out: int, kernel: int, **options: Any) -> BlobReference:
+        return brew.conv(
+            self.model, blob, name, dim_in, dim_out, kernel, weight_init=MSRA, no_bias=self.batch_norm, **options
+        )  # fmt: skip
+
+    def _outer(self, blob: BlobReference, name: str, channels: int) -> BlobReference:
+        """Add what follows the first and the last convolution."""
+        if not self.batch_norm:
+            return blob
+        normalized = self._bn(blob, name, channels)
+        return brew.relu(self.model, normalized, normalized)
+
     def _join(self, right: Blob, left: Blob, prefix: str) -> None:
-        joined = brew.concat(self.model, [right, left], f"{prefix}_concat")
+        halves = [left, right] if self.batch_norm else [right, left]
+        joined = brew.concat(self.model, halves, f"{prefix}_concat")
         self.prev_blob = self.model.net.ChannelShuffle(
             joined, f"{prefix}_ch_shuffle", group=self.num_groups, kernel=1
         )  # fmt: skip
@@ -119,23 +136,19 @@ class ShuffleNetV2Builder:
         self, prev_blob: Blob, prefix: str, in_channels: int, out_channels: int, kernel: int = 3, pad: int = 1
     ) -> BlobReference:
         """Add a depthwise convolution with normalization."""
-        blob = brew.conv(
-            self.model, prev_blob, f"{prefix}_detection_conv", in_channels, out_channels, kernel, weight_init=MSRA,
-            group=in_channels, pad=pad,
-        )  # fmt: skip
+        name = f"{prefix}_detection_conv"
+        blob = self._conv(prev_blob, name, in_channels, out_channels, kernel, group=in_channels, pad=pad)
         return self._bn(blob, f"{prefix}_detection_bn", out_channels)
 
     def add_conv1x1_bn(self, prev_blob: Blob, blob: str, in_channels: int, out_channels: int) -> BlobReference:
         """Add a convolution 1x1 with normalization and Relu."""
-        conv = brew.conv(self.model, prev_blob, blob, in_channels, out_channels, 1, weight_init=MSRA)
+        conv = self._conv(prev_blob, blob, in_channels, out_channels, 1)
         normalized = self._bn(conv, f"{blob}_bn", out_channels)
         return brew.relu(self.model, normalized, normalized)
 
     def add_dwconv3x3_bn(self, prev_blob: Blob, blob: str, channels: int, stride: int) -> BlobReference:
         """Add a depthwise convolution 3x3 with normalization."""
-        conv = brew.conv(
-            self.model, prev_blob, blob, channels, channels, 3, weight_init=MSRA, stride=stride, pad=1, group=channels
-        )
+        conv = self._conv(prev_blob, blob, channels, channels, 3, stride=stride, pad=1, group=channels)
         return self._bn(conv, f"{blob}_bn", channels)
 
     def _bn(self, blob: Blob, name: str, channels: int) -> BlobReference:
@@ -146,7 +159,8 @@ class ShuffleNetV2Builder:
 
 def create_shufflenet_v2(
     model: ModelHelper, data: Blob, num_input_channels: int, num_labels: int, label: Blob | None = None,
-    is_test: bool = False, no_loss: bool = False, *, width: str = "1.0x", image_size: int = 224,
+    is_test: bool = False, no_loss: bool = False, *, width: str = "1.0x", batch_norm: bool = False,
+    image_size: int = 224,
 ) -> Any:  # fmt: skip
     """Add ShuffleNet v2.
 
@@ -156,7 +170,7 @@ def create_shufflenet_v2(
         label: classes, (N,), int32.
         is_test: normalize by running averages.
         no_loss: return the scores.
-        width: see ``ShuffleNetV2Builder``.
+        width, batch_norm: see ``ShuffleNetV2Builder``.
         image_size: height and width in pixels, at least 7.
 
     Returns:
@@ -167,8 +181,12 @@ def create_shufflenet_v2(
     """
     if image_size < 7:
         raise ArgumentError(f"create_shufflenet_v2: image_size must be at least 7 pixels, got {image_size}")
-    builder = ShuffleNetV2Builder(model, data, num_input_channels, num_labels, is_test=is_test, width=width)
-    extent = ((image_size - 1) // 2 - 1) // 2  # after the first convolution and pooling, which have no padding
+    builder = ShuffleNetV2Builder(
+        model, data, num_input_channels, num_labels, is_test=is_test, width=width, batch_norm=batch_norm
+    )
+    extent = image_size
+    for _ in range(2):  # the first convolution and pooling, which have padding with ``batch_norm`` only
+        extent = (extent + 1) // 2 if batch_norm else (extent - 1) // 2
     for _ in builder.stage_repeats:
         extent = (extent + 1) // 2
     builder.last_extent = extent

@@ -89,6 +89,10 @@ NETS: dict[str, Builder] = {
         f"shufflenet-v2-{width}": _net(create_shufflenet_v2, width=width, image_size=True)
         for width in ("0.5x", "1.0x", "1.5x", "2.0x")
     },
+    **{
+        f"shufflenet-v2-{width}-bn": _net(create_shufflenet_v2, width=width, batch_norm=True, image_size=True)
+        for width in ("0.5x", "1.0x", "1.5x", "2.0x")
+    },
     **{f"resnet{layers}-cifar": _net(create_resnet_cifar, layers) for layers in (8, 14, 20, 32, 44, 56, 110)},
     **{f"resnet{layers}": _net(create_resnet, layers) for layers in (18, 34, 50, 101, 152)},
     **{f"resnext{layers}": _net(create_resnext, layers, 32, 4) for layers in (50, 101)},

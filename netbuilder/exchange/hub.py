@@ -49,11 +49,12 @@ def weights_of_hub(name: str) -> str:
         ) from None
     parts = _NAME.fullmatch(name)
     assert parts is not None
+    where: dict[str, Any] = {"repo_id": parts["repository"], "filename": _FILE, "revision": parts["revision"]}
     try:
-        where = {"repo_id": parts["repository"], "filename": _FILE, "revision": parts["revision"]}
         why = _unreachable(where)  # else hf_hub_download would try again for half a minute, with a warning each time
         return str(hf_hub_download(**where, local_files_only=bool(why)))
     except errors.LocalEntryNotFoundError as error:
+        why = why or f"the hub cannot be reached ({_first_line(error)})"
         raise NetError(
             f"{name!r}: {why}, and {_FILE} has not been downloaded before; try again with a network, or download it "
             "elsewhere and give the file"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.graph.memory_budget import MemoryBudgetError
 from netbuilder.parallel import GradientScaling
+from netbuilder.proto import DeviceError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import budget, check_outputs, count
@@ -178,14 +179,18 @@ def _parse(arguments: Sequence[str] | None) -> tuple[_Options, dict[str, Any], l
 
 
 def _gpus(parser: OptionsParser[_Options], options: _Options) -> tuple[int, ...]:
-    """Return the numbers of GPUs, those that there are by default; end the program if it cannot train on GPUs."""
+    """Return the numbers of GPUs, those that there are by default; options that GPUs do not have end the program.
+
+    Raises:
+        DeviceError: a GPU is missing.
+    """
     what, present = "--gpus" if options.gpus else f"--dtype {options.dtype}", gpu_count()
     if not present:
         why = "" if options.gpus else "activations are stored as float16 on GPUs only; "
-        parser.error(f"{what}: {why}this machine has no NVIDIA GPU that CuPy can use; run it where there is one")
+        raise DeviceError(f"{what}: {why}this machine has no NVIDIA GPU that CuPy can use; run it where there is one")
     devices = options.devices or tuple(number for number in DEVICES if number <= present)
     if absent := [number for number in devices if number > present]:
-        parser.error(f"--devices: this machine has {counted(present, 'GPU')}, not {', '.join(map(str, absent))}")
+        raise DeviceError(f"--devices: this machine has {counted(present, 'GPU')}, not {', '.join(map(str, absent))}")
     for name, given in (("--processes", max(options.processes) > 1), ("--shared-model", options.shared_model)):
         if given:
             parser.error(f"{name}: with GPUs there is one process, whose replicas do not share parameters; omit it")

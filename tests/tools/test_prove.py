@@ -248,8 +248,6 @@ def test_the_measure():
         (["--devices", "5"], "must be numbers that divide 24"),
         (["--devices", "2,two"], "argument --devices: must be a positive whole number, got 'two'"),
         (["--dtype", "float8"], "argument --dtype: invalid choice: 'float8'"),
-        (["--dtype", "float16"], "float16: activations are stored as float16 on GPUs only; this machine has no NVIDIA"),
-        (["--gpus"], "--gpus: this machine has no NVIDIA GPU that CuPy can use; run it where there is one"),
         (["--memory-budget", "1.5"], r"must be a number of bytes, such as .*; got '1.5'"),
         (["--processes", "0"], "argument --processes: must be a positive whole number, got '0'"),
         (["--processes", "3", "--devices", "1,2,4"], "3 processes cannot .*none of --devices 1,2,4 is a multiple of 3"),
@@ -265,11 +263,24 @@ def test_options(arguments, match, capsys):
     assert re.search(match, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    "arguments, present, match",
+    [
+        (["--dtype", "float16"], 0, "activations are stored as float16 on GPUs only; this machine has no NVIDIA GPU"),
+        (["--gpus"], 0, "--gpus: this machine has no NVIDIA GPU that CuPy can use; run it where there is one"),
+        (["--gpus", "--devices", "1,4,8"], 2, "--devices: this machine has 2 GPUs, not 4, 8"),
+    ],
+)
+def test_gpus_that_are_missing(arguments, present, match, capsys, monkeypatch):
+    monkeypatch.setattr(prove, "gpu_count", lambda: present)
+    assert prove.main(arguments) == 1
+    assert match in capsys.readouterr().err
+
+
 @pytest.mark.emulated
 @pytest.mark.parametrize(
     "arguments, match",
     [
-        (["--devices", "1,4,8"], "--devices: this machine has 2 GPUs, not 4, 8"),
         (["--devices", "2", "--processes", "2"], "--processes: with GPUs there is one process"),
         (["--shared-model"], "--shared-model: with GPUs there is one process, whose replicas do not share"),
     ],

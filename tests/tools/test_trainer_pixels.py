@@ -41,13 +41,14 @@ def trained(arguments):
 
 @pytest.mark.emulated
 def test_bytes_train_the_parameters_of_the_cpu(tmp_path):
-    with with_cudnn():
-        values, found, specs, run = trained([*OPTIONS, *AUGMENTED, "--devices=0"])
+    """Two devices, the last batch of three samples."""
+    with with_cudnn(2):
+        values, found, specs, run = trained([*OPTIONS, *AUGMENTED, "--devices=0,1"])
         nets = [model.net.Proto() for model in (run.model.train, run.model.test)]
         assert [net.op[0].type for net in nets] == ["NormalizeImages"] * 2
         run.model.export(tmp_path, None, ())
     assert [(spec.dtype, spec.shape[1:]) for spec in specs] == [(np.uint8, (16, 16, 3))] * 2
-    wanted, same, others, _ = trained([*OPTIONS, *AUGMENTED, "--cpu", "--devices=0"])
+    wanted, same, others, _ = trained([*OPTIONS, *AUGMENTED, "--cpu", "--devices=0,1"])
     assert [(spec.dtype, spec.shape[1:]) for spec in others] == [(np.float32, (3, 16, 16))] * 2
     assert values.keys() == wanted.keys()
     for name, value in wanted.items():

@@ -122,6 +122,7 @@ FAMILIES = {
     "control": {"records"},
     "detection": {"images", "windows"},
     "losses": {"activations"},
+    "records": {"images"},
     "recurrent": {"dense"},
     "segments": {"arrange"},
     "updates": {"control"},

@@ -186,6 +186,7 @@ class _Options:
     )
     image_size: int | None = image_size_option()
     classes: int = classes_option()
+    pixels: bool = switch("feed images as bytes, which the net normalizes, as the trainer feeds them to GPUs")
     inference: bool = switch("run the forward pass in test mode instead of a training step")
     devices: int = option("replicas that share the batch", type=count, default=1)
     gpu: str | None = option(
@@ -250,7 +251,7 @@ def _zoo(options: _Options) -> ZooOptions:
         batch=options.batch or 32, image_size=options.image_size, classes=options.classes,
         training=not options.inference, devices=options.devices, gpu=options.gpu is not None,
         net_type=options.net_type, observable=options.observable, memory_budget=options.memory_budget,
-        dtype=options.dtype,
+        dtype=options.dtype, pixels=options.pixels,
     )  # fmt: skip
 
 

@@ -86,7 +86,7 @@ class BatchMixer:
         """Return images, labels and the probability of each class; the arguments are left unchanged.
 
         Args:
-            images: (N, C, H, W), floats.
+            images: (N, C, H, W), floats; or, if only boxes are pasted, pixels (N, H, W, C), uint8.
             labels: (N,), whole numbers.
             epoch, number: of the batch; random choices follow from them.
             count: number of samples of the batch, if ``images`` are only some of them, followed by those with which
@@ -96,8 +96,10 @@ class BatchMixer:
             images of the same shape and type; for each the label with the larger share; (N, classes), float32.
 
         Raises:
-            NetError: a label is out of range.
+            NetError: a label is out of range, or pixels are to be added up by mixup.
         """
+        if self._mixup and images.dtype == np.uint8:
+            raise NetError(f"mixup adds images, which must be floats, got {images.dtype}; normalize them before")
         targets = class_probabilities(labels, self._classes, self._smoothing)
         if not self.mixes:
             return images, labels, targets
@@ -126,13 +128,15 @@ class BatchMixer:
 
 def _with_box(images: Array, others: Array, share: float, rng: np.random.Generator) -> tuple[Array, float]:
     """Return images with a box of the other ones pasted in, and the share of the area that is unchanged."""
-    height, width = images.shape[-2:]
+    pixels = images.dtype == np.uint8
+    height, width = images.shape[1:3] if pixels else images.shape[2:]
     side = (1 - share) ** 0.5
     high, wide = round(height * side), round(width * side)
     top, left = int(rng.integers(height)) - high // 2, int(rng.integers(width)) - wide // 2
     rows = slice(max(top, 0), min(top + high, height))
     columns = slice(max(left, 0), min(left + wide, width))
     mixed = images.copy()
-    mixed[..., rows, columns] = others[..., rows, columns]
+    box = (slice(None), rows, columns) if pixels else (slice(None), slice(None), rows, columns)
+    mixed[box] = others[box]
     area = max(rows.stop - rows.start, 0) * max(columns.stop - columns.start, 0)
     return mixed, 1 - area / (height * width)

@@ -28,10 +28,11 @@ class ImageBatch:
         size: number of images.
         channels: of each image.
         memory: buffer of an earlier batch, which may be overwritten.
+        pixels: images are pixels (H, W, C), uint8; else (C, H, W), float32.
     """
 
-    def __init__(self, size: int, channels: int, memory: Array | None = None) -> None:
-        self.size, self._channels = size, channels
+    def __init__(self, size: int, channels: int, memory: Array | None = None, *, pixels: bool = False) -> None:
+        self.size, self._channels, self._pixels = size, channels, pixels
         self._futures: list[Future[None]] = []
         self._left, self._done = 0, threading.Event()
         self._memory = memory
@@ -41,7 +42,7 @@ class ImageBatch:
         self._lock = threading.Lock()
 
     def image(self, place: int, size: tuple[int, int], where: str) -> Array:
-        """Return the buffer of one image, (C, H, W).
+        """Return the buffer of one image.
 
         Args:
             place: its index in the batch.
@@ -54,18 +55,20 @@ class ImageBatch:
         if self._images is None:
             with self._lock:
                 if self._images is None:
-                    self._images = self._fitting((self._channels, *size))
-        if self._images.shape[2:] != size:
+                    self._images = self._fitting(size)
+        other = self._images.shape[1:3] if self._pixels else self._images.shape[2:]
+        if other != size:
             raise ShapeError(
-                f"{where}: has {size[0]} x {size[1]} pixels, another image of its batch "
-                f"{self._images.shape[2]} x {self._images.shape[3]}; give crop, or scale and warp"
+                f"{where}: has {size[0]} x {size[1]} pixels, another image of its batch {other[0]} x {other[1]}; give "
+                "crop, or scale and warp"
             )
         found: Array = self._images[place]
         return found
 
-    def _fitting(self, shape: tuple[int, ...]) -> Array:
+    def _fitting(self, size: tuple[int, int]) -> Array:
+        shape = (*size, self._channels) if self._pixels else (self._channels, *size)
         if self._memory is None or self._memory.shape[1:] != shape or len(self._memory) < self.size:
-            self._memory = np.empty((self.size, *shape), np.float32)
+            self._memory = np.empty((self.size, *shape), np.uint8 if self._pixels else np.float32)
         return self._memory[: self.size]
 
     def filled(self, place: int, label: int) -> None:
@@ -102,7 +105,7 @@ class ImageBatch:
         for part in self._futures:
             part.result()
         if self._images is None:
-            return np.empty((0, 0, 0, 0), np.float32), self._labels[:0]
+            return np.empty((0, 0, 0, 0), np.uint8 if self._pixels else np.float32), self._labels[:0]
         if self._filled.all():
             return self._images, self._labels
         return self._images[self._filled], self._labels[self._filled]

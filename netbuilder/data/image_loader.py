@@ -13,6 +13,7 @@ import numpy as np
 
 from netbuilder.data.forking import new_lock
 from netbuilder.data.image_batch import ImageBatch, warn_if_suspicious
+from netbuilder.data.image_codec import mirror_image
 from netbuilder.data.image_records import ImageRecord
 from netbuilder.data.image_sets import ImageSet
 from netbuilder.data.image_transform import Geometry, ImageTransform
@@ -66,9 +67,11 @@ class ImageLoader:
         skip_damaged: skip images that cannot be decoded, and list them in ``damaged``; otherwise they are errors.
         ahead: batches that are prepared at the same time.
         max_pixels: largest image that is decoded, height times width; see ``decode_image``.
+        pixels: images are not normalized: batches have pixels (N, H, W, C), uint8, for a net that begins with
+            NormalizeImages.
 
     Raises:
-        NetError: a number is out of range.
+        NetError: a number is out of range, or ``pixels`` is given with a transform that makes floats of pixels.
     """
 
     def __init__(
@@ -82,13 +85,20 @@ class ImageLoader:
         skip_damaged: bool = False,
         ahead: int = 2,
         max_pixels: int | None = None,
+        pixels: bool = False,
     ) -> None:
         if min(seed, rank) < 0 or ahead < 1:
             raise NetError(
                 f"images: seed and rank must be 0 or greater, and ahead 1 or greater; got {seed}, {rank} and {ahead}"
             )
+        if pixels and transform.changes_colors:
+            raise NetError(
+                "images: color_jitter and color_lighting make floats of pixels, which cannot be had as bytes: leave "
+                "them out, or pixels=True"
+            )
         self.images = images
         self.transform = transform
+        self.pixels = pixels
         self.threads = decoding_threads(threads)
         self.damaged: dict[int, str] = {}
         self._seed, self._rank, self._skip, self._ahead = seed, rank, skip_damaged, ahead
@@ -122,7 +132,7 @@ class ImageLoader:
         skip: int = 0,
         part: Callable[[int, int], Array] | None = None,
     ) -> Iterator[tuple[Array, Array]]:
-        """Yield batches: images (N, C, H, W), float32, and labels (N,), int32.
+        """Yield batches: images (N, C, H, W), float32, or pixels, and labels (N,), int32.
 
         Args:
             order: numbers of images.
@@ -149,7 +159,8 @@ class ImageLoader:
                 chosen = ((start, _places(start // size, min(size, len(order) - start), part)) for start in starts)
                 for start, places in chosen:
                     if len(places):
-                        batch = ImageBatch(len(places), self.transform.channels, self._memory() if reuse else None)
+                        memory = self._memory() if reuse else None
+                        batch = ImageBatch(len(places), self.transform.channels, memory, pixels=self.pixels)
                         self._submit(batch, pool, order, start + places, epoch, replace)
                         waiting.append(batch)
                     while len(waiting) >= self._ahead or waiting and start + size >= len(order):
@@ -225,7 +236,10 @@ class ImageLoader:
             geometry = transform.geometry(height, width, state.rng, record.where)
         ready, mirrored = transform.apply_geometry(pixels, geometry, state.rng, state.scratch)
         out = batch.image(place, ready.shape[:2], record.where)
-        transform.normalize(ready, out, state.scratch, mirrored=mirrored)
+        if self.pixels:
+            np.copyto(out, mirror_image(ready, scratch=state.scratch) if mirrored else ready)
+        else:
+            transform.normalize(ready, out, state.scratch, mirrored=mirrored)
         batch.filled(place, one.label)
         return None
 
@@ -272,6 +286,7 @@ class ImageLoader:
         if not self._looked:
             self._looked = True
             images, labels = batch
+            images = images.transpose(0, 3, 1, 2) if self.pixels else images
             warn_if_suspicious(images, labels[:0] if self.transform.is_test else labels)  # a test set may be sorted
         return batch
 

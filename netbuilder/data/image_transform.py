@@ -17,7 +17,16 @@ from netbuilder.data.scratch import Scratch
 from netbuilder.proto import ArgumentError, NetError, ShapeError
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["EIGENVALUES", "EIGENVECTORS", "Geometry", "ImageTransform", "jitter", "lighting", "middle_part"]
+__all__ = [
+    "EIGENVALUES",
+    "EIGENVECTORS",
+    "Geometry",
+    "ImageTransform",
+    "channel_scales",
+    "jitter",
+    "lighting",
+    "middle_part",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,6 +38,20 @@ EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836
 
 _LONGEST = 4  # longer side of what is resized before a crop, in shorter sides
 _TRIES = 10  # random crops to try before the middle is used
+
+
+def channel_scales(mean: Sequence[float], std: Sequence[float], channels: int) -> tuple[Array, Array]:
+    """Return factor and summand of each channel, float32: ``(v - mean) / std`` is ``v * factor + summand``.
+
+    Args:
+        mean, std: one number, or one for each channel.
+        channels: their number.
+
+    >>> channel_scales([1.0, 2.0, 3.0], [2.0], 3)[1]
+    array([-0.5, -1. , -1.5], dtype=float32)
+    """
+    means, stds = (np.broadcast_to(np.asarray(numbers, np.float64), channels) for numbers in (mean, std))
+    return (1 / stds).astype(np.float32), (-means / stds).astype(np.float32)
 
 
 def middle_part(height: int, width: int, ratio: float = 1.0) -> tuple[int, int, int, int]:
@@ -174,15 +197,9 @@ class ImageTransform:
         return None if self.augment is None else augmentation(self.augment)
 
     @functools.cached_property
-    def factors(self) -> Array:
-        """Factor of each channel in normalization, float32."""
-        return (1 / np.broadcast_to(np.asarray(self.std, np.float64), self.channels)).astype(np.float32)
-
-    @functools.cached_property
-    def shifts(self) -> Array:
-        """Offset of each channel in normalization, float32."""
-        mean, std = (np.broadcast_to(np.asarray(x, np.float64), self.channels) for x in (self.mean, self.std))
-        return (-mean / std).astype(np.float32)
+    def channel_scales(self) -> tuple[Array, Array]:
+        """Factor and summand of each channel in normalization, float32."""
+        return channel_scales(self.mean, self.std, self.channels)
 
     @property
     def channels(self) -> int:
@@ -284,15 +301,11 @@ class ImageTransform:
     def normalize(self, pixels: Array, out: Array, scratch: Scratch | None = None, *, mirrored: bool = False) -> None:
         """Write normalized pixels (H, W, C), mirrored or not, into ``out`` of shape (C, H, W), float32."""
         planes = split_channels(pixels, mirrored=mirrored, scratch=scratch)
-        for target, plane, (factor, shift) in zip(out, planes, self._channel_scales):
+        for target, plane, factor, shift in zip(out, planes, *self.channel_scales):
             target[...] = plane
             np.multiply(target, factor, out=target)
             if shift:
                 np.add(target, shift, out=target)
-
-    @functools.cached_property
-    def _channel_scales(self) -> list[tuple[np.float32, np.float32]]:
-        return list(zip(self.factors, self.shifts))
 
     def __call__(self, image: Array, rng: np.random.Generator, where: str = "image") -> Array:
         """Return the input of the net, (C, H, W), float32; arguments and errors as in ``pixels``."""

@@ -228,6 +228,10 @@ class Engine:
         """See ``RunContext.update_rows``; False: the plain kernel does it (the default)."""
         return False
 
+    def normalized_images(self, op: Operator, pixels: Any, dtype: str) -> Any:
+        """See ``RunContext.normalized_images``."""
+        raise NotImplementedError(f"engine {self.name}: images are normalized by the host")
+
     def add_in_order(self, matrix: Any, rows: Any, values: Any) -> None:
         """Add ``values[i]`` to row ``rows[i]`` of a matrix, in place, in the order of i.
 

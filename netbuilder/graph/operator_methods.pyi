@@ -1023,6 +1023,8 @@ class OperatorMethods:
         """X -> Y. Y = X / max(the Euclidean norm of X along ``axis``, 1e-12)."""
     def NormalizeGradient(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, axis: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X, dY -> dX. dX = dY / n - X * sum(X * dY) / n^3, where n is the norm that Normalize divides by."""
+    def NormalizeImages(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, mean: Sequence[float] | None = ..., std: Sequence[float] | None = ..., order: str | None = ..., **common: Unpack[_CommonWithoutOrder]) -> BlobReference:
+        """X -> Y. Y = (X - mean) / std for each channel: X has the pixels of decoded images, Y is the input of a net."""
     def NormalizeL1(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., *, axis: int | None = ..., **common: Unpack[_Common]) -> BlobReference:
         """X -> Y. Y = X / the sum of abs(X) along ``axis``, 0 where that is 0. No gradient."""
     def NormalizePlanarYUV(self, inputs: _Blobs = ..., outputs: _Outputs = ..., debug_info: str | None = ..., **common: Unpack[_Common]) -> BlobReference:

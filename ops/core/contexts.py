@@ -147,6 +147,9 @@ class RunContext(Protocol):
             False if that cannot be; then nothing has been done.
         """
 
+    def normalized_images(self, op: Any, pixels: Array, dtype: str) -> Array:
+        """On a GPU: the result of a NormalizeImages for pixels there, of a type: float32 or float16."""
+
     def checked_range(self, values: Array, lowest: int, extent: int, error: Callable[[int], Exception]) -> Array:
         """Integers on a GPU, with those outside of [lowest, extent) replaced; the error is raised at the run's end."""
 

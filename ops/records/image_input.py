@@ -22,6 +22,7 @@ from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.given_numbers import check_extents
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
+from netbuilder.ops.images.normalize_images import NormalizeImages
 from netbuilder.proto import ArgumentError, NetError, ParseError, ShapeError
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -32,7 +33,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _log = logging.getLogger("netbuilder.input")
 
 _SINGLE, _SPARSE, _DENSE, _WEIGHTED_SPARSE, _SINGLE_WEIGHTED, _EMBEDDING = range(6)
-_OUTPUT_TYPES = {"float": np.float32, "float16": np.float16, "uint8": np.uint8}
+_OUTPUT_TYPES = {"float": "float32", "float16": "float16", "uint8": "uint8"}
 
 
 @register
@@ -163,6 +164,12 @@ class ImageInput(Operator):
         )
 
     @property
+    def normalization(self) -> NormalizeImages:
+        """The operator that normalizes images on a GPU."""
+        transform, order = self.transform, "NCHW" if self.channels_first else "NHWC"
+        return NormalizeImages(mean=tuple(transform.mean), std=tuple(transform.std), order=order)
+
+    @property
     def changes_colors(self) -> bool:
         """Whether images are floats before they are normalized."""
         return (self.color_jitter or self.color_lighting) and not self.is_test
@@ -213,22 +220,13 @@ def image_input(op: ImageInput, ctx: RunContext, reader: Any = None) -> tuple[An
     on_device = ctx.is_gpu and op.use_gpu_transform and op.output_type != "uint8"
     images, records = batch.read(normalized=not on_device)
     if on_device:
-        images = _normalized(op, ctx.xp, ctx.xp.asarray(images))
+        images = ctx.normalized_images(op.normalization, ctx.xp.asarray(images), _OUTPUT_TYPES[op.output_type])
     labels = _labels(op, records)
     if first:
         host = np.asarray(ctx.host(images), np.float32)
         planes = host if op.channels_first else host.transpose(0, 3, 1, 2)
         warn_if_suspicious(planes, labels[0][:0] if op.is_test else labels[0])  # labels of a test are in order
     return (ctx.xp.asarray(images), *(ctx.xp.asarray(array) for array in labels))
-
-
-def _normalized(op: ImageInput, xp: Any, pixels: Any) -> Any:
-    """Normalize pixels (N, H, W, C) on the device, with the factors that the host would use."""
-    values = pixels.astype(np.float32)
-    values = values * xp.asarray(op.transform.factors) + xp.asarray(op.transform.shifts)
-    if op.channels_first:
-        values = xp.ascontiguousarray(values.transpose(0, 3, 1, 2))
-    return values.astype(_OUTPUT_TYPES[op.output_type])
 
 
 class _Batch:

@@ -93,3 +93,20 @@ def test_a_batch_of_one():
 def test_refusals(options, match):
     with pytest.raises(ArgumentError, match=match):
         BatchMixer(**{"classes": 3, **options})
+
+
+def test_boxes_of_pixels_are_pasted_as_those_of_floats():
+    mixer, floats = BatchMixer(3, cutmix=1.0), np.random.default_rng(1).integers(0, 256, (8, 3, 8, 6), np.uint8)
+    pixels = np.ascontiguousarray(floats.transpose(0, 2, 3, 1))
+    for number in range(4):
+        want = mixer(floats.astype(np.float32), LABELS, epoch=1, number=number)
+        got = mixer(pixels, LABELS, epoch=1, number=number)
+        assert got[0].dtype == np.uint8
+        np.testing.assert_array_equal(got[0].transpose(0, 3, 1, 2), want[0])
+        for one, other in zip(got[1:], want[1:]):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_pixels_are_not_added_up():
+    with pytest.raises(NetError, match="mixup adds images, which must be floats, got uint8; normalize them before"):
+        BatchMixer(3, mixup=0.2, cutmix=1.0)(np.zeros((8, 4, 4, 3), np.uint8), LABELS, epoch=1, number=0)

@@ -167,3 +167,26 @@ def test_labels_in_order_are_no_surprise_in_test_mode(caplog):
         caplog.clear()
         list(ImageLoader(images, ImageTransform(is_test=is_test)).batches(np.arange(20), 10))
         assert ("labels in the first batch" in caplog.text) == (not is_test)
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize(
+    "options", [{"mirror": True}, {"mirror": True, "random_erasing": 0.7, "color": False}, {"augment": "rand"}]
+)
+def test_pixels_are_those_that_are_normalized(folder, options, reuse):
+    """Normalized afterwards, they have the bits of the batches of floats."""
+    transform = ImageTransform(random_scale=(32, 44), crop=24, mean=(110,), std=(60,), **options)
+    loaders = [ImageLoader(image_folder(folder), transform, seed=3, pixels=pixels) for pixels in (False, True)]
+    order = loaders[0].order(1)
+    for (floats, labels), (pixels, same) in zip(
+        *(loader.batches(order, 4, epoch=1, reuse=reuse) for loader in loaders)
+    ):
+        assert (pixels.dtype, pixels.shape) == (np.uint8, (len(floats), 24, 24, transform.channels))
+        factors, summands = transform.channel_scales
+        np.testing.assert_array_equal((pixels * factors + summands).transpose(0, 3, 1, 2), floats)
+        np.testing.assert_array_equal(same, labels)
+
+
+def test_pixels_of_changed_colors_are_no_bytes(folder):
+    with pytest.raises(NetError, match="color_jitter and color_lighting make floats of pixels"):
+        ImageLoader(image_folder(folder), AUGMENTED, pixels=True)

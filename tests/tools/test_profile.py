@@ -80,6 +80,12 @@ def test_image_size_and_switches(tmp_path):
     calls = json.loads((tmp_path / "f.json").read_text())["calls"]
     assert calls[0]["inputs"][0]["shape"] == [1, 1, 40, 40]
     assert not any("onednn" in call["kernel"] or "+" in call["kind"] for call in calls)
+    assert run("lenet", *size, "--pixels", "--json", tmp_path / "f.json") == 0
+    first, second, *_ = json.loads((tmp_path / "f.json").read_text())["calls"]
+    assert (first["kind"], first["inputs"][0]["shape"], first["inputs"][0]["dtype"]) == (
+        "NormalizeImages", [1, 40, 40, 1], "uint8",
+    )  # fmt: skip
+    assert second["inputs"][0]["shape"] == [1, 1, 40, 40]
 
 
 @pytest.mark.parametrize("training", [True, False])

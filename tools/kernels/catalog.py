@@ -20,6 +20,7 @@ from netbuilder.engines.cuda.kernel import Kernel, known_kernels
 from netbuilder.engines.cuda.losses import ROWS
 from netbuilder.engines.cuda.lrn import lrn_kernel
 from netbuilder.engines.cuda.noted_errors import checked_kernel
+from netbuilder.engines.cuda.pixels import MOST_CHANNELS, pixels_kernel
 from netbuilder.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
 from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
@@ -78,6 +79,7 @@ def make_kernels() -> tuple[dict[str, Kernel], list[str]]:
     pool()
     of_tables()
     _over_neighbors()
+    _of_pixels()
     for op_type in sorted(_UNITS):
         _recurrent_units(op_type)
     for op_type in sorted(ROW_UPDATES | JOINT_UPDATES):
@@ -95,6 +97,14 @@ def _running_statistics() -> None:
     op = decode(find("SpatialBN"), make_op("SpatialBN", [*"xsbmv"], [*"ymvcd"]))
     works = [kernels_norm.running_statistics(op, count, TensorSpec((3,), np.dtype(np.float32))) for count in (1, 8, 50)]
     works[0].make([work.member for work in works])
+
+
+def _of_pixels() -> None:
+    """Make the kernels that normalize pixels: alone, and as many as are read at once."""
+    for given, channels, last in product(("uint8", "float32"), (1, 3, MOST_CHANNELS), (False, True)):
+        for elements, most in (("float32", 4), ("float16", 8), (BFLOAT16, 8)):
+            for width in (1, most):
+                pixels_kernel(given, channels, last, elements, width)
 
 
 def _dense_layers() -> None:
@@ -122,8 +132,8 @@ _UNITS = {f"{unit}Unit{gradient}" for unit in ("GRU", "LSTM") for gradient in ("
 _OTHERS = _UNITS | set(
     """
     BatchGather ChannelShuffle ChannelShuffleGradient Concat DepthConcat DepthSplit ExpandDims Flatten FlattenToVec
-    Gather LRN LRNGradient NCHW2NHWC NHWC2NCHW ResizeLike ScatterWeightedSum Slice SliceGradient Split Squeeze
-    SumRepeatedRows Transpose
+    Gather LRN LRNGradient NCHW2NHWC NHWC2NCHW NormalizeImages ResizeLike ScatterWeightedSum Slice SliceGradient Split
+    Squeeze SumRepeatedRows Transpose
     """.split()
 )
 _INDICES = [np.dtype(np.int32), np.dtype(np.int64)]

@@ -20,10 +20,12 @@ from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 from netbuilder.tools.common_options import split_problem
 from netbuilder.tools.profiling.ready import Ready
+from netbuilder.tools.training.fed_images import FedImages
 from netbuilder.tools.training.nets import NETS, add_net
 
 __all__ = ["ZooOptions", "image_shape", "load_zoo", "zoo_model"]
 
+_MEAN, _STD = (128.0,), (64.0,)
 _GRAY = {"mlp": 28, "lenet": 28}  # nets for images of one channel -> height and width
 
 
@@ -42,6 +44,7 @@ class ZooOptions:
         observable: which blobs can be fetched after a run, see ``Workspace.create_net``.
         memory_budget: of a run, see there.
         dtype: how activations are stored, see ``ModelHelper``; None: float32.
+        pixels: images are bytes, which the net normalizes, as the trainer feeds them to GPUs.
     """
 
     batch: int = 32
@@ -54,6 +57,7 @@ class ZooOptions:
     observable: str | None = None
     memory_budget: str | None = None
     dtype: str | None = None
+    pixels: bool = False
 
 
 def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
@@ -91,7 +95,11 @@ def zoo_model(name: str, options: ZooOptions) -> tuple[ModelHelper, dict[str, Te
     """
     _check(name, options)
     model, _ = _built(name, options)
-    specs = {"data": TensorSpec((options.batch, *image_shape(name, options)), np.dtype(np.float32))}
+    images = _images(name, options)
+    channels, height, width = images.shape
+    shape = (height, width, channels) if options.pixels else images.shape
+    kind = np.dtype(np.uint8 if options.pixels else np.float32)
+    specs = {images.blob: TensorSpec((options.batch, *shape), kind)}
     if options.training:
         specs["label"] = TensorSpec((options.batch,), np.dtype(np.int32))
     return model, specs
@@ -103,8 +111,14 @@ def image_shape(name: str, options: ZooOptions) -> tuple[int, int, int]:
     return 1 if name in _GRAY else 3, side, side
 
 
+def _images(name: str, options: ZooOptions) -> FedImages:
+    """Return the images that a net is fed."""
+    return FedImages(image_shape(name, options), (_MEAN, _STD) if options.pixels else None)
+
+
 def _forward(model: ModelHelper, name: str, options: ZooOptions) -> Any:
     """Add the net; return its loss in training."""
+    _images(name, options).add(model)
     label = "label" if options.training else None
     found = add_net(model, name, image_shape(name, options), options.classes, is_test=not options.training, label=label)
     return found[1] if options.training else None
@@ -122,11 +136,15 @@ def _model(name: str, options: ZooOptions) -> ModelHelper:
 def _feed(workspace: Workspace, name: str, options: ZooOptions, scopes: list[str]) -> None:
     rng = np.random.default_rng(0)
     count = options.batch // len(scopes)
-    shape = count, *image_shape(name, options)
+    images = _images(name, options)
+    shape = count, *images.shape
     if 4 * math.prod(shape) > sys.maxsize:
         raise NetError(f"a batch of shape {shape} is larger than any memory; give a smaller batch or image size")
     for scope in scopes:
-        workspace.feed(f"{scope}data", rng.standard_normal(shape, dtype=np.float32))
+        values = rng.standard_normal(shape, dtype=np.float32)
+        if options.pixels:
+            values = np.clip(values.transpose(0, 2, 3, 1) * _STD[0] + _MEAN[0], 0, 255).astype(np.uint8)
+        workspace.feed(scope + images.blob, values)
         if options.training:
             workspace.feed(f"{scope}label", rng.integers(0, options.classes, count).astype(np.int32))
 

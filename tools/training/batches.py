@@ -14,7 +14,19 @@ from netbuilder.tools.training.images import Images
 from netbuilder.tools.training.models import TARGET
 from netbuilder.tools.training.settings import Options
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "images_to_feed"]
+
+
+def images_to_feed(options: Options, images: Images | DecodedImages, *, trains: bool) -> Images | DecodedImages:
+    """Return images as a run feeds them: to GPUs those that are decoded as bytes, unless the host has to add them up.
+
+    Args:
+        options: of the run.
+        images: the data.
+        trains: they are for training, where samples may be mixed; else for evaluation.
+    """
+    sums = trains and options.mixup > 0
+    return images if options.cpu or sums or isinstance(images, Images) else images.as_pixels()
 
 
 class Batches:
@@ -46,7 +58,7 @@ class Batches:
     @property
     def inputs(self) -> list[str]:
         """The input blobs of a net in training."""
-        return ["data", "label", TARGET] if self._options.soft_labels else ["data", "label"]
+        return [self._train.fed.blob, "label", *([TARGET] if self._options.soft_labels else [])]
 
     def of_epoch(self, epoch: int, first: int = 0, *, reuse: bool = False) -> Iterator[dict[str, np.ndarray]]:
         """Yield the input blobs of each batch of an epoch, from number ``first`` on: this process's samples.
@@ -64,11 +76,12 @@ class Batches:
         pairs = self._train.batches(self._options.batch, rng, first, reuse=reuse, part=None if self._alone else part)
         for number, (images, labels) in enumerate(pairs, first):
             count = self.size_of(number)
-            inputs = {"data": images, "label": labels}
+            targets = {}
             if self._options.soft_labels:
                 given = None if self._alone else count
-                images, labels, targets = self._mixer(images, labels, epoch=epoch, number=number, count=given)
-                inputs = {"data": images, "label": labels, TARGET: targets}
+                images, labels, soft = self._mixer(images, labels, epoch=epoch, number=number, count=given)
+                targets = {TARGET: soft}
+            inputs = {self._train.fed.blob: images, "label": labels, **targets}
             empty = not (self._alone or len(own_samples(count, self._record)))
             yield inputs if self._alone else ProcessBatch(inputs, count, empty=empty)
 
@@ -92,4 +105,4 @@ class Batches:
             return np.arange(first, first + sum(sizes))
 
         pairs = images.batches(self._options.batch, rng, reuse=True, part=None if self._alone else part)
-        return ({"data": pixels, "label": labels} for pixels, labels in pairs)
+        return ({images.fed.blob: pixels, "label": labels} for pixels, labels in pairs)

@@ -11,6 +11,7 @@ import numpy as np
 from netbuilder.data import DummyImages, ImageLoader, ImageSet, ImageSubset, image_folder, read_npz_images
 from netbuilder.proto import NetError, ParseError
 from netbuilder.tools.databases.sources import open_source
+from netbuilder.tools.training.fed_images import FedImages
 from netbuilder.tools.training.input_options import InputOptions
 
 __all__ = ["DUMMY", "HELD_OUT", "DecodedImages", "decoded_arrays", "decoded_images"]
@@ -35,21 +36,39 @@ class DecodedImages:
         options: their preprocessing.
         is_test: test mode, without random changes.
         classes: number of classes.
+        pixels: batches have pixels (N, H, W, C), uint8, which the net normalizes.
     """
 
-    def __init__(self, images: ImageSet, options: InputOptions, *, is_test: bool, classes: int) -> None:
+    def __init__(
+        self, images: ImageSet, options: InputOptions, *, is_test: bool, classes: int, pixels: bool = False
+    ) -> None:
         self.class_count = classes
         self.classes = images.classes
         self.preparation = options.preparation()
-        self._images = images
+        self._images, self._options, self._is_test = images, options, is_test
         self._loader = ImageLoader(
             images, options.transform(is_test=is_test), threads=options.threads, skip_damaged=options.skip_damaged,
-            max_pixels=options.max_pixels,
+            max_pixels=options.max_pixels, pixels=pixels,
         )  # fmt: skip
         self._shape: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self._images)
+
+    def as_pixels(self) -> DecodedImages:
+        """Return these images with batches of pixels; themselves, if an option makes floats of pixels."""
+        if self._loader.transform.changes_colors:
+            return self
+        return DecodedImages(
+            self._images, self._options, is_test=self._is_test, classes=self.class_count, pixels=True
+        )  # fmt: skip
+
+    @property
+    def fed(self) -> FedImages:
+        """How they get into a net."""
+        transform = self._loader.transform
+        scales = (tuple(transform.mean), tuple(transform.std)) if self._loader.pixels else None
+        return FedImages(self.shape, scales)
 
     @property
     def damaged(self) -> int:
@@ -61,7 +80,7 @@ class DecodedImages:
         """Shape of one image: channels, height, width."""
         if self._shape is None:
             images, _ = next(self._loader.batches(np.arange(len(self)), 1, replace=True))
-            self._shape = images.shape[1:]
+            self._shape = (images.shape[3], *images.shape[1:3]) if self._loader.pixels else images.shape[1:]
         return self._shape
 
     def batches(

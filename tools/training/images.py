@@ -15,6 +15,7 @@ from netbuilder.proto import ParseError
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.databases.sources import IDX_PARTS, check_source, is_idx_folder
 from netbuilder.tools.training.decoded import DUMMY, HELD_OUT, DecodedImages, decoded_arrays, decoded_images
+from netbuilder.tools.training.fed_images import FedImages
 from netbuilder.tools.training.input_options import InputOptions
 
 __all__ = ["Images", "load_images"]
@@ -40,6 +41,11 @@ class Images:
     def shape(self) -> tuple[int, ...]:
         """Shape of one image: channels, height, width."""
         return tuple(self.images.shape[1:])
+
+    @property
+    def fed(self) -> FedImages:
+        """How they get into a net."""
+        return FedImages(self.shape)
 
     @property
     def class_count(self) -> int:

@@ -19,6 +19,7 @@ from netbuilder.optimizers import (
 )
 from netbuilder.parallel import DataParallelOptions, Parallelize, Parallelize_BMUF
 from netbuilder.proto import NetError
+from netbuilder.tools.training.fed_images import FedImages
 from netbuilder.tools.training.nets import NETS, Builder
 from netbuilder.tools.training.onnx_net import OnnxNet
 from netbuilder.tools.training.settings import Options
@@ -33,21 +34,25 @@ _NORMS = frozenset({"SpatialBN", "GroupNorm", "LayerNorm", "InstanceNorm", "RMSN
 Shape = tuple[int, ...]
 
 
-def training_model(options: Options, shape: Shape, classes: int, steps: int, boundaries: Boundaries) -> ModelHelper:
+def training_model(
+    options: Options, images: FedImages, classes: int, steps: int, boundaries: Boundaries
+) -> ModelHelper:
     """Return the training model, over all devices of all processes.
 
     Args:
         options: of the run.
-        shape: of an image.
+        images: that it is fed.
         classes: number of classes.
         steps: per epoch.
         boundaries: its fields are set to the ends of the phases.
     """
 
     def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
-        softmax, loss = _with_soft_labels(model, options, shape, classes) if options.soft_labels else _builder(options)(
-            model, shape, classes, is_test=False, label="label"
-        )  # fmt: skip
+        images.add(model)
+        if options.soft_labels:
+            softmax, loss = _with_soft_labels(model, options, images.shape, classes)
+        else:
+            softmax, loss = _builder(options)(model, images.shape, classes, is_test=False, label="label")
         brew.accuracy(model, [softmax, "label"], "accuracy")
         scaled = model.net.Scale(loss, "scaled_loss", scale=1.0 if options.block else loss_scale)
         boundaries.forward = model.net.op_len
@@ -196,20 +201,21 @@ def policy_of(options: Options, steps: int) -> tuple[str, dict[str, Any]]:
 
 
 def evaluation_model(
-    options: Options, shape: Shape, classes: int, averages: Mapping[str, str], kind: str = "test"
+    options: Options, images: FedImages, classes: int, averages: Mapping[str, str], kind: str = "test"
 ) -> ModelHelper:
     """Return the model in test mode, over the devices of this process: it reads the replicas' parameters or averages.
 
     Args:
         options: of the run.
-        shape: of an image.
+        images: that it is fed.
         classes: number of classes.
         averages: parameter -> blob that is read instead.
         kind: a word for the name of its net.
     """
 
     def forward(model: ModelHelper, loss_scale: float) -> list[BlobReference]:
-        _builder(options)(model, shape, classes, is_test=True)
+        images.add(model)
+        _builder(options)(model, images.shape, classes, is_test=True)
         return []
 
     model = ModelHelper(name=f"{options.net_name}_{kind}", arg_scope={"order": "NCHW"}, init_params=False)

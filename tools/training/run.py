@@ -18,7 +18,7 @@ from netbuilder.exchange.checkpoints import checkpoint_to_write
 from netbuilder.proto import NetError
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.progress import EpochProgress, Progress
-from netbuilder.tools.training.batches import Batches
+from netbuilder.tools.training.batches import Batches, images_to_feed
 from netbuilder.tools.training.best_epoch import BestEpoch
 from netbuilder.tools.training.callbacks import Callback, Callbacks
 from netbuilder.tools.training.decoded import DecodedImages
@@ -120,6 +120,7 @@ class Run:
     ) -> None:
         self.options, self.group = options, options.group()
         self.callbacks = Callbacks(usual_callbacks(options) if callbacks is None else callbacks)
+        train, test = images_to_feed(options, train, trains=True), images_to_feed(options, test, trains=False)
         self._train_images, self._test_images = train, test
         self.classes = options.input.classes or max(train.class_count, test.class_count)
         self._names = options.input.names or test.classes
@@ -131,7 +132,7 @@ class Run:
         self._began = False
         self._resumed = 0, options.scaled_rate  # steps that were done then, and the rate of the last one
         self.group.require_equal(self._facts())
-        self.model = TrainedModel(options, train.shape, test.shape, self.classes, self.steps)
+        self.model = TrainedModel(options, train.fed, test.fed, self.classes, self.steps)
         alone = self.group.size == 1
         self._batches = Batches(options, train, test, self.classes, self.model.record, alone)
         self._measures = Measures(self.model.reader, self.group, options.accumulate_steps)

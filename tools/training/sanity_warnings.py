@@ -39,7 +39,7 @@ class SanityWarnings(Callback):
     def before_batch(self, run: Run, batch: Mapping[str, Any]) -> None:
         if self._looks:
             self._looks = False
-            self.batch(batch["data"], batch["label"])
+            self.batch(batch[run.model.train_images.blob], batch["label"])
 
     def after_epoch(self, run: Run, results: EpochResults) -> None:
         if run.group.is_first:

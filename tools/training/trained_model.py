@@ -38,6 +38,7 @@ from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Prefetch, Workspace
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.profile.memory import Memory
+from netbuilder.tools.training.fed_images import DATA, FedImages
 from netbuilder.tools.training.models import evaluation_model, training_model
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timing import Boundaries
@@ -71,13 +72,14 @@ class TrainedModel:
 
     Args:
         options: of the run.
-        train_shape, test_shape: of an image.
+        train_images, test_images: that the models are fed.
         classes: number of classes.
         steps: per epoch.
 
     Attributes:
         workspace: has the nets and their blobs.
         train, test: the models.
+        train_images, test_images: that they are fed.
         record: the replicas of the training model.
         reader: of its loss and accuracy.
         boundaries: ends of the phases of its net.
@@ -89,18 +91,18 @@ class TrainedModel:
     """
 
     def __init__(
-        self, options: Options, train_shape: tuple[int, ...], test_shape: tuple[int, ...], classes: int, steps: int
+        self, options: Options, train_images: FedImages, test_images: FedImages, classes: int, steps: int
     ) -> None:
         self._options, self._classes = options, classes
         self.workspace = Workspace(seed=options.seed, without=options.without)
         self._scope = f"{'cpu' if options.cpu else 'gpu'}_{options.devices[0]}/"
         self.boundaries = Boundaries()
-        self.train = training_model(options, train_shape, classes, steps, self.boundaries)
+        self.train = training_model(options, train_images, classes, steps, self.boundaries)
         self.record = Replicas.load(self.train.net.Proto())
         self.reader = loss_reader(self.train, ["loss", "accuracy"], workspace=self.workspace)
         self._averages = moving_averages(self.train)
-        self.test = evaluation_model(options, test_shape, classes, self._averages)
-        self._train_shape, self._test_shape = train_shape, test_shape
+        self.test = evaluation_model(options, test_images, classes, self._averages)
+        self.train_images, self.test_images = train_images, test_images
         self.planned: Memory | None = None
 
     def begin(self, batch: Mapping[str, Any]) -> None:
@@ -194,7 +196,7 @@ class TrainedModel:
         """
         whole, stopped = self._options.class_report is not None, False
         metrics = Classification(self._classes, top=(1, _TOP), confusion=whole, rankings=whole)
-        with self.fed(batches, ["data"], test=True) as input:
+        with self.fed(batches, [self.test_images.blob], test=True) as input:
             for batch in input:
                 RunNet(self.test, 1, workspace=self.workspace)
                 labels = np.asarray(batch["label"])
@@ -213,8 +215,9 @@ class TrainedModel:
 
         0: the net has no batch normalization.
         """
-        model = evaluation_model(self._options, self._train_shape, self._classes, self._averages, "statistics")
-        return estimate_statistics(model, batches, blobs=["data"], group=group, workspace=self.workspace)
+        given = self.train_images
+        model = evaluation_model(self._options, given, self._classes, self._averages, "statistics")
+        return estimate_statistics(model, batches, blobs=[given.blob], group=group, workspace=self.workspace)
 
     def export(self, path: str | Path, images: ImagePreparation | None, names: Sequence[str]) -> None:
         """Write the predictor: images in (``data``), probabilities of the classes out (``softmax``).
@@ -224,18 +227,18 @@ class TrainedModel:
             images: the preprocessing that it stores.
             names: of the classes; (): none.
         """
-        net, parameters = ExtractPredictorNet(self.test, ["data"], ["softmax"], None)
+        net, parameters = ExtractPredictorNet(self.test, [DATA], ["softmax"], None)
         scope = self._scope
         plain = {average.removeprefix(scope): name.removeprefix(scope) for name, average in self._averages.items()}
         values = {plain.get(name, name): self.workspace.fetch(scope + name) for name in map(str, parameters)}
         rename_blobs(net.Proto(), plain)  # in the predictor, averages are named like the parameters
-        shapes = {"data": (1, *self._test_shape)}
+        shapes = {DATA: (1, *self.test_images.shape)}
         if is_onnx(path):
             describe_images(net.Proto(), images, names or None)
             export_onnx(path, net, values, shapes=shapes, workspace=self.workspace)
             return
         save_predictor(
-            path, net, values, inputs=["data"], shapes=shapes, workspace=self.workspace, images=images,
+            path, net, values, inputs=[DATA], shapes=shapes, workspace=self.workspace, images=images,
             classes=names or None,
         )  # fmt: skip
 

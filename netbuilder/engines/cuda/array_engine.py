@@ -13,6 +13,7 @@ from netbuilder.engines.arrays import array_module, gpu_count
 from netbuilder.engines.captures import CapturedCalls
 from netbuilder.engines.cuda.capture import Graph, between_captures, capture
 from netbuilder.engines.cuda.noted_errors import checked_range, raise_noted
+from netbuilder.engines.cuda.pixels import normalized_images
 from netbuilder.engines.cuda.row_updates import update_rows
 from netbuilder.engines.cuda.run_numbers import NumberTable, RunNumbers, noting
 from netbuilder.engines.cuda.segments import add_sorted
@@ -89,6 +90,9 @@ class CuPyEngine(ArrayEngine):
 
     def update_rows(self, run: Any, op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
         return update_rows(run, op, inputs, outputs)
+
+    def normalized_images(self, op: Any, pixels: Any, dtype: str) -> Any:
+        return normalized_images(op, pixels, dtype)
 
     def add_in_order(self, matrix: Any, rows: Any, values: Any) -> None:
         add_sorted(matrix, rows, values)

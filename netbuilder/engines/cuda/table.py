@@ -19,6 +19,7 @@ from netbuilder.engines.cuda.dense import BY_CUBLAS
 from netbuilder.engines.cuda.elementwise import elementwise
 from netbuilder.engines.cuda.losses import ROWS
 from netbuilder.engines.cuda.lrn import lrn, lrn_gradient
+from netbuilder.engines.cuda.pixels import normalize_images
 from netbuilder.engines.cuda.recurrent_units import gru_unit, gru_unit_gradient, lstm_unit, lstm_unit_gradient
 from netbuilder.engines.cuda.row_sums import ADDED, add_rows, gather, scatter_weighted_sum, sum_repeated_rows
 from netbuilder.engines.cuda.row_updates import joint_update, row_update
@@ -75,6 +76,7 @@ KERNELS: dict[str, Callable[..., Prepared | None]] = {
     "LRNGradient": lrn_gradient,
     "LSTMUnit": lstm_unit,
     "LSTMUnitGradient": lstm_unit_gradient,
+    "NormalizeImages": normalize_images,
     "ScatterWeightedSum": scatter_weighted_sum,
     "Slice": slice_,
     "SliceGradient": slice_gradient,

@@ -2,7 +2,8 @@
 
 A plan that cuDNN compiles takes some second of a core, and its file some 80 KB. Each is a file of the folder
 ``cudnn_plans``, named by a hash of all that the plan depends on, which is in the file, too. A file that is damaged, or
-of something else, is ignored and written again.
+of something else, is ignored and written again. Plans for another version of cuDNN, another GPU or an older form of a
+graph are not read any more, and so are the first that ``kept_files`` removes.
 """
 
 from __future__ import annotations

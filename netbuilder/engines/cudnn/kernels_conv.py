@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from netbuilder.engines.cuda.gpu_layout import WIDE
+from netbuilder.engines.cuda.gpu_layout import WIDE, image_spec
+from netbuilder.engines.cuda.pixels import prepared_images
 from netbuilder.engines.cuda.steps import Reference, Step, prepared
 from netbuilder.engines.cudnn.compiled import graph_of
 from netbuilder.engines.cudnn.convolutions import Images, channels_of
@@ -31,6 +32,7 @@ __all__ = [
     "conv_transpose",
     "conv_transpose_gradient",
     "fused_conv",
+    "normalize_images",
     "parameter_gradients",
 ]
 
@@ -58,6 +60,13 @@ def conv_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | N
 def conv_transpose_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare ConvTransposeGradient: X, W, dY -> dW, [db], [dX]."""
     return _in_best_type(_gradient, op, ctx, specs, transposed=True)
+
+
+def normalize_images(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
+    """Prepare NormalizeImages: X -> Y, stored as the convolutions that read it read images."""
+    if not any(ctx.may_be_read_by(0, f"Conv{rest}") for rest in ("", "2D", "Relu", "Transpose")):
+        return None
+    return prepared_images(op, x, image_spec(op.infer(x.plain)[0], op.order, ctx.precision))
 
 
 def fused_conv(

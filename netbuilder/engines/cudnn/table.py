@@ -29,6 +29,7 @@ KERNELS: dict[str, Any] = with_fixed_ranks(
         "MatMul": dense.matmul,
         "MaxPool": pool.max_pool,
         "MaxPoolGradient": pool.max_pool_gradient,
+        "NormalizeImages": conv.normalize_images,
         "SpatialBN": norm.spatial_bn,
         "SpatialBNGradient": norm.spatial_bn_gradient,
     }

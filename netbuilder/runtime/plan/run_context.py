@@ -149,6 +149,9 @@ class KernelContext:
     def update_rows(self, op: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
         return array_engine(self.device).update_rows(self, op, inputs, outputs)
 
+    def normalized_images(self, op: Any, pixels: Any, dtype: str) -> Any:
+        return array_engine(self.device).normalized_images(op, pixels, dtype)
+
     def compile(self, net: NetDef, replication: Replication | None = None) -> Callable[[], None]:
         if self._compile_net is None:
             raise NotImplementedError("this caller cannot run an operator's subgraphs")

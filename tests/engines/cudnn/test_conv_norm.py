@@ -1,5 +1,7 @@
 """Conv that computes the sums for the SpatialBN after it, against float64; which of the two forms runs is measured."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -29,10 +31,10 @@ def times(monkeypatch, tmp_path):
     return {"fused": 1.0}
 
 
-def operators(form, *, bias=True, search=1, between=False):
+def operators(form, *, bias=True, search=1, between=False, group=1):
     """Conv and SpatialBN with what follows: "", "sum", "relu" or "sum relu"; the Relu is in place."""
     inputs = ["x", "w", *(["cb"] if bias else [])]
-    ops = [make_op("Conv", inputs, ["a"], kernel=3, pad=1, exhaustive_search=search)]
+    ops = [make_op("Conv", inputs, ["a"], kernel=3, pad=1, group=group, exhaustive_search=search)]
     if between:
         ops.append(make_op("Tanh", ["a"], ["read"]))
     ops.append(make_op("SpatialBN", ["a", "s", "b", "rm", "rv"], ["y", "rm", "rv", "mean", "inverse"]))
@@ -45,22 +47,22 @@ def operators(form, *, bias=True, search=1, between=False):
     return ops, [*(["read"] if between else []), "a", last, "rm", "rv", "mean", "inverse"]
 
 
-def arrays(*, offset=0.0):
-    found = {**normalization((3, 8, 6, 5), 8), "w": random(8, 8, 3, 3, seed=4) / 8}
+def arrays(*, offset=0.0, group=1):
+    found = {**normalization((3, 8, 6, 5), 8), "w": random(8, 8 // group, 3, 3, seed=4) / 8}
     found["other"] = random(3, 8, 6, 5, seed=9)
     found["v"] = np.eye(8, dtype=np.float32).reshape(8, 8, 1, 1)
     found["cb"] = random(8, seed=5) + np.float32(offset)
     return found
 
 
-def gradients(form, *, bias=True, search=1):
+def gradients(form, *, bias=True, search=1, group=1):
     """SpatialBN and Relu, and the gradients of these and of a Conv after them, in the forms of a residual net."""
     ops = [make_op("Conv", ["x", "v"], ["a"], kernel=1)]  # so X of the SpatialBN is stored as products are
     ops.append(make_op("SpatialBN", ["a", "s", "b", "rm", "rv"], ["y", "rm", "rv", "mean", "inverse"]))
     ops.append(make_op("Relu", ["y"], ["y"]))
     made = ["dw", *(["db"] if bias else []), "da"]
-    given = {} if bias else {"no_bias": 1}
-    ops.append(make_op("ConvGradient", ["y", "w", "other"], made, kernel=3, pad=1, exhaustive_search=search, **given))
+    given = {"kernel": 3, "pad": 1, "group": group, "exhaustive_search": search, **({} if bias else {"no_bias": 1})}
+    ops.append(make_op("ConvGradient", ["y", "w", "other"], made, **given))
     last = "da"
     if form.startswith("sum"):
         last = "total"
@@ -75,7 +77,7 @@ def gradients(form, *, bias=True, search=1):
 
 
 def run(form, times, monkeypatch, *, make=operators, precision="float32", values=None, tf32=True, **options):
-    """Run the operators, compare their results with float64, and tell whether our normalization ran, and the graphs."""
+    """Run the operators, compare their results with float64, and tell which kernels ran."""
     ops, wanted = make(form, **options)
     values = values or arrays()
     net = NetDef(name="net")
@@ -100,17 +102,26 @@ def run(form, times, monkeypatch, *, make=operators, precision="float32", values
         workspace.run_net("net")
         launched = any(launch.name.startswith(OWN) for launch in machine.launches[before:])
         ran = cudnn.ran_graphs[graphs:]
+        asked = [tuple(node.kind for node in graph.nodes) for graph in cudnn.graphs]
         got = {name: workspace.fetch(name) for name in wanted}
     exact = interpret(ops, {name: array.astype(np.float64) for name, array in values.items()})
     for name in wanted:
         bound = TOLERANCES[precision] * max(float(np.abs(exact[name]).max()), 1.0)
         np.testing.assert_allclose(got[name], exact[name], rtol=0, atol=bound, err_msg=name)
-    return launched, ran
+    return Ran(launched, ran, asked)
+
+
+class Ran(NamedTuple):
+    """Whether our normalization ran, the operations of the graphs that did, and of those that cuDNN was asked for."""
+
+    launched: bool
+    graphs: list[tuple[str, ...]]
+    asked: list[tuple[str, ...]]
 
 
 def fused(result):
-    launched, ran = result
-    return launched and any(kinds[-4:] == SUMS[-4:] for kinds in ran) and ("batchnorm",) not in ran
+    found = any(kinds[-4:] == SUMS[-4:] for kinds in result.graphs)
+    return result.launched and found and ("batchnorm",) not in result.graphs
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)
@@ -127,13 +138,22 @@ def test_without_a_bias(times, monkeypatch):
 def test_else_they_run_apart(case, times, monkeypatch):
     if case == "slower":
         times["fused"] = 3.0
-    launched, ran = run("relu", times, monkeypatch, search=int(case != "not asked for"), tf32=case != "exact")
-    assert not launched and any(kinds[0] == "batchnorm" for kinds in ran)
+    found = run("relu", times, monkeypatch, search=int(case != "not asked for"), tf32=case != "exact")
+    assert not found.launched and any(kinds[0] == "batchnorm" for kinds in found.graphs)
+
+
+@pytest.mark.parametrize(("group", "precision"), [(2, "bfloat16"), (8, "float16"), (8, "float32")])
+@pytest.mark.parametrize("make", [operators, gradients])
+def test_convolutions_in_groups_run_apart(make, group, precision, times, monkeypatch):
+    """cuDNN has no sums of them, and is not asked for any."""
+    form = "sum relu" if make is operators else "sum"
+    found = run(form, times, monkeypatch, make=make, group=group, precision=precision, values=arrays(group=group))
+    assert not found.launched and any("batchnorm" in kinds[-1] for kinds in found.graphs)
+    assert found.asked and not any("reduction" in kinds for kinds in found.asked if kinds[0].startswith("conv_"))
 
 
 def test_a_reader_of_the_convolution_before_the_normalization_keeps_them_apart(times, monkeypatch):
-    launched, _ = run("relu", times, monkeypatch, between=True)
-    assert not launched
+    assert not run("relu", times, monkeypatch, between=True).launched
 
 
 def test_the_variance_does_not_cancel(times, monkeypatch):
@@ -144,9 +164,8 @@ def test_the_variance_does_not_cancel(times, monkeypatch):
 
 
 def summed(result):
-    _, ran = result
-    sums = any(kinds[0] == "conv_dgrad" and kinds[-1] == "reduction" for kinds in ran)
-    assert sums != any(kinds[-1] == "batchnorm_backward" for kinds in ran)
+    sums = any(kinds[0] == "conv_dgrad" and kinds[-1] == "reduction" for kinds in result.graphs)
+    assert sums != any(kinds[-1] == "batchnorm_backward" for kinds in result.graphs)
     return sums
 
 

@@ -4,12 +4,14 @@ import logging
 import multiprocessing
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cudnn_double import CudnnDouble, cudnn_double
+from netbuilder.engines import kept_files
 from netbuilder.engines.choices import CACHE_VARIABLE
 from netbuilder.engines.cudnn import plan_processes
 from netbuilder.engines.cudnn.compiled import compiled, release_graphs
@@ -140,6 +142,31 @@ def test_files_that_cannot_be_used_are_ignored_and_written_again(folder, damage)
         np.testing.assert_allclose(*normalized(graph), rtol=1e-5, atol=1e-5)
     if damage != "a folder":
         assert path.read_bytes() == whole
+
+
+def test_plans_of_an_older_cudnn_make_room_for_those_of_the_present_one(folder, monkeypatch):
+    """What cannot be read any more is used no more: it is removed first."""
+
+    class Newer(CudnnDouble):
+        def backend_version(self):
+            return 92900
+
+    with cudnn_double(keeps=True):
+        compiled(RECIPE, 0)
+        compiled(OTHER, 0)
+    old = files(folder)
+    for path in old:
+        os.utime(path, (0, time.time() - 3 * 86400))
+    monkeypatch.setattr(kept_files, "MOST_BYTES", 2 * max(path.stat().st_size for path in old) + 10)
+    monkeypatch.setattr(kept_files, "_written", {})
+    monkeypatch.setattr("cudnn_double.CudnnDouble", Newer)
+    for builds in (2, 0):
+        with cudnn_double(keeps=True) as cudnn:
+            for recipe in (RECIPE, OTHER):
+                np.testing.assert_allclose(*normalized(compiled(RECIPE, 0)), rtol=1e-5, atol=1e-5)
+                compiled(recipe, 0)
+            assert len(built(cudnn)) == builds
+        assert len(files(folder)) == 2 and not {*old} & {*files(folder)}
 
 
 def test_without_a_folder_plans_are_built(monkeypatch, tmp_path):

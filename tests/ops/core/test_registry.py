@@ -104,7 +104,9 @@ EXEMPT: dict[str, dict[str, str]] = {
         "the Caffe2 that computed the golden data was built without OpenCV, which it needs for it": "ImageInput",
         "no case can store the time": "WallClockTime",
         "no stored net holds nets; its gradient operator was compared with Caffe2's": "Do",
-        "Caffe2 does not have it": "Attention CastGradient LogSoftmax PowGradient RotaryEmbedding SumRepeatedRows",
+        "Caffe2 does not have it": (
+            "Attention CastGradient LogSoftmax NormalizeImages PowGradient RotaryEmbedding SumRepeatedRows"
+        ),
         "the recorded nets of beam searches hold it": "Conditional",
         "Caffe2 has no kernel for it on a CPU": "SparseLengthsMax",
     },

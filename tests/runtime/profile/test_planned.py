@@ -70,6 +70,16 @@ def test_the_gradient_of_a_normalization_with_relu_has_two_passes():
     assert 8 * image < call.nbytes < 8 * image + 4096
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_images_as_bytes_are_read_once_and_written_as_the_convolution_reads_them(dtype, size):
+    """In place of a copy of float32 images into channels last; the rest of the step is the same."""
+    both = [of_zoo("resnet8-cifar", batch=4, dtype=dtype, pixels=pixels) for pixels in (False, True)]
+    (call,) = [call for call in both[1].calls if call.kind == "NormalizeImages"]
+    images = 4 * 3 * 32 * 32
+    assert call.nbytes == (1 + size) * images
+    assert both[0].nbytes - both[1].nbytes == (4 + size) * images - call.nbytes
+
+
 def test_a_search_takes_the_kernels_with_fewer_bytes():
     found = of_zoo("resnet50", batch=4, dtype="bfloat16", exhaustive_search=True)
     call = next(call for call in found.calls if call.output == "conv1_grad")

@@ -63,7 +63,7 @@ class Collective:
             ``timeout`` says.
         located: adds the operator's position to an error; None: it is not known. A program may wait for a later
             collective first, so an error of this one must say where it comes from.
-        votes: it is a sum that can be made without a header; None: it is not.
+        votes: how it is made without a header; None: it always needs one.
     """
 
     what: str
@@ -79,7 +79,7 @@ class Collective:
     @functools.cached_property
     def numbers(self) -> tuple[int, int]:
         """What stands for the collective and for the layouts in a header: two ranks have the same if these agree."""
-        stored = self.layouts if self.votes is None else f"{self.layouts} {self.votes.sums}"
+        stored = self.layouts if self.votes is None else f"{self.layouts} {self.votes.promised}"
         return _number_of(f"{self.what} {self.blob} {self.terms}"), _number_of(stored)
 
     def __str__(self) -> str:
@@ -94,9 +94,10 @@ class Session:
     every rank has submitted already: these need no other, and none of them waits for a rank that does something else.
     Where the exchange takes longer than what the ranks compute meanwhile, there are few headers.
 
-    Sums that have followed a collective twice in the same order need no header at all: in that of the collective all
-    ranks promise to make them again. A rank that then does something else, or has failed, takes part in the promised
-    sum with zeros and one NaN. All see it, and exchange a header before they go on, as after any sum that is NaN.
+    Sums and gathers that have followed a collective twice in the same order need no header at all: in that of the
+    collective all ranks promise to make them again. A rank that then does something else, or has failed, takes part in
+    what was promised with zeros and one NaN, or with what no other rank gives. All see it, and exchange a header before
+    they go on, as after any sum that is NaN.
 
     Args:
         control: the communicator for headers; nothing else uses it.
@@ -238,22 +239,23 @@ class Session:
         return error if self._call is None else _located(self._call, error)
 
     def _keep_promise(self, call: Collective, body: Callable[[bool], T]) -> T:
-        """Make the sum that all ranks have promised; where one of them does not make it, agree on what all make."""
-        promise = self._history.next()
-        kept = is_kept(promise, call.numbers, call.votes)
+        """Make what all ranks have promised; where one of them does not make it, agree on what all make."""
+        promise, votes = self._history.next(), call.votes
+        kept = is_kept(promise, call.numbers, votes)
         if kept:
-            with promise.sums.unasked():
+            with promise.promised.unasked():
                 result = body(True)
         else:
-            promise.sums.refuse()
-        if not kept or (call.votes is not None and call.votes.doubtful):
+            promise.promised.refuse()
+        if not kept or (votes is not None and votes.doubtful):
+            made = kept and votes is not None and not votes.stops
             self._history.end_promises()
-            same_layouts = self._agree(call, kept=kept)
-            if not (kept and same_layouts):
-                if kept and call.votes is not None:
-                    call.votes.restore(self._keeps)
+            same_layouts = self._agree(call, kept=made)
+            if not (made and same_layouts):
+                if made and votes is not None:
+                    votes.restore(self._keeps)
                 return self._run_agreed(call, body, same_layouts)
-        self._history.add(Promise(promise.numbers, promise.sums, self.recent.end_unasked(promise.seconds)))
+        self._history.add(Promise(promise.numbers, promise.promised, self.recent.end_unasked(promise.seconds)))
         return result
 
     def _run_agreed(self, call: Collective, body: Callable[[bool], T], same_layouts: bool) -> T:
@@ -266,7 +268,7 @@ class Session:
         if call.what in _CONNECTING:
             self._history.forget()
         elif call.votes is not None and same_layouts:
-            self._history.add(Promise(call.numbers, call.votes.sums, seconds))
+            self._history.add(Promise(call.numbers, call.votes.promised, seconds))
         elif call.votes is not None:
             self._history.break_off()
         return result
@@ -390,7 +392,7 @@ class Session:
                 call = Collective(_FAILURE)
                 with self._in(call), self._watchdog.waiting(call, math.inf, self._silence(call)):
                     if self._history.promises:
-                        self._history.next().sums.refuse()
+                        self._history.next().promised.refuse()
                     self._exchange_header(call, failed=True)
                 self._ended = self._disagreement(text)
 

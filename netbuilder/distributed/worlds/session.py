@@ -9,8 +9,7 @@ import os
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import field
 from typing import TypeVar
 
@@ -190,7 +189,7 @@ class Session:
         def perform() -> T:
             if self._ended is not None:
                 raise self._ended
-            with self._in(call), self._watchdog.waiting(call, self.limit_of(call)):
+            with self._in(call, self.limit_of(call)):
                 return body()
 
         return self._queue(call, None, perform)
@@ -221,7 +220,7 @@ class Session:
         try:
             silence, limit = self._silence(call), self.limit_of(call)
             unasked = not self._same_layouts and self._history.promises
-            with self._in(call), self._watchdog.waiting(call, _longer(limit, call) if unasked else limit, silence):
+            with self._in(call, _longer(limit, call) if unasked else limit, silence):
                 self._number += 1
                 self.recent.begin(self._number, call)
                 result = self._keep_promise(call, body) if unasked else self._run_agreed(call, body, self._agree(call))
@@ -358,13 +357,17 @@ class Session:
         waits_in = "" if call is None else str(call)
         return State(waits_in, self._number, str(self._last or ""), since, [] if waits_in else main_stack())
 
-    @contextmanager
-    def _in(self, call: Collective) -> Iterator[None]:
+    def _in(self, call: Collective, limit: float | None, silence: float | None = None) -> _In:
+        """Return a context in which this rank makes a collective; see ``Watchdog.waiting``."""
+        return _In(self, call, limit, silence)
+
+    def begin(self, call: Collective, limit: float | None, silence: float | None) -> None:
         self._call, self._since = call, time.monotonic()
-        try:
-            yield
-        finally:
-            self._call, self._last, self._since = None, call, time.monotonic()
+        self._watchdog.begin(call, limit, silence)
+
+    def end(self, call: Collective) -> None:
+        self._watchdog.end()
+        self._call, self._last, self._since = None, call, time.monotonic()
 
     def _disagreement(self, text: str) -> DistributedError:
         """Return the error for ranks that do not agree, which is the same on all of them.
@@ -390,7 +393,7 @@ class Session:
             if self._ended is None:
                 self._number += 1
                 call = Collective(_FAILURE)
-                with self._in(call), self._watchdog.waiting(call, math.inf, self._silence(call)):
+                with self._in(call, math.inf, self._silence(call)):
                     if self._history.promises:
                         self._history.next().promised.refuse()
                     self._exchange_header(call, failed=True)
@@ -415,6 +418,21 @@ class Session:
         """Answer no longer: MPI ends after this."""
         self.lane.when_idle = None
         self.unwatch()
+
+
+class _In:
+    """A collective that is made: a generator would take several times as long to begin and to end it."""
+
+    __slots__ = ("_call", "_given", "_session")
+
+    def __init__(self, session: Session, call: Collective, limit: float | None, silence: float | None) -> None:
+        self._session, self._call, self._given = session, call, (limit, silence)
+
+    def __enter__(self) -> None:
+        self._session.begin(self._call, *self._given)
+
+    def __exit__(self, *error: object) -> None:
+        self._session.end(self._call)
 
 
 def _longer(limit: float | None, call: Collective) -> float | None:

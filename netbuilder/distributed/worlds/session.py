@@ -189,7 +189,7 @@ class Session:
         def perform() -> T:
             if self._ended is not None:
                 raise self._ended
-            with self._in(call, self.limit_of(call)):
+            with _In(self, call, self.limit_of(call)):
                 return body()
 
         return self._queue(call, None, perform)
@@ -220,7 +220,7 @@ class Session:
         try:
             silence, limit = self._silence(call), self.limit_of(call)
             unasked = not self._same_layouts and self._history.promises
-            with self._in(call, _longer(limit, call) if unasked else limit, silence):
+            with _In(self, call, _longer(limit, call) if unasked else limit, silence):
                 self._number += 1
                 self.recent.begin(self._number, call)
                 result = self._keep_promise(call, body) if unasked else self._run_agreed(call, body, self._agree(call))
@@ -357,15 +357,13 @@ class Session:
         waits_in = "" if call is None else str(call)
         return State(waits_in, self._number, str(self._last or ""), since, [] if waits_in else main_stack())
 
-    def _in(self, call: Collective, limit: float | None, silence: float | None = None) -> _In:
-        """Return a context in which this rank makes a collective; see ``Watchdog.waiting``."""
-        return _In(self, call, limit, silence)
-
     def begin(self, call: Collective, limit: float | None, silence: float | None) -> None:
+        """Note that this rank makes a collective, and limit its wait; see ``Watchdog.waiting``."""
         self._call, self._since = call, time.monotonic()
         self._watchdog.begin(call, limit, silence)
 
     def end(self, call: Collective) -> None:
+        """Note that it has ended."""
         self._watchdog.end()
         self._call, self._last, self._since = None, call, time.monotonic()
 
@@ -393,7 +391,7 @@ class Session:
             if self._ended is None:
                 self._number += 1
                 call = Collective(_FAILURE)
-                with self._in(call, math.inf, self._silence(call)):
+                with _In(self, call, math.inf, self._silence(call)):
                     if self._history.promises:
                         self._history.next().promised.refuse()
                     self._exchange_header(call, failed=True)
@@ -421,11 +419,14 @@ class Session:
 
 
 class _In:
-    """A collective that is made: a generator would take several times as long to begin and to end it."""
+    """The context in which a rank makes a collective; a generator would take several times as long for it.
+
+    Args: see ``Session.begin``.
+    """
 
     __slots__ = ("_call", "_given", "_session")
 
-    def __init__(self, session: Session, call: Collective, limit: float | None, silence: float | None) -> None:
+    def __init__(self, session: Session, call: Collective, limit: float | None, silence: float | None = None) -> None:
         self._session, self._call, self._given = session, call, (limit, silence)
 
     def __enter__(self) -> None:

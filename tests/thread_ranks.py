@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,7 +78,7 @@ class ThreadCommunicator(Communicator):
     def _allreduce(self, array: Any, maximum: bool, patient: bool) -> None:
         rows = np.stack(self._exchange("allreduce", array.copy()))
         exact = rows.astype(np.float64) if rows.dtype.kind == "f" else rows
-        array[:] = exact.max(axis=0) if maximum else exact.sum(axis=0, dtype=exact.dtype)
+        array[:] = exact.max(axis=0) if maximum else functools.reduce(np.add, exact)
 
     def _reduce(self, array: Any, root: int) -> None:
         rows = np.stack(self._exchange("reduce", array.copy()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import stat
 import sys
@@ -26,11 +27,21 @@ def unread(number: int) -> int:
         return 0
 
 
-def wait_until_read(*numbers: int, seconds: float) -> bool:
-    """Wait until nothing is unread, for so many seconds at most; return whether that is so."""
-    end = time.monotonic() + seconds
-    while any(map(unread, numbers)):
-        if time.monotonic() > end:
+def wait_until_read(*numbers: int, seconds: float, still: float = math.inf) -> bool:
+    """Wait until nothing is unread, for so many seconds at most; return whether that is so.
+
+    Args:
+        numbers: file descriptors.
+        seconds: to wait at most.
+        still: seconds after which nobody reads, if nothing has been read meanwhile.
+    """
+    begin = since = time.monotonic()
+    left = sum(map(unread, numbers))
+    while left:
+        now = time.monotonic()
+        if now > begin + seconds or now > since + still:
             return False
         time.sleep(_PAUSE)
+        before, left = left, sum(map(unread, numbers))
+        since = since if left == before else now
     return True

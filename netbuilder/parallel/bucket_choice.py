@@ -23,10 +23,11 @@ from netbuilder.parallel.options import DataParallelOptions
 from netbuilder.parallel.process_exchange import gradient_bytes
 from netbuilder.parallel.same_state import made_equal
 from netbuilder.parallel.simulation.allreduce import Cluster
-from netbuilder.parallel.simulation.planning import BUCKETS, best_exchange
-from netbuilder.parallel.simulation.simulate import Exchange, simulate
+from netbuilder.parallel.simulation.links import Link
+from netbuilder.parallel.simulation.planning import choose_buckets
+from netbuilder.parallel.simulation.simulate import Exchange
 from netbuilder.parallel.simulation.step_times import StepTimes
-from netbuilder.parallel.simulation.sweep import fit_link, sweep_allreduce
+from netbuilder.parallel.simulation.sweep import sweep_rounds
 from netbuilder.passes.processes import AUTO
 from netbuilder.passes.rebucket import rebucket_pass
 from netbuilder.proto import PROTO_CPU, NetError
@@ -36,6 +37,7 @@ from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.plan.options import NET_OPTIONS
+from netbuilder.runtime.profile.call import CallProfile
 from netbuilder.runtime.profile.profiling import profile_of
 from netbuilder.runtime.profile.record import Profile
 from netbuilder.runtime.profile.timing import Recorder
@@ -45,9 +47,8 @@ __all__ = ["WARM_UP", "add_bucket_size", "check_auto", "run_first_steps"]
 WARM_UP, RECORDED = 3, 3
 """Steps before those that are timed, and those."""
 
-_CLEARLY_SHORTER = 0.98  # of the step with the present buckets
 _SIZES = tuple(1 << bits for bits in (10, 15, 18, 20, 22))  # bytes of the sums that measure the link
-_REPEATS, _CALLS = 3, 5  # of each: 20 ms and 100 Mbit/s take some four seconds
+_ROUNDS, _CALLS = 5, 3  # of each: 20 ms and 100 Mbit/s take some five seconds
 
 _log = logging.getLogger("netbuilder")
 _courses: WeakKeyDictionary[Net, _Course] = WeakKeyDictionary()
@@ -136,33 +137,39 @@ def _best_size(model: ModelHelper, record: Replicas, course: _Course, workspace:
     assert isinstance(world, CommonWorld)
     group = ProcessGroup.over(world)
     call = world.call("the sweep that measures the link", "")
-    points = world.run(
-        call, lambda communicator, _: sweep_allreduce(communicator, _SIZES, repeats=_REPEATS, most_calls=_CALLS)
+    rounds = world.run(
+        call, lambda communicator, _: sweep_rounds(communicator, _SIZES, repeats=_ROUNDS, most_calls=_CALLS)
     )
     on_host = group.gather(platform.node()).count(platform.node())
     cores = min(core_count(), max(1, (os.cpu_count() or 1) // on_host))
     size = record.bucket_bytes
     if group.is_first:
-        times = _computing(profile_of(course.net, course.recorder), course.net, gradient_bytes(model, record))
-        link = fit_link(points, world.size)
-        cluster = Cluster(1, world.size, link, cores=cores, threads=course.net.options.threads)
+        steps = _computing(profile_of(course.net, course.recorder), course.net, gradient_bytes(model, record))
+        cluster = Cluster(1, world.size, Link(0, 1), cores=cores, threads=course.net.options.threads)
         exchange = Exchange(bucket_bytes=size, strategy=Strategy.of(record.strategy), header_bytes=HEADER_BYTES)
-        present = simulate(times, cluster, exchange)
-        found, _, best = best_exchange(times, cluster, exchange, [*BUCKETS, size], [cluster.algorithm])
-        if best.step < _CLEARLY_SHORTER * present.step:
-            size = max(1, found.bucket_bytes)
+        choice = choose_buckets(steps, rounds, cluster, exchange)
+        size = max(1, choice.nbytes)
         _log.info(
             "net %r: buckets of %d bytes; predicted is a step of %.4g ms, and %.4g ms with %d bytes, %.4g ms without "
-            "any exchange, over a link of %s; bucket_bytes=%d repeats this",
-            course.net.name, size, 1e3 * min(best.step, present.step), 1e3 * present.step, exchange.bucket_bytes,
-            1e3 * times.seconds, link, size,
+            "any exchange, over a link of %s; bucket_bytes=%d repeats this%s",
+            course.net.name, size, 1e3 * choice.step, 1e3 * choice.present, exchange.bucket_bytes,
+            1e3 * min(times.seconds for times in steps), choice.link, size,
+            "" if choice.refused is None else f" (not all measurements agree that {choice.refused} bytes are faster)",
         )  # fmt: skip
     return group.broadcast(size)
 
 
-def _computing(profile: Profile, net: RuntimeNet, gradients: Mapping[str, int]) -> StepTimes:
-    """Return the times of a recorded step without its collectives, whose lanes compute one replica after the other."""
+def _computing(profile: Profile, net: RuntimeNet, gradients: Mapping[str, int]) -> list[StepTimes]:
+    """Return the times of each recorded step without its collectives, whose lanes compute one replica after another."""
     exchanges = {each.op_def.type for each in net.program if each.op.exchanges is Exchanges.BETWEEN_PROCESSES}
-    calls = tuple(call for call in profile.calls if call.kind not in exchanges)
-    seconds = sum(call.seconds for call in calls) / net.options.lanes
-    return StepTimes.of(dataclasses.replace(profile, calls=calls, plain_seconds=seconds), gradients)
+    calls = [call for call in profile.calls if call.kind not in exchanges]
+    found = []
+    for run, _, _ in profile.runs:
+        timed = tuple(dataclasses.replace(call, seconds=_seconds_in(run, call)) for call in calls)
+        seconds = sum(call.seconds for call in timed) / net.options.lanes
+        found.append(StepTimes.of(dataclasses.replace(profile, calls=timed, plain_seconds=seconds), gradients))
+    return found
+
+
+def _seconds_in(run: int, call: CallProfile) -> float:
+    return sum(ended - began for number, began, ended in call.spans if number == run) / 1e9

@@ -148,11 +148,14 @@ class _Exchange:
     ) -> None:
         self._op, self._groups, self._parts = op, groups, parts
         self._gaps = sum(part.gaps for part in parts)
+        self.stops = bool(parts) and parts[0].rounds
         floats = [number for number, part in enumerate(parts) if part.buffer.dtype in (np.float32, np.float64)]
-        self._place, self._own = floats[0] if floats else 0, 0.0
-        self.may_vote = bool(floats) and not any(part.rounds for part in parts)
-        kinds = tuple((part.buffer.dtype.str, part.buffer.size) for part in parts)
-        self.sums = Sums(communicator, kinds, self._place, op.deterministic)
+        self._place, self._own = 0 if self.stops or not floats else floats[0], 0.0
+        self._doubtful = False
+        self.may_vote = self.stops or bool(floats)
+        kinds = tuple((part.buffer.dtype.str, part.buffer.size) for part in (parts[:1] if self.stops else parts))
+        bfloat16 = self.stops and parts[0].bfloat16
+        self.promised = Sums(communicator, kinds, self._place, op.deterministic, bfloat16)
 
     def __call__(self, communicator: Communicator) -> None:
         communicator.given_bytes -= self._gaps  # of which no values are given
@@ -164,6 +167,11 @@ class _Exchange:
             if number == self._place and self.may_vote:
                 self._own = float(part.buffer[0])
             communicator.allreduce(part.buffer, bfloat16=part.bfloat16, deterministic=self._op.deterministic)
+            if number == self._place and self.may_vote:
+                self._doubtful = communicator.unasked and part.begins_with_nan
+                if self._doubtful and self.stops:
+                    self._add_nothing_again()
+                    return
             if part.blobs:
                 if part.rounds:
                     self._check_overflow(communicator, part)
@@ -174,12 +182,18 @@ class _Exchange:
 
     @property
     def doubtful(self) -> bool:
-        return bool(np.isnan(self._parts[self._place].buffer[0]))
+        return self._doubtful
+
+    def _add_nothing_again(self) -> None:
+        """Let the sums over the devices of this process, which the first of them has, be added once more."""
+        for group in self._groups:
+            for blob in group[1:]:
+                blob.fill(-0.0)
 
     def restore(self, keep: bool) -> None:
         for group in self._groups:
             for blob in group[1 if keep else 0 :]:
-                blob.fill(0)
+                blob.fill(-0.0)
         part = self._parts[self._place]
         (part.blobs[0][0] if part.blobs else part.buffer)[0] = self._own
 
@@ -216,6 +230,14 @@ class _Part:
     bfloat16: bool = False
     names: Sequence[str] = ()
     gaps: int = 0
+
+    @property
+    def begins_with_nan(self) -> bool:
+        first = self.buffer[:1]
+        if self.bfloat16:
+            widen(first, wide := np.empty(1, np.float32))
+            first = wide
+        return bool(np.isnan(first).any())
 
     @property
     def rounds(self) -> bool:

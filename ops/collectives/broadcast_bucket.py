@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.nccl_communicator import GpuRanks
+from netbuilder.distributed.worlds.promises import Sums, Votes
 from netbuilder.distributed.worlds.session import Collective
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.engines.large_pages import lasting_zeros
@@ -65,24 +66,57 @@ class BroadcastBucket(InPlace):
 
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
         check_root(self, world)
-        groups = self.quantities(blobs)
+        return _Exchange(self, self.quantities(blobs), world)
+
+    def votes(self, work: Work) -> Votes | None:
+        assert isinstance(work, _Exchange)
+        return work if work.may_vote else None
+
+
+class _Exchange:
+    """The exchange of blobs, over memory that stays the same; see ``Votes``.
+
+    Small blobs of float32 are added in place of sent where there is no header: the others give -0.0, which changes no
+    number, and each rank can refuse. Their bytes go to and fro once more, and a header takes longer.
+
+    Args:
+        op: the operator.
+        groups: the blobs of each quantity, one for each device.
+        world: the common world.
+    """
+
+    stops = True
+
+    def __init__(self, op: BroadcastBucket, groups: Sequence[Sequence[Array]], world: CommonWorld) -> None:
+        self._op, self._groups = op, groups
         firsts = [group[0] for group in groups] if world.size > 1 else []
-        texts = [blob for blob in firsts if blob.dtype == STRING]
+        self._texts = [blob for blob in firsts if blob.dtype == STRING]
         values = [blob.view(np.uint8) for blob in firsts if blob.dtype != STRING and blob.size]
-        large = [blob for blob in values if blob.size >= IN_PLACE_BYTES]
-        bucket = _Bucket([blob for blob in values if blob.size < IN_PLACE_BYTES])
+        self._large = [blob for blob in values if blob.size >= IN_PLACE_BYTES]
+        self._bucket = _Bucket([blob for blob in values if blob.size < IN_PLACE_BYTES])
+        self.may_vote = bool(values) and not self._large and all(blob.dtype == np.float32 for blob in firsts)
+        size = self._bucket.size // 4 if self.may_vote else 0
+        self._sum = np.empty(size, np.float32)
+        self.promised = Sums(world.communicator, (("float32", size),))
+        self.doubtful = False
 
-        def work(communicator: Communicator) -> None:
-            bucket.broadcast(communicator, self.root)
-            for blob in large:
-                communicator.broadcast(blob, self.root)
-            for text in texts:
-                broadcast_strings(communicator, text, self.root)
-            for group in groups if self.devices > 1 else ():
-                for blob in group[1:]:
-                    np.copyto(blob, group[0])
+    def __call__(self, communicator: Communicator) -> None:
+        if communicator.unasked and self.may_vote:
+            self.doubtful = not self._bucket.broadcast_by_sum(communicator, self._op.root, self._sum)
+            if self.doubtful:
+                return
+        else:
+            self._bucket.broadcast(communicator, self._op.root)
+        for blob in self._large:
+            communicator.broadcast(blob, self._op.root)
+        for text in self._texts:
+            broadcast_strings(communicator, text, self._op.root)
+        for group in self._groups if self._op.devices > 1 else ():
+            for blob in group[1:]:
+                np.copyto(blob, group[0])
 
-        return work
+    def restore(self, keep: bool) -> None:
+        raise AssertionError("nothing was replaced")
 
 
 class _Bucket:
@@ -96,10 +130,38 @@ class _Bucket:
             self._pairs.append((blob, self._memory[start : start + blob.size]))
             start += blob.size
 
+    @property
+    def size(self) -> int:
+        return int(self._memory.size)
+
     def broadcast(self, communicator: Communicator, root: int) -> None:
         is_root = communicator.rank == root
-        for blob, staged in self._pairs if is_root else ():
-            np.copyto(staged, blob)
+        if is_root:
+            self._load()
         communicator.broadcast(self._memory, root)
-        for blob, staged in self._pairs if not is_root else ():
+        if not is_root:
+            self._store()
+
+    def broadcast_by_sum(self, communicator: Communicator, root: int, total: Array) -> bool:
+        """Send the root's values, float32, by a sum in ``total``; return whether no rank can have refused."""
+        is_root = communicator.rank == root
+        if is_root:
+            self._load()
+            np.copyto(total, self._memory.view(np.float32))
+        else:
+            total.fill(-0.0)
+        communicator.allreduce(total)
+        if np.isnan(total[0]):
+            return False
+        if not is_root:
+            np.copyto(self._memory.view(np.float32), total)
+            self._store()
+        return True
+
+    def _load(self) -> None:
+        for blob, staged in self._pairs:
+            np.copyto(staged, blob)
+
+    def _store(self) -> None:
+        for blob, staged in self._pairs:
             np.copyto(blob, staged)

@@ -102,7 +102,7 @@ class AllreduceLowRank(InPlace):
 
     def votes(self, work: Work) -> Votes | None:
         assert isinstance(work, _Exchange)
-        return work if work.sums.kinds[0][1] else None
+        return work if work.promised.kinds[0][1] else None
 
 
 class _Exchange:
@@ -114,6 +114,8 @@ class _Exchange:
         communicator: of the common world.
     """
 
+    stops = False
+
     def __init__(
         self, op: AllreduceLowRank, given: Sequence[tuple[str, Array, Array]], communicator: Communicator
     ) -> None:
@@ -123,7 +125,7 @@ class _Exchange:
         self._second = _Staged([each.q_shape for each in self._matrices])
         self._before: list[tuple[Array, Array]] = []
         kinds = tuple((each.memory.dtype.str, each.memory.size) for each in (self._first, self._second))
-        self.sums = Sums(communicator, kinds, 0, False)
+        self.promised = Sums(communicator, kinds)
 
     @np.errstate(invalid="ignore", over="ignore")
     def __call__(self, communicator: Communicator) -> None:

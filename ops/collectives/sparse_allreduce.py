@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.worlds.promises import Gather, Votes
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.collectives.in_place import WithResiduals, Work, in_place_kernels
 from netbuilder.ops.core.operator import TensorSpec
@@ -22,6 +23,8 @@ Array = Any
 
 MOST = 1 << 32
 """Elements of one operator, whose positions are exchanged as uint32."""
+
+_REFUSAL = MOST - 1  # no position
 
 
 def top_k_count(size: int, fraction: float) -> int:
@@ -57,45 +60,96 @@ class _SparseAllreduce(WithResiduals):
         """Return the ascending positions of the elements that are exchanged, of a one-dimensional array."""
         raise NotImplementedError
 
+    def count_of(self, size: int) -> int:
+        """Return how many elements of a blob are exchanged, unless ``counts_differ``."""
+        raise NotImplementedError
+
     def over_ranks(self, world: CommonWorld, blobs: Sequence[Array], names: Sequence[str]) -> Work:
-        count = self.count
-        values, residuals = blobs[:count], blobs[count:] or [None] * count
-        ends = np.cumsum([0, *(each.size for each in values)])
-        if ends[-1] >= MOST:
-            raise NetError(f"{self.type}: exchanges fewer than {MOST} elements at a time, got {ends[-1]}")
+        values, residuals = blobs[: self.count], blobs[self.count :] or [None] * self.count
+        if (size := sum(value.size for value in values)) >= MOST:
+            raise NetError(f"{self.type}: exchanges fewer than {MOST} elements at a time, got {size}")
+        return _Exchange(self, values, residuals, world.communicator)
 
-        def work(communicator: Communicator) -> None:
-            given = [self._take(value, rest) for value, rest in zip(values, residuals)]
-            places = np.concatenate([each + start for (each, _), start in zip(given, ends)])
-            message = np.concatenate([places.astype(np.uint32), np.concatenate([v for _, v in given]).view(np.uint32)])
-            for part in self._of_ranks(communicator, message):
-                where, what = part[: len(part) // 2], part[len(part) // 2 :].view(np.float32)
-                cuts = np.searchsorted(where, ends)
-                for value, start, first, last in zip(values, ends, cuts, cuts[1:]):
-                    value[where[first:last] - np.uint32(start)] += what[first:last]
+    def votes(self, work: Work) -> Votes | None:
+        assert isinstance(work, _Exchange)
+        return work if work.promised.size else None
 
-        return work
 
-    def _take(self, value: Array, residual: Array | None) -> tuple[Array, Array]:
-        """Return positions and values of the elements that are exchanged; the others are added to the residual.
+class _Exchange:
+    """The exchange of blobs, over memory that stays the same; see ``Votes``.
 
-        ``value`` becomes zero.
-        """
-        source = value
-        if residual is not None:
-            np.add(residual, value, out=residual)
-            source = residual
-        where = self.chosen(source)
-        what = source[where]
-        source[where] = 0
-        value[:] = 0
-        return where, what
+    Args:
+        op: the operator.
+        values, residuals: one-dimensional; None: there is no residual.
+        communicator: of the common world.
+    """
 
-    def _of_ranks(self, communicator: Communicator, message: Array) -> list[Array]:
-        if not self.counts_differ:
-            return list(communicator.allgather(message).reshape(communicator.size, -1))
-        counts = communicator.allgather(np.array([message.size], np.int64)).tolist()
-        return np.split(communicator.allgather(message, counts), np.cumsum(counts)[:-1])
+    stops = True
+
+    def __init__(
+        self,
+        op: _SparseAllreduce,
+        values: Sequence[Array],
+        residuals: Sequence[Array | None],
+        communicator: Communicator,
+    ) -> None:
+        self._op, self._values, self._residuals = op, values, residuals
+        self._ends = np.cumsum([0, *(each.size for each in values)])
+        self.doubtful = False
+        if op.counts_differ:
+            self.promised = Gather(communicator, "int64", 1, -1)
+        else:
+            size = 2 * sum(op.count_of(each.size) for each in values)
+            self.promised = Gather(communicator, "uint32", size, _REFUSAL)
+
+    def __call__(self, communicator: Communicator) -> None:
+        given = [_take(self._op, *pair) for pair in zip(self._values, self._residuals)]
+        places = np.concatenate([each + start for (each, _), start in zip(given, self._ends)])
+        message = np.concatenate([places.astype(np.uint32), np.concatenate([v for _, v in given]).view(np.uint32)])
+        parts = self._of_ranks(communicator, message)
+        self.doubtful = parts is None
+        if parts is None:
+            self._give_back(given)
+            return
+        for part in parts:
+            where, what = part[: len(part) // 2], part[len(part) // 2 :].view(np.float32)
+            cuts = np.searchsorted(where, self._ends)
+            for value, start, first, last in zip(self._values, self._ends, cuts, cuts[1:]):
+                value[where[first:last] - np.uint32(start)] += what[first:last]
+
+    def _of_ranks(self, communicator: Communicator, message: Array) -> list[Array] | None:
+        """Return the messages of all ranks; None: one has refused."""
+        if not self._op.counts_differ:
+            rows = communicator.allgather(message).reshape(communicator.size, -1)
+            return None if communicator.unasked and (rows[:, 0] == _REFUSAL).any() else list(rows)
+        counts = communicator.allgather(np.array([message.size], np.int64))
+        if (counts < 0).any():
+            return None
+        return np.split(communicator.allgather(message, counts.tolist()), np.cumsum(counts)[:-1])
+
+    def _give_back(self, given: Sequence[tuple[Array, Array]]) -> None:
+        """Put the elements back, so that the same ones are taken once more."""
+        for (where, what), value, residual in zip(given, self._values, self._residuals):
+            (value if residual is None else residual)[where] = what
+
+    def restore(self, keep: bool) -> None:
+        raise AssertionError("nothing was replaced")
+
+
+def _take(op: _SparseAllreduce, value: Array, residual: Array | None) -> tuple[Array, Array]:
+    """Return positions and values of the elements that are exchanged; the others are added to the residual.
+
+    ``value`` becomes zero.
+    """
+    source = value
+    if residual is not None:
+        np.add(residual, value, out=residual)
+        source = residual
+    where = op.chosen(source)
+    what = source[where]
+    source[where] = 0
+    value[:] = 0
+    return where, what
 
 
 @in_place_kernels
@@ -124,8 +178,11 @@ class AllreduceTopK(_SparseAllreduce):
     def terms(self) -> str:
         return f"fraction={self.fraction:g}, residual={self.residual}"
 
+    def count_of(self, size: int) -> int:
+        return top_k_count(size, self.fraction)
+
     def chosen(self, values: Array) -> Array:
-        count = top_k_count(values.size, self.fraction)
+        count = self.count_of(values.size)
         if count == values.size:
             return np.arange(count)
         return np.sort(np.argpartition(np.abs(values), values.size - count)[values.size - count :])

@@ -17,9 +17,11 @@ from thread_ranks import on_ranks, thread_worlds
 class Gradient:
     """A sum of one array over the ranks, as an operator of a plan makes it; ``layout`` says how a rank stores it."""
 
+    stops = False
+
     def __init__(self, world, name="g", size=4, layout=""):
         self.world, self.layout, self.array = world, layout, np.zeros(size, np.float32)
-        self.sums = Sums(world.communicator, ((self.array.dtype.str, size),), 0, False)
+        self.promised = Sums(world.communicator, ((self.array.dtype.str, size),))
         self.call = world.call("AllreduceBucket", name, f"({size},)", layout, votes=self)
         self._own = 0.0
 

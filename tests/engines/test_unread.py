@@ -1,8 +1,6 @@
-"""What has been written to pipes, sockets, terminals and files, and not been read."""
+"""What others have not read of a pipe, and how long one waits for them."""
 
 import os
-import pty
-import socket
 import threading
 import time
 
@@ -11,40 +9,39 @@ import pytest
 from netbuilder.engines.unread import unread, wait_until_read
 
 
-def pair(kind):
-    """Return the descriptors of the reading and the writing end."""
-    if kind == "pipe":
-        return os.pipe()
-    if kind == "terminal":
-        return pty.openpty()
-    return tuple(end.detach() for end in socket.socketpair())
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for each in ends:
+        os.close(each)
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("kind", ["pipe", "socket", "terminal"])
-def test_a_writer_waits_until_all_is_read(kind):
-    reading, writing = pair(kind)
-    try:
-        assert unread(writing) == 0 and wait_until_read(writing, seconds=5)
-        os.write(writing, b"the last words")
-        if kind != "terminal":  # the system may have handed them over already
-            assert unread(writing) > 0 and not wait_until_read(writing, seconds=0.05)
-        timer = threading.Timer(0.3, os.read, (reading, 100))
-        begin = time.monotonic()
-        timer.start()
-        assert wait_until_read(writing, seconds=20)
-        assert time.monotonic() - begin > 0.25 or kind == "terminal"
-        timer.join()
-    finally:
-        os.close(reading)
-        os.close(writing)
+def test_a_pipe_that_is_read_slowly_is_waited_for(pipe):
+    out, into = pipe
+    os.write(into, b"12345")
+
+    def read():
+        for _ in range(5):
+            time.sleep(0.06)
+            os.read(out, 1)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert wait_until_read(into, seconds=20, still=3) and unread(into) == 0
+    reader.join()
 
 
-def test_nobody_reads_a_file(tmp_path):
-    with open(tmp_path / "log", "wb+") as file:
-        file.write(b"line")
+@pytest.mark.parametrize("limits", [{"seconds": 0.2}, {"seconds": 20, "still": 0.2}], ids=str)
+def test_where_nobody_reads_the_wait_ends(limits, pipe):
+    os.write(pipe[1], b"1")
+    begin = time.monotonic()
+    assert not wait_until_read(pipe[1], **limits) and unread(pipe[1]) == 1
+    assert 0.2 <= time.monotonic() - begin < 10
+
+
+def test_nothing_is_unread(tmp_path):
+    with open(tmp_path / "file", "w") as file:
+        file.write("text")
         file.flush()
-        file.seek(0)
-        assert unread(file.fileno()) == 0
-        number = file.fileno()
-    assert unread(number) == 0, "it is closed"
+        assert wait_until_read(file.fileno(), seconds=0)

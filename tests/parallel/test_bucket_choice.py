@@ -28,7 +28,7 @@ EQUAL = Link(0.0, 1e18)
 def link(monkeypatch):
     """A function that lets the link between the ranks be another one."""
     use_thread_worlds(monkeypatch, 2)
-    return lambda given: monkeypatch.setattr("netbuilder.parallel.bucket_choice.fit_link", lambda *args: given)
+    return lambda given: monkeypatch.setattr("netbuilder.parallel.simulation.planning.fit_link", lambda *args: given)
 
 
 def slow(case):
@@ -112,7 +112,7 @@ def test_a_checkpoint_has_the_size_and_the_resumed_run_measures_nothing(link, mo
     def refuse(*args):
         raise AssertionError("nothing is to be measured")
 
-    monkeypatch.setattr("netbuilder.parallel.bucket_choice.sweep_allreduce", refuse)
+    monkeypatch.setattr("netbuilder.parallel.bucket_choice.sweep_rounds", refuse)
     built = [build_case(whole, 2, Rendezvous(2, rank)) for rank in range(2)]
     after = Case(whole.forward, whole.inputs, whole.sizes[-rest:])
     batches = [*whole.batches()]

@@ -140,7 +140,7 @@ def often_normalized(model, loss_scale):
 
 
 def test_calls_of_a_step_do_not_grow_with_running_statistics(monkeypatch):
-    """A barrier, a bucket of gradients, the statistics of 20 layers, and agreements on one of them each, or on both."""
+    """A barrier, a bucket of gradients and the statistics of 20 layers, for which two steps have further headers."""
     calls, exchange = {}, ThreadCommunicator._exchange
 
     def counted(communicator, what, value):
@@ -162,7 +162,7 @@ def test_calls_of_a_step_do_not_grow_with_running_statistics(monkeypatch):
     want = train_case(case, 2)[-1]
     for got, count in on_ranks(2, rank, timeout=60):
         assert distance([got[each] for each in want], list(want.values())) < 1e-6
-        assert 4 * len(case.sizes) <= count <= 5 * len(case.sizes)
+        assert 3 * len(case.sizes) <= count <= 3 * len(case.sizes) + 2 * 2
 
 
 def test_a_process_whose_step_fails_is_named_by_the_others(monkeypatch):

@@ -24,7 +24,7 @@ from netbuilder.engines.unread import wait_until_read
 __all__ = ["end_job", "fails", "install", "install_before_mpi"]
 
 # MPICH's mpiexec drops what it has not printed when the job is aborted: its seconds to read it, and to print it.
-_READING, _PRINTING = 10.0, 0.3
+_READING, _STILL, _PRINTING = 10.0, 2.0, 0.3
 
 _installed: _Hook | None = None
 
@@ -128,7 +128,7 @@ class _Hook:
             except (OSError, ValueError, AttributeError):
                 pass  # closed, or there is none
         if not os.environ.get(STORE):  # netbuilder-launch sees the status, and ends the others
-            wait_until_read(1, 2, seconds=_READING)
+            wait_until_read(1, 2, seconds=_READING, still=_STILL)  # a parent may read nothing until all have ended
             time.sleep(_PRINTING)
             self.abort(code)
         os._exit(code)

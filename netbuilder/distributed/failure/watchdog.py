@@ -77,11 +77,19 @@ class Watchdog:
             silence: seconds after which a rank that has not answered since the wait began, or later, ends it: one that
                 does something else answers; None: never.
         """
-        self._wait = None if limit is None else Wait(call, limit, moving=False, silence=silence)
+        self.begin(call, limit, silence)
         try:
             yield
         finally:
-            self._wait = None
+            self.end()
+
+    def begin(self, call: object, limit: float | None, silence: float | None) -> None:
+        """Begin to wait; see ``waiting``, which takes longer."""
+        self._wait = None if limit is None else Wait(call, limit, moving=False, silence=silence)
+
+    def end(self) -> None:
+        """Wait for nothing."""
+        self._wait = None
 
     def all_are_there(self, call: object, limit: float | None) -> None:
         """For the rest of the block of ``waiting``, wait no longer than this: all ranks exchange values.
@@ -216,14 +224,18 @@ class Wait:
 
     def __init__(self, call: object, limit: float, moving: bool, silence: float | None = None) -> None:
         self.call, self.limit, self.moving, self.silence = call, limit, moving, silence or math.inf
-        half = limit / 2 if math.isfinite(limit) else PATIENCE
-        answering = min(_ANSWERING, half / 2)
-        steps = [(half - answering, "ask"), (half, "warn"), (limit - answering, "ask"), (limit, "end")]
-        self._steps = heapq.merge(steps, self._looks(), key=lambda step: step[0])
-        self._next = next(self._steps)
+        self._steps: Iterator[tuple[float, str]] | None = None  # most waits are over before they are needed
+        self._next = (0.0, "")
         self.longest_call = min(self.limit, self.silence)  # of the engine: one that waits returns, and asks again
         self.waited, self._seen = 0.0, time.monotonic()
         self.asked, self.unanswered = math.inf, dict[int, float]()
+
+    def _all_steps(self) -> Iterator[tuple[float, str]]:
+        """Yield what is due, and when, in seconds of the wait."""
+        half = self.limit / 2 if math.isfinite(self.limit) else PATIENCE
+        answering = min(_ANSWERING, half / 2)
+        steps = [(half - answering, "ask"), (half, "warn"), (self.limit - answering, "ask"), (self.limit, "end")]
+        return heapq.merge(steps, self._looks(), key=lambda step: step[0])
 
     def _looks(self) -> Iterator[tuple[float, str]]:
         """Yield when to ask the ranks, and when to look who has not answered, before the wait ends."""
@@ -238,6 +250,9 @@ class Wait:
         """Count the time until now; return what is due, "" if nothing is."""
         self.waited += min(now - self._seen, _LONGEST_LOOK)
         self._seen = now
+        if self._steps is None:
+            self._steps = self._all_steps()
+            self._next = next(self._steps)
         if self.waited < self._next[0]:
             return ""
         due, self._next = self._next[1], next(self._steps, (math.inf, ""))

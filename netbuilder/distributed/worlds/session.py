@@ -9,8 +9,7 @@ import os
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import field
 from typing import TypeVar
 
@@ -63,7 +62,7 @@ class Collective:
             ``timeout`` says.
         located: adds the operator's position to an error; None: it is not known. A program may wait for a later
             collective first, so an error of this one must say where it comes from.
-        votes: it is a sum that can be made without a header; None: it is not.
+        votes: how it is made without a header; None: it always needs one.
     """
 
     what: str
@@ -79,7 +78,7 @@ class Collective:
     @functools.cached_property
     def numbers(self) -> tuple[int, int]:
         """What stands for the collective and for the layouts in a header: two ranks have the same if these agree."""
-        stored = self.layouts if self.votes is None else f"{self.layouts} {self.votes.sums}"
+        stored = self.layouts if self.votes is None else f"{self.layouts} {self.votes.promised}"
         return _number_of(f"{self.what} {self.blob} {self.terms}"), _number_of(stored)
 
     def __str__(self) -> str:
@@ -94,9 +93,10 @@ class Session:
     every rank has submitted already: these need no other, and none of them waits for a rank that does something else.
     Where the exchange takes longer than what the ranks compute meanwhile, there are few headers.
 
-    Sums that have followed a collective twice in the same order need no header at all: in that of the collective all
-    ranks promise to make them again. A rank that then does something else, or has failed, takes part in the promised
-    sum with zeros and one NaN. All see it, and exchange a header before they go on, as after any sum that is NaN.
+    Sums and gathers that have followed a collective twice in the same order need no header at all: in that of the
+    collective all ranks promise to make them again. A rank that then does something else, or has failed, takes part in
+    what was promised with zeros and one NaN, or with what no other rank gives. All see it, and exchange a header before
+    they go on, as after any sum that is NaN.
 
     Args:
         control: the communicator for headers; nothing else uses it.
@@ -189,7 +189,7 @@ class Session:
         def perform() -> T:
             if self._ended is not None:
                 raise self._ended
-            with self._in(call), self._watchdog.waiting(call, self.limit_of(call)):
+            with _In(self, call, self.limit_of(call)):
                 return body()
 
         return self._queue(call, None, perform)
@@ -220,7 +220,7 @@ class Session:
         try:
             silence, limit = self._silence(call), self.limit_of(call)
             unasked = not self._same_layouts and self._history.promises
-            with self._in(call), self._watchdog.waiting(call, _longer(limit, call) if unasked else limit, silence):
+            with _In(self, call, _longer(limit, call) if unasked else limit, silence):
                 self._number += 1
                 self.recent.begin(self._number, call)
                 result = self._keep_promise(call, body) if unasked else self._run_agreed(call, body, self._agree(call))
@@ -238,22 +238,23 @@ class Session:
         return error if self._call is None else _located(self._call, error)
 
     def _keep_promise(self, call: Collective, body: Callable[[bool], T]) -> T:
-        """Make the sum that all ranks have promised; where one of them does not make it, agree on what all make."""
-        promise = self._history.next()
-        kept = is_kept(promise, call.numbers, call.votes)
+        """Make what all ranks have promised; where one of them does not make it, agree on what all make."""
+        promise, votes = self._history.next(), call.votes
+        kept = is_kept(promise, call.numbers, votes)
         if kept:
-            with promise.sums.unasked():
+            with promise.promised.unasked():
                 result = body(True)
         else:
-            promise.sums.refuse()
-        if not kept or (call.votes is not None and call.votes.doubtful):
+            promise.promised.refuse()
+        if not kept or (votes is not None and votes.doubtful):
+            made = kept and votes is not None and not votes.stops
             self._history.end_promises()
-            same_layouts = self._agree(call, kept=kept)
-            if not (kept and same_layouts):
-                if kept and call.votes is not None:
-                    call.votes.restore(self._keeps)
+            same_layouts = self._agree(call, kept=made)
+            if not (made and same_layouts):
+                if made and votes is not None:
+                    votes.restore(self._keeps)
                 return self._run_agreed(call, body, same_layouts)
-        self._history.add(Promise(promise.numbers, promise.sums, self.recent.end_unasked(promise.seconds)))
+        self._history.add(Promise(promise.numbers, promise.promised, self.recent.end_unasked(promise.seconds)))
         return result
 
     def _run_agreed(self, call: Collective, body: Callable[[bool], T], same_layouts: bool) -> T:
@@ -266,7 +267,7 @@ class Session:
         if call.what in _CONNECTING:
             self._history.forget()
         elif call.votes is not None and same_layouts:
-            self._history.add(Promise(call.numbers, call.votes.sums, seconds))
+            self._history.add(Promise(call.numbers, call.votes.promised, seconds))
         elif call.votes is not None:
             self._history.break_off()
         return result
@@ -356,13 +357,15 @@ class Session:
         waits_in = "" if call is None else str(call)
         return State(waits_in, self._number, str(self._last or ""), since, [] if waits_in else main_stack())
 
-    @contextmanager
-    def _in(self, call: Collective) -> Iterator[None]:
+    def begin(self, call: Collective, limit: float | None, silence: float | None) -> None:
+        """Note that this rank makes a collective, and limit its wait; see ``Watchdog.waiting``."""
         self._call, self._since = call, time.monotonic()
-        try:
-            yield
-        finally:
-            self._call, self._last, self._since = None, call, time.monotonic()
+        self._watchdog.begin(call, limit, silence)
+
+    def end(self, call: Collective) -> None:
+        """Note that it has ended."""
+        self._watchdog.end()
+        self._call, self._last, self._since = None, call, time.monotonic()
 
     def _disagreement(self, text: str) -> DistributedError:
         """Return the error for ranks that do not agree, which is the same on all of them.
@@ -388,9 +391,9 @@ class Session:
             if self._ended is None:
                 self._number += 1
                 call = Collective(_FAILURE)
-                with self._in(call), self._watchdog.waiting(call, math.inf, self._silence(call)):
+                with _In(self, call, math.inf, self._silence(call)):
                     if self._history.promises:
-                        self._history.next().sums.refuse()
+                        self._history.next().promised.refuse()
                     self._exchange_header(call, failed=True)
                 self._ended = self._disagreement(text)
 
@@ -413,6 +416,24 @@ class Session:
         """Answer no longer: MPI ends after this."""
         self.lane.when_idle = None
         self.unwatch()
+
+
+class _In:
+    """The context in which a rank makes a collective; a generator would take several times as long for it.
+
+    Args: see ``Session.begin``.
+    """
+
+    __slots__ = ("_call", "_given", "_session")
+
+    def __init__(self, session: Session, call: Collective, limit: float | None, silence: float | None = None) -> None:
+        self._session, self._call, self._given = session, call, (limit, silence)
+
+    def __enter__(self) -> None:
+        self._session.begin(self._call, *self._given)
+
+    def __exit__(self, *error: object) -> None:
+        self._session.end(self._call)
 
 
 def _longer(limit: float | None, call: Collective) -> float | None:

@@ -8,7 +8,7 @@ from netbuilder.parallel.simulation.links import Link
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["ALGORITHMS", "Cluster", "allgather_seconds", "allreduce_seconds", "broadcast_seconds"]
+__all__ = ["ALGORITHMS", "Cluster", "allgather_seconds", "allreduce_seconds"]
 
 ALGORITHMS = ("ring", "tree", "halving", "blocks", "hierarchical")
 """Names of the algorithms, see ``allreduce_seconds``."""
@@ -116,14 +116,6 @@ def allreduce_seconds(cluster: Cluster, nbytes: float) -> float:
     # Each device sums its part over the hosts: adding takes a share, but the parts of a host share its link.
     return within(cluster.devices, inside, nbytes, adding) + over(
         cluster.hosts, between, nbytes, adding / cluster.devices
-    )
-
-
-def broadcast_seconds(cluster: Cluster, nbytes: float) -> float:
-    """Return the seconds in which one device's value reaches all others, by a binomial tree over hosts, then inside."""
-    return sum(
-        (count - 1).bit_length() * (link.latency + nbytes / link.bandwidth_at(nbytes))
-        for count, link in ((cluster.hosts, cluster.across), (cluster.devices, cluster.inside))
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,12 +18,10 @@ from netbuilder.distributed.strategies import (
     Strategy,
     TopK,
 )
-from netbuilder.distributed.worlds.session import AHEAD
 from netbuilder.parallel.simulation.allreduce import (
     Cluster,
     allgather_seconds,
     allreduce_seconds,
-    broadcast_seconds,
 )
 from netbuilder.parallel.simulation.step_times import StepTimes, TimedWork
 from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES, bucket_lengths
@@ -48,12 +45,11 @@ class Exchange:
         overlap: whether the exchange goes on while the device computes; else it computes nothing meanwhile.
         strategy: what of the gradients is sent; those whose bytes depend on data are refused, and what is not in
             buckets.
-        header_bytes: of an allreduce by which the processes find out whether they agree: before a barrier and the
-            statistics, and, unless the strategy is ``Plain`` or ``PowerSGD``, before the first of the buckets that are
-            ready, of 16 at most; 0: none.
+        header_bytes: of an allreduce by which the processes find out whether they agree, before a barrier or a block's
+            exchange: what follows a barrier was agreed on in earlier steps; 0: none.
         jitter: standard deviation of a device's step time, as a fraction of it. Each step takes as long as on the
             slowest device.
-        statistics_bytes: running means and variances that one device sends to the others after the last bucket.
+        statistics_bytes: running means and variances that all get from one device, by a sum, after the last bucket.
         barriers: meetings of all processes before a step.
 
     Raises:
@@ -217,13 +213,11 @@ def simulate(times: StepTimes, cluster: Cluster, exchange: Exchange | None = Non
         )  # fmt: skip
     buckets = make_buckets(times.gradients, exchange.bucket_bytes) if cluster.size > 1 else []
     seconds = [_bucket_seconds(bucket, times, cluster, exchange) for bucket in buckets]
-    asked = 0.0 if isinstance(exchange.strategy, (Plain, PowerSGD)) else header  # sums are promised
-    lanes = _Lanes(work, buckets, seconds, cluster, overlap=exchange.overlap, header=asked)
-    ended, buckets = lanes.run()
+    ended, buckets = _Lanes(work, buckets, seconds, cluster, overlap=exchange.overlap).run()
     apart = _apart_seconds(cluster, exchange, header) if cluster.size > 1 else 0.0
     return Prediction(
         cluster.devices, cluster.hosts, times.samples * cluster.size, times.seconds, compute, ended + apart,
-        sum(seconds) + lanes.headers * asked + apart, tuple(buckets),
+        sum(seconds) + apart, tuple(buckets),
     )  # fmt: skip
 
 
@@ -231,7 +225,7 @@ def _apart_seconds(cluster: Cluster, exchange: Exchange, header: float) -> float
     """Return the seconds of the messages that nothing hides: barriers, and the running statistics at the end."""
     seconds = exchange.barriers * (header + allreduce_seconds(cluster, 8))
     if exchange.statistics_bytes:
-        seconds += header + broadcast_seconds(cluster, exchange.statistics_bytes)
+        seconds += allreduce_seconds(cluster, exchange.statistics_bytes)
     return seconds
 
 
@@ -278,11 +272,7 @@ def _rates(cluster: Cluster, computes: bool, exchanges: bool) -> float:
 
 
 class _Lanes:
-    """The two lanes of a device during one step.
-
-    Attributes:
-        headers: how many the exchange has sent.
-    """
+    """The two lanes of a device during one step."""
 
     def __init__(
         self,
@@ -292,11 +282,9 @@ class _Lanes:
         cluster: Cluster,
         *,
         overlap: bool,
-        header: float,
     ) -> None:
         self._work, self._buckets, self._seconds = work, list(buckets), seconds
-        self._cluster, self._overlap, self._header = cluster, overlap, header
-        self.headers = self._agreed = 0
+        self._cluster, self._overlap = cluster, overlap
         self._bucket_of = {name: number for number, bucket in enumerate(buckets) for name in bucket.gradients}
         self._missing = [len(bucket.gradients) for bucket in buckets]
         self._now = 0.0
@@ -316,22 +304,13 @@ class _Lanes:
     def _begin(self) -> None:
         """Begin what can begin now."""
         if not self._exchanges and self._next_bucket < len(self._buckets) and not self._missing[self._next_bucket]:
-            self._exchanges, self._left_bucket = True, self._seconds[self._next_bucket] + self._agree()
+            self._exchanges, self._left_bucket = True, self._seconds[self._next_bucket]
             self._mark(self._next_bucket, began=self._now)
         if self._computes or self._next_call == len(self._work) or (self._exchanges and not self._overlap):
             return
         call = self._work[self._next_call]
         if all(self._bucket_of.get(name, -1) < self._next_bucket for name in call.needs):
             self._computes, self._left_call = True, call.seconds
-
-    def _agree(self) -> float:
-        """Return the seconds of the header before the next bucket: of one that is of all buckets which are ready."""
-        if self._next_bucket < self._agreed:
-            return 0.0
-        waiting = self._missing[self._next_bucket : self._next_bucket + AHEAD]
-        self._agreed = self._next_bucket + len([*itertools.takewhile(lambda missing: not missing, waiting)])
-        self.headers += 1
-        return self._header
 
     def _advance(self) -> None:
         """Go on to the next end of a call or a bucket."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.proto import ArgumentError
 
-__all__ = ["SIZES", "fit_link", "sweep_allreduce"]
+__all__ = ["SIZES", "fit_link", "sweep_allreduce", "sweep_rounds"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 SIZES = tuple(1 << bits for bits in range(10, 28))
 """Bytes of the values that are summed: 1 KiB to 128 MiB."""
@@ -28,7 +31,20 @@ def sweep_allreduce(
     most_calls: int = 50,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[int, float]]:
-    """Return (bytes, seconds) of allreduces of float32 values, the median of several for each size.
+    """Return (bytes, seconds) of allreduces of float32 values: of each size the median over ``sweep_rounds``."""
+    rounds = sweep_rounds(world, sizes, repeats=repeats, most_calls=most_calls, clock=clock)
+    return [(same[0][0], statistics.median(seconds for _, seconds in same)) for same in zip(*rounds)]
+
+
+def sweep_rounds(
+    world: Communicator,
+    sizes: Sequence[int],
+    *,
+    repeats: int,
+    most_calls: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[tuple[int, float]]]:
+    """Return, for each of ``repeats`` rounds over all sizes, (bytes, seconds) of allreduces of float32 values.
 
     Every process calls it, in the lane of collectives. Sums of a small value are repeated until they take long enough
     to be measured, up to ``most_calls`` times.
@@ -40,19 +56,21 @@ def sweep_allreduce(
         raise ArgumentError("a link is measured between two processes or more; run it by mpiexec -n 2")
     if not sizes or min(sizes) < 4:
         raise ArgumentError(f"the sizes of a sweep must be 4 or more bytes, got {list(sizes)}")
-    found = []
+    whole = np.zeros(max(sizes) // 4, np.float32)
     for size in sizes:
-        array, calls = np.zeros(size // 4, np.float32), max(1, min(most_calls, (1 << 20) // size))
+        world.allreduce(whole[: size // 4])
+    return [
+        [(size, _seconds_of(world, whole[: size // 4], most_calls, clock)) for size in sizes] for _ in range(repeats)
+    ]
+
+
+def _seconds_of(world: Communicator, array: Array, most_calls: int, clock: Callable[[], float]) -> float:
+    calls = max(1, min(most_calls, (1 << 20) // array.nbytes))
+    world.barrier()
+    began = clock()
+    for _ in range(calls):
         world.allreduce(array)
-        times = []
-        for _ in range(repeats):
-            world.barrier()
-            began = clock()
-            for _ in range(calls):
-                world.allreduce(array)
-            times.append((clock() - began) / calls)
-        found.append((size, statistics.median(times)))
-    return found
+    return (clock() - began) / calls
 
 
 def fit_link(points: Sequence[tuple[int, float]], processes: int) -> Link:

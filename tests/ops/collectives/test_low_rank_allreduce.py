@@ -202,7 +202,7 @@ def test_a_sum_that_another_rank_refuses_is_formed_once_more(arguments, at):
         if step != at:
             return
         if communicator.rank == 1:
-            work.sums.refuse()
+            work.promised.refuse()
             return
         work(communicator)
         assert work.doubtful

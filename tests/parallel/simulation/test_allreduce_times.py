@@ -10,7 +10,6 @@ from netbuilder.parallel.simulation.allreduce import (
     Cluster,
     allgather_seconds,
     allreduce_seconds,
-    broadcast_seconds,
 )
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.proto import ArgumentError
@@ -228,11 +227,10 @@ def test_few_links_between_hosts_are_used_once_by_all_their_devices():
     assert allreduce_seconds(one, 1e9) == pytest.approx(allreduce_seconds(many, 1e9))
 
 
-def test_a_broadcast_and_an_allgather_by_hand():
+def test_an_allgather_by_hand():
     cluster = Cluster(2, 5, Link(1e-6, 1e10), Link(1e-5, 1e9))
-    assert broadcast_seconds(cluster, 1e6) == pytest.approx(3 * (1e-5 + 1e-3) + 1e-6 + 1e-4)
     assert allgather_seconds(cluster, 1e6) == pytest.approx(9 * (1e-5 + 1e-3))
-    assert broadcast_seconds(Cluster(1, 1, INSIDE), 1e6) == allgather_seconds(Cluster(1, 1, INSIDE), 1e6) == 0
+    assert allgather_seconds(Cluster(1, 1, INSIDE), 1e6) == 0
 
 
 def test_twelve_hosts_are_no_slower_than_by_a_ring_and_its_extra_messages():

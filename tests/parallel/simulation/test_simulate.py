@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netbuilder.distributed import DiLoCo, HalfPrecision, LocalSGD, PowerSGD, Threshold, TopK
-from netbuilder.distributed.worlds.session import HEADER_BYTES
+from netbuilder.distributed import DiLoCo, HalfPrecision, LocalSGD, Plain, PowerSGD, Threshold, TopK
 from netbuilder.parallel.simulation.allreduce import ALGORITHMS, Cluster, allreduce_seconds
 from netbuilder.parallel.simulation.links import Link
 from netbuilder.parallel.simulation.planning import BUCKETS, best_exchange, checkpoints
@@ -114,31 +113,23 @@ def test_a_bucket_is_exchanged_by_one_allreduce():
     assert half.exchange == pytest.approx(6 + 0.75 * bucket.nbytes / 1e9)
 
 
-def test_headers_and_algorithms():
+def test_algorithms():
     cluster = Cluster(2, 3, Link(1e-3, 1e9), Link(5e-3, 1e8), "hierarchical", reduce_bandwidth=1e9)
-    exchange = Exchange(bucket_bytes=0, header_bytes=16, strategy=HalfPrecision())
+    exchange = Exchange(bucket_bytes=0, strategy=HalfPrecision())
     found = simulate(dataclasses.replace(STEP, copy_bandwidth=None), cluster, exchange)
-    sizes = [MB // 2, 2 * MB, MB // 2]
-    expected = sum(allreduce_seconds(cluster, size) + allreduce_seconds(cluster, 16) for size in sizes)
+    expected = sum(allreduce_seconds(cluster, size) for size in (MB // 2, 2 * MB, MB // 2))
     assert found.exchange == pytest.approx(expected)
     assert (found.size, found.samples) == (6, 60)
 
 
-def test_sums_that_are_promised_have_no_header():
+@pytest.mark.parametrize("strategy", [Plain(), HalfPrecision(), TopK(0.1), PowerSGD(2)], ids=str)
+def test_only_barriers_have_headers(strategy):
     cluster = Cluster(2, 1, Link(1.0, float(MB)))
-    found = [simulate(STEP, cluster, Exchange(bucket_bytes=0, header_bytes=each, barriers=1)) for each in (0, 16)]
+    found = [
+        simulate(STEP, cluster, Exchange(bucket_bytes=0, header_bytes=each, barriers=1, strategy=strategy))
+        for each in (0, 16)
+    ]
     assert found[1].exchange - found[0].exchange == pytest.approx(allreduce_seconds(cluster, 16))
-
-
-def test_a_header_is_of_all_buckets_that_are_ready():
-    ready = [(f"g{number}", MB) for number in range(20)]
-    times = StepTimes((TimedWork("first", 1.0, ready=ready[:1]), TimedWork("others", 1.0, ready=ready[1:])))
-    cluster = Cluster(2, 1, Link(1.0, float(MB)))
-    headers = [allreduce_seconds(cluster, HEADER_BYTES), allreduce_seconds(cluster, MB // 2)]
-    exchange = Exchange(bucket_bytes=0, header_bytes=HEADER_BYTES, strategy=HalfPrecision())
-    found = simulate(times, cluster, exchange)
-    assert found.exchange == pytest.approx(3 * headers[0] + 20 * headers[1])  # of 1, of 16, of 3
-    assert found.step == pytest.approx(1 + found.exchange)
 
 
 def test_strategies():
@@ -165,7 +156,7 @@ def test_strategies():
 def test_statistics_and_barriers_are_hidden_by_nothing():
     cluster = Cluster(1, 4, LINK, Link(1.0, float(MB)), "tree")
     plain, more = (simulate(STEP, cluster, each) for each in (EACH, Exchange(0, statistics_bytes=3 * MB, barriers=1)))
-    assert more.step - plain.step == pytest.approx(2 * (1 + 3) + allreduce_seconds(cluster, 8))
+    assert more.step - plain.step == pytest.approx(sum(allreduce_seconds(cluster, each) for each in (8, 3 * MB)))
     assert more.exchange - plain.exchange == pytest.approx(more.step - plain.step)
 
 

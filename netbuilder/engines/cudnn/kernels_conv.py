@@ -167,18 +167,18 @@ def _gradient(
 
 
 def parameter_gradients(
-    ctx: PlanContext, images: Images, window: Window, *, transposed: bool = False, image: Reference = In(0),
+    ctx: PlanContext, images: Images, window: Window, *, transposed: bool = False, image: Reference | None = None,
 ) -> list[Any] | None:  # fmt: skip
     """Return the steps that write the gradients of the filter to output 0, and of the bias to output 1.
 
     Args:
         ctx, images, window: of the convolution.
         transposed: it is a transposed one.
-        image: where its images are; dY is input 2.
+        image: where its images are, if not in input 0; dY is input 2.
     """
     x, y, dw = images.tensor(images.x), images.tensor(images.y), images.tensor(images.w)
     tf32 = ctx.allow_tf32
-    ends: dict[str, Reference] = {"x": In(2), "dy": image} if transposed else {"x": image, "dy": In(2)}
+    ends: dict[str, Reference] = {"x": In(2), "dy": In(0)} if transposed else {"x": image or In(0), "dy": In(2)}
     recipe = FilterGradient(y, x, dw, window, tf32=tf32) if transposed else FilterGradient(x, y, dw, window, tf32=tf32)
     product = graph_of(recipe, ctx)
     if product is None:

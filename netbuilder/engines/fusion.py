@@ -20,7 +20,7 @@ from typing import Any
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["GRADIENT_OF_ACTIVATION", "Condition", "Fusion", "Part", "Unstored"]
+__all__ = ["GRADIENT_OF_ACTIVATION", "Condition", "Fusion", "Make", "Part", "Unstored"]
 
 
 class Condition(enum.Enum):

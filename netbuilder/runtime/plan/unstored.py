@@ -10,11 +10,11 @@ would be computed from before the last operator reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from netbuilder.engines.fusion import Part, Unstored
+from netbuilder.engines.fusion import Make, Part, Unstored
 from netbuilder.ops.core.contexts import Demand, Prepared
 from netbuilder.ops.core.extensions import Rest
 from netbuilder.ops.core.operator import TensorSpec
@@ -41,16 +41,10 @@ def leave_unstored(graph: PlanGraph) -> None:
                 continue
             making[node] = found
             reading |= dict.fromkeys(found.readers, found)
-    instead = {}
-    for node in (*making, *reading):
-        given = reading.get(node)
-        sources = [] if given is None else given.sources
-        for value in sources:
-            value.readers += 1
-        kernel = _Kernel(node, making.get(node), given)
-        originals = node.originals if node.fused is not None else [node]
-        instead[node] = [Node(node.parts, [*node.inputs, *sources], node.outputs, kernel, originals, node.locations)]
-    graph.replace(instead)
+    for choice in making.values():
+        for value in choice.sources:
+            value.readers += len(choice.readers)
+    graph.replace({node: [_chosen(node, making.get(node), reading.get(node))] for node in (*making, *reading)})
 
 
 @dataclass(eq=False)
@@ -61,52 +55,73 @@ class _Choice:
         rule: which says how it is computed.
         value: the value.
         sources: what it is computed from.
-        maker: the operators that make it.
-        readers: those that read it, in order.
-        makes: how the kernel of each of these is made.
-        computed: whether those that read it compute it.
+        readers: the nodes that read it, in order.
+        makes: how the kernel of each of these is made, and of those that make the value; of their originals, too.
+        computing: the nodes whose kernels compute the value; none: it is stored.
     """
 
     rule: Unstored
     value: Value
     sources: list[Value]
-    maker: Node
     readers: list[Node]
-    makes: dict[Node, Callable[..., Prepared | None]]
-    computed: bool = field(default=False, init=False)
+    makes: dict[Node, Make]
+    computing: list[Node] = field(default_factory=list, init=False)
 
-    def decide(self, ctx: Any, specs: Sequence[TensorSpec], own: Callable[..., Prepared | None]) -> Prepared | None:
+    def decide(self, ctx: Any, maker: Node, specs: Sequence[TensorSpec], own: Callable[..., Prepared | None]) -> None:
         """Decide it.
 
         Args:
             ctx: of the operators that make the value.
+            maker: these.
             specs: of what their kernel is given.
             own: ``own(ctx, stored=)`` returns that kernel.
-
-        Returns:
-            The kernel that does not write the value; None: it is stored.
         """
-        self.computed = False
-        trial = _Trial(ctx, self.maker)
+        self.computing = []
+        trial = _Trial(ctx, maker)
         first, second = own(trial, stored=True), own(trial, stored=False)
         if first is None or second is None:
-            return None
-        known = {**dict(zip(self.maker.inputs, specs)), **dict(zip(self.maker.outputs, first.outputs))}
-        apart, together = [first], [second]
-        for node in self.readers:
-            given = [known.get(value) or value.spec for value in node.inputs]
+            return
+        known = {**dict(zip(maker.inputs, specs)), **dict(zip(maker.outputs, first.outputs))}
+        apart, together, computing = [first], [second], []
+        for reader in self.readers:
+            for node in self._parts(reader):
+                given = [known.get(value) or value.spec for value in node.inputs]
+                trial = _Trial(ctx, node)
+                stored = _stored(node, self.makes[node], trial, given)
+                if stored is not None:
+                    break
+            else:
+                return
             sources = [known.get(value) or value.spec for value in self.sources]
-            trial = _Trial(ctx, node)
-            stored = _made(node, self.makes[node], trial, given)
             made = self.makes[node](_operators(node), trial, *given, *sources, computes=True, stored=True)
-            if stored is None or made is None:
-                return None
+            if made is None:
+                return
             apart.append(stored)
             together.append(made)
-        what = [_operators(node) for node in (self.maker, *self.readers)]
+            computing.append(node)
+        what = [_operators(node) for node in (maker, *computing)]
         key = f"{self.rule.value} stored or computed by {what} of {[str(made.inputs) for made in apart]}"
-        self.computed = self.rule.faster(ctx, key, apart, together)
-        return second if self.computed else None
+        if self.rule.faster(ctx, key, apart, together):
+            self.computing = computing
+
+    def _parts(self, node: Node) -> Iterator[Node]:
+        """Yield a node and its originals, where there is a kernel that reads the value."""
+        if node in self.makes:
+            yield node
+        for original in node.originals:
+            yield from self._parts(original)
+
+
+def _chosen(node: Node, making: _Choice | None, reading: _Choice | None) -> Node:
+    """Return a node with the kernel that choices ask for; so are its originals."""
+    making = making if making is not None and making.value in node.outputs and node in making.makes else None
+    reading = reading if reading is not None and node in reading.makes else None
+    if making is None and reading is None:
+        return node
+    kernel = _Kernel(node, making, reading)
+    originals = [_chosen(each, making, reading) for each in node.originals] if node.fused is not None else [node]
+    inputs = [*node.inputs, *(reading.sources if reading is not None else [])]
+    return Node(node.parts, inputs, node.outputs, kernel, originals, node.locations)
 
 
 class _Kernel:
@@ -122,26 +137,26 @@ class _Kernel:
         self._node, self._making, self._reading = node, making, reading
 
     def __call__(self, ctx: Any, *specs: TensorSpec) -> Prepared | None:
-        choice = self._making
+        choice, node = self._making, self._node
         if choice is None:
             return self._kernel(ctx, specs, stored=True)
-        found = choice.decide(ctx, specs, lambda trial, *, stored: self._kernel(trial, specs, stored=stored))
+        choice.decide(ctx, node, specs, lambda trial, *, stored: self._kernel(trial, specs, stored=stored))
         # Kernels that read it are made again if this changes.
-        ctx.publish(self._node.outputs.index(choice.value), _PUBLISHED, choice.computed)
-        return found or self._kernel(ctx, specs, stored=True)
+        ctx.publish(node.outputs.index(choice.value), _PUBLISHED, bool(choice.computing))
+        return self._kernel(ctx, specs, stored=not choice.computing)
 
     def _kernel(self, ctx: Any, specs: Sequence[TensorSpec], *, stored: bool) -> Prepared | None:
-        node, reading = self._node, self._reading
-        computes = reading is not None and reading.computed
-        choice = reading if computes or self._making is None else self._making
-        assert choice is not None
-        if computes or not stored:
-            given = specs if computes else specs[: len(node.inputs)]
-            made = choice.makes[node](_operators(node), ctx, *given, computes=computes, stored=stored)
+        node, reading, making = self._node, self._reading, self._making
+        own = specs[: len(node.inputs)]
+        if reading is not None and reading.computing:
+            if node not in reading.computing:
+                return None  # one of its originals is
+            return reading.makes[node](_operators(node), ctx, *specs, computes=True, stored=stored)
+        if not stored and making is not None:
+            made = making.makes[node](_operators(node), ctx, *own, computes=False, stored=False)
         else:
-            given = specs[: len(node.inputs)]
-            made = None if node.fused is None else node.fused(ctx, *given)
-        return None if made is None else _with_unread(made, len(node.inputs), len(specs) - len(given))
+            made = None if node.fused is None else node.fused(ctx, *own)
+        return None if made is None else _with_unread(made, len(own), len(specs) - len(own))
 
 
 def _with_unread(made: Prepared, inputs: int, count: int) -> Prepared:
@@ -174,10 +189,8 @@ class _Trial:
         return "run"
 
 
-def _made(
-    node: Node, make: Callable[..., Prepared | None], ctx: Any, specs: Sequence[TensorSpec | None]
-) -> Prepared | None:
-    """Return the kernel of a node that reads all of its inputs."""
+def _stored(node: Node, make: Make, ctx: Any, specs: Sequence[TensorSpec | None]) -> Prepared | None:
+    """Return the kernel of a node that reads the value."""
     if node.fused is not None:
         return node.fused(ctx, *specs)
     return make(_operators(node), ctx, *specs, computes=False, stored=True)
@@ -189,23 +202,28 @@ def _operators(node: Node) -> list[Any]:
 
 def _found(graph: PlanGraph, rule: Unstored, node: Node, readers: Mapping[Value, Sequence[Node]]) -> _Choice | None:
     """Return the choice by a rule for a value that a node makes; None if the rule does not apply."""
-    for text, make in rule.makers.items():
+    for text in rule.makers:
         names = _bound(Part.parse(text), node, {})
         value = None if names is None else names[rule.value]
         if names is None or value is None or graph.visible(value) or not readers.get(value):
             continue
         own = list(dict.fromkeys(readers[value]))
-        makes = {node: make}
+        makes = _makes(rule.makers, node, names)
         for reader in own:
-            of_reader = next(
-                (each for text, each in rule.readers.items() if _bound(Part.parse(text), reader, names)), None
-            )
-            if of_reader is None or reader.first.device != node.first.device:
+            of_reader = _makes(rule.readers, reader, names)
+            if reader not in of_reader or reader.first.device != node.first.device:
                 break
-            makes[reader] = of_reader
+            makes |= of_reader
         else:
-            return _Choice(rule, value, [names[name] for name in rule.sources.split()], node, own, makes)
+            return _Choice(rule, value, [names[name] for name in rule.sources.split()], own, makes)
     return None
+
+
+def _makes(forms: Mapping[str, Make], node: Node, names: Mapping[str, Value]) -> dict[Node, Make]:
+    """Return how kernels of a node and its originals are made, where one of some forms is theirs."""
+    found = next((make for text, make in forms.items() if _bound(Part.parse(text), node, names)), None)
+    own = {} if found is None else {node: found}
+    return own | {key: make for each in node.originals for key, make in _makes(forms, each, names).items()}
 
 
 def _bound(part: Part, node: Node, known: Mapping[str, Value]) -> dict[str, Value] | None:

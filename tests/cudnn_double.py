@@ -519,8 +519,9 @@ def _why_not_computed(graph, node):
     kinds = [each.kind for each in graph.nodes]
     half = all(t.type is _Type.HALF for t in graph.tensors if t.in_memory)
     grouped = images.dim[1] != node.outputs[0].dim[1]
-    if kinds != ["mul", "add", "relu", "conv_wgrad"] or not half or grouped:
-        return "the gradient to filters computes relu(x factor + offset) alone, all in float16, without groups"
+    narrow = any(each.dim[1] % 8 for each in node.inputs)
+    if kinds != ["mul", "add", "relu", "conv_wgrad"] or not half or grouped or narrow:
+        return "the gradient to filters computes relu(x factor + offset) of 8 n channels in float16 alone, not in groups"
     return ""
 
 

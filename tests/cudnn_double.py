@@ -521,7 +521,7 @@ def _why_not_computed(graph, node):
     grouped = images.dim[1] != node.outputs[0].dim[1]
     narrow = any(each.dim[1] % 8 for each in node.inputs)
     if kinds != ["mul", "add", "relu", "conv_wgrad"] or not half or grouped or narrow:
-        return "the gradient to filters computes relu(x factor + offset) of 8 n channels in float16 alone, not in groups"
+        return "the gradient to filters scales 8 n channels in float16 and then rectifies them, not in groups"
     return ""
 
 

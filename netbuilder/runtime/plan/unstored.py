@@ -37,7 +37,7 @@ def leave_unstored(graph: PlanGraph) -> None:
             found = None if node in making else _found(graph, rule, node, readers)
             if found is None or any(reader in reading for reader in found.readers):
                 continue
-            if _overwritten(graph, found, range(places[node] + 1, places[found.readers[-1]] + 1)):
+            if _overwritten(graph, found, range(places[node], places[found.readers[-1]] + 1)):
                 continue
             making[node] = found
             reading |= dict.fromkeys(found.readers, found)
@@ -244,4 +244,5 @@ def _bound(part: Part, node: Node, known: Mapping[str, Value]) -> dict[str, Valu
 def _overwritten(graph: PlanGraph, choice: _Choice, places: range) -> bool:
     """Whether some operators overwrite what a value is computed from."""
     names = {value.name for value in choice.sources}
-    return any(value.name in names for i in places for value in graph.nodes[i].outputs)
+    written = (value for i in places for value in graph.nodes[i].outputs if value not in choice.sources)
+    return any(value.name in names for value in written)

@@ -59,7 +59,7 @@ def _conv_bn(ops: Sequence[Any], ctx: PlanContext, *specs: TensorSpec, computes:
     """Prepare a Conv, the SpatialBN after it, and the Sum or Relu after that."""
     following = [type(op).__name__ for op in ops[2:]]
     own = specs[: len(specs) - _SOURCES * computes]
-    pair = ConvBN.of(*ops[:2], ctx, own, add="Sum" in following, relu="Relu" in following)
+    pair = ConvBN.of(ops[0], ops[1], ctx, own, add="Sum" in following, relu="Relu" in following)
     return None if pair is None else pair.together(computes=computes, stored=stored)
 
 

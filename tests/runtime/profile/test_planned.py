@@ -94,6 +94,7 @@ def test_a_search_takes_the_kernels_with_fewer_bytes():
     assert 3 * image + read < first.nbytes < 3 * image + read + 4096  # its result is written and read, Y written
 
 
+@pytest.mark.filterwarnings("ignore:.*gradients are stored as float16 without a scale")
 @pytest.mark.parametrize(("elements", "passes"), [("bfloat16", 2), ("float16", 3)])
 def test_results_of_relus_that_are_not_stored_take_fewer_bytes(elements, passes):
     """The Conv after them reads X in place of Y; the gradient to data needs no Y, and in bfloat16 writes it."""

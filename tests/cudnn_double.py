@@ -2,8 +2,9 @@
 
 A graph is refused (``cudnnGraphNotSupportedError``) where cuDNN 9.28 refuses it for an H100, as test_graphs_on_h100.py
 finds, and anything that is not valid raises. They run on emulated GPUs, whose memory is the host's: elements of memory
-are widened to float64, a tensor between two operations is rounded to float32, a result to its type. Products of float32
-are exact unless the graph lets kernels round their factors to TF32, which then is done here, too.
+are widened to float64, a tensor between two operations is rounded to float32, or to the type that the graph gives it, a
+result to its type. Products of float32 are exact unless the graph lets kernels round their factors to TF32, which then
+is done here, too.
 """
 
 from __future__ import annotations
@@ -295,7 +296,7 @@ class _Graph:
             given = [values[tensor] for tensor in node.inputs]
             with np.errstate(all="ignore"):
                 for tensor, value in zip(node.outputs, _COMPUTE[node.kind](node, *self._factors(node, given))):
-                    values[tensor] = value if tensor.type is _Type.BOOLEAN else np.float64(np.float32(value))
+                    values[tensor] = value if tensor.type is _Type.BOOLEAN else _rounded(value, tensor.type)
         for tensor in self.tensors:
             if tensor.in_memory and tensor.maker is not None:
                 _store(pointers[tensor.uid], tensor, values[tensor])
@@ -311,6 +312,21 @@ class _Graph:
 def _tf32(value):
     bits = np.float32(value).view(np.uint32)
     return np.float64(((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32))
+
+
+def _bfloat16(value):
+    """The 16 bits of the nearest numbers of that type."""
+    wide = np.ascontiguousarray(value, np.float32)
+    bits = wide.view(np.uint32)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(wide), np.uint16(0x7FC0), rounded)
+
+
+def _rounded(value, kind):
+    """Numbers of float64 as they are between two operations: of float32, or of a type of 16 bits that was asked for."""
+    if kind is _Type.BFLOAT16:
+        return np.float64((_bfloat16(value).astype(np.uint32) << 16).view(np.float32))
+    return np.float64(np.asarray(value).astype(np.float16 if kind is _Type.HALF else np.float32))
 
 
 def _packed(tensor):
@@ -344,10 +360,7 @@ def _load(pointer, tensor):
 def _store(pointer, tensor, value):
     value = np.broadcast_to(value, tensor.dim)
     if tensor.type is _Type.BFLOAT16:
-        wide = np.ascontiguousarray(value, np.float32)
-        bits = wide.view(np.uint32)
-        rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-        value = np.where(np.isnan(wide), np.uint16(0x7FC0), rounded)
+        value = _bfloat16(value)
     with np.errstate(all="ignore"):
         _view(pointer, tensor)[...] = value
 
@@ -496,6 +509,22 @@ _COMPUTE = {
 }
 
 
+def _why_not_computed(graph, node):
+    """Why no engine computes the images of a convolution, or of its gradient to filters, as it reads them."""
+    images, other = node.inputs
+    if node.kind == "conv_fprop":
+        if images.type is not other.type:
+            return "computed images must be rounded to the type of the filters"
+        return "no computed images of groups" if _groups(node) > 1 else ""
+    kinds = [each.kind for each in graph.nodes]
+    half = all(t.type is _Type.HALF for t in graph.tensors if t.in_memory)
+    grouped = images.dim[1] != node.outputs[0].dim[1]
+    narrow = any(each.dim[1] % 8 for each in node.inputs)
+    if kinds != ["mul", "add", "relu", "conv_wgrad"] or not half or grouped or narrow:
+        return "the gradient to filters scales 8 n channels in float16 and then rectifies them, not in groups"
+    return ""
+
+
 class CudnnDouble:
     """What a program sees as the module ``cudnn``.
 
@@ -564,7 +593,10 @@ class CudnnDouble:
             if node.kind == "add" and node.inputs[0].maker and node.inputs[0].maker.kind == "batchnorm":
                 if node.outputs[0].is_output:
                     return "a sum after a normalization needs a Relu after it"
-            if node.kind == "reduction" and kinds & {"conv_fprop", "conv_dgrad"} and _groups(graph.nodes[0]) > 1:
+            computed = node.kind in ("conv_fprop", "conv_wgrad") and node.inputs[0].maker is not None
+            if computed and (reason := _why_not_computed(graph, node)):
+                return reason
+            if node.kind in ("conv_fprop", "conv_dgrad") and "reduction" in kinds and _groups(node) > 1:
                 return "no sums of convolutions in groups"
             if node.kind.startswith("batchnorm"):
                 if node.inputs[0].dim[1] % (8 if narrow else 4):

@@ -14,7 +14,7 @@ from netbuilder.engines.cuda import cublas
 from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.cuda.steps import Step
 from netbuilder.engines.cudnn import kernels_conv, kernels_dense, kernels_norm
-from netbuilder.engines.cudnn.graphs import Convolution, DataGradient, DataGradientSums, Recipe
+from netbuilder.engines.cudnn.graphs import Convolution, DataGradient, DataGradientSums, FilterGradient, Recipe
 from netbuilder.engines.cudnn.table import KERNELS
 from netbuilder.graph import infer_shapes
 from netbuilder.model import ModelHelper
@@ -114,13 +114,23 @@ def _kernels(op, op_type, inputs, y):
 
 
 def _with_sums(what: str, recipes: list[Recipe]) -> Iterator[tuple[str, Recipe]]:
-    """Yield the graphs that compute the sums of a normalization besides the product of an operator without groups."""
+    """Yield the graphs that do a part of a normalization besides the product of an operator without groups."""
     for recipe in recipes:
         if what == "Conv" and isinstance(recipe, Convolution) and recipe.x.shape[1] == recipe.w.shape[1]:
             yield "Conv with sums", replace(recipe, shifted_sums=True)
-        if what == "ConvGradient" and isinstance(recipe, DataGradient) and 3 < recipe.dx.shape[1] == recipe.w.shape[1]:
+            if recipe.x.shape[1] > 3:
+                yield "Conv of computed images", replace(recipe, normalizes=True)
+                yield "Conv of computed images with sums", replace(recipe, normalizes=True, shifted_sums=True)
+        if what != "ConvGradient":
+            continue
+        if isinstance(recipe, DataGradient) and 3 < recipe.dx.shape[1] == recipe.w.shape[1]:
             sums = DataGradientSums(recipe.dy, recipe.w, recipe.dx, recipe.window, add=True, tf32=recipe.tf32)
             yield "ConvGradient with sums", sums
+            for activation in ("computed", "written") if recipe.io == "float16" else ("written",):
+                yield "ConvGradient that computes images", replace(sums, add=False, activation=activation)
+        if isinstance(recipe, FilterGradient) and recipe.io == "float16":
+            if 3 < recipe.x.shape[1] == recipe.dw.shape[1]:
+                yield "ConvGradient that scales images", replace(recipe, scales=True)
 
 
 def recipes_of_the_zoo() -> dict[tuple[str, str], list[Recipe]]:

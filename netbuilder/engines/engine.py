@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from netbuilder.data.forking import loading
 from netbuilder.engines.captures import CapturedCalls
-from netbuilder.engines.fusion import Fusion
+from netbuilder.engines.fusion import Fusion, Unstored
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.engines.open_choice import OpenChoice
 from netbuilder.ops.core.contexts import PlanContext, Prepared
@@ -125,6 +125,10 @@ class Engine:
 
     def fusions(self) -> Sequence[Fusion]:
         """Return the fusions that the engine has kernels for; the first that applies is used."""
+        return ()
+
+    def unstored(self) -> Sequence[Unstored]:
+        """Return the rules for values that the engine's kernels compute as they read them."""
         return ()
 
     def best_image_order(

@@ -1,21 +1,26 @@
-"""Fusion: a rule by which a plan replaces neighboring operators by one kernel.
+"""Rules by which a plan's kernels do the work of several operators.
+
+Fusion: one kernel replaces neighboring operators.
 
 A rule says the operators, with names for the values that they read and write; a value that one of them writes and
 another reads is an edge. It says what the kernel reads and writes, in the same names, and what else must be true.
 ``netbuilder.runtime.plan.fusion`` finds where rules apply.
+
+Unstored: no kernel writes a value that all kernels which read it can compute (``netbuilder.runtime.plan.unstored``).
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
+from typing import Any
 
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["GRADIENT_OF_ACTIVATION", "Condition", "Fusion", "Part"]
+__all__ = ["GRADIENT_OF_ACTIVATION", "Condition", "Fusion", "Make", "Part", "Unstored"]
 
 
 class Condition(enum.Enum):
@@ -125,3 +130,32 @@ class Fusion:
     def types(self) -> tuple[str, ...]:
         """The types of all operators, in order."""
         return tuple(name for part in self.parts for name in part.types)
+
+
+Make = Callable[..., Prepared | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Unstored:
+    """A value that no kernel writes, because all that read it compute it from other values.
+
+    Operators are written as those of a ``Fusion``: that which makes the value is bound together with each that reads
+    it, so that equal names are equal values.
+
+    Their kernels are made by ``make(operators, ctx, *specs, computes=, stored=) -> Prepared | None``. With
+    ``computes``, the inputs are followed by the sources, and the value is not read; without ``stored``, the value that
+    the operators make is not written.
+
+    Args:
+        value: its name.
+        sources: the names of what it is computed from.
+        makers: how the kernel of operators that make it is made.
+        readers: how the kernel of operators that read it is made.
+        faster: ``faster(ctx, key, first, second)``: whether the second one of two sequences of kernels is faster.
+    """
+
+    value: str
+    sources: str
+    makers: Mapping[str, Make]
+    readers: Mapping[str, Make]
+    faster: Callable[[Any, str, Sequence[Prepared], Sequence[Prepared]], bool]

@@ -24,7 +24,12 @@ from netbuilder.engines.cuda.pixels import MOST_CHANNELS, pixels_kernel
 from netbuilder.engines.cuda.row_order import count_kernel, place_kernel, scan_kernel
 from netbuilder.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, scatter_kernel, sum_kernel
 from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
-from netbuilder.engines.cuda.shifted_sums import normalize_step
+from netbuilder.engines.cuda.shifted_sums import (
+    factors_step,
+    normalize_step,
+    statistics_of_sums_step,
+    statistics_step,
+)
 from netbuilder.engines.cuda.table import DENSE, JOINT_UPDATES, KERNELS, ROW_UPDATES, WITH_SUMS
 from netbuilder.engines.cuda.updates import join_updates
 from netbuilder.engines.cudnn import kernels_norm, kernels_pool
@@ -263,6 +268,9 @@ def _over_channels() -> None:
                 gradient_pair(op, x, c, add=add, shared=shared)
             for add, relu in product((False, True), (False, True)):
                 normalize_step(op, x, {}, add=add, relu=relu)
+            statistics_step(op, x, {})
+            statistics_of_sums_step(op, x, {})
+            factors_step(op, x, "float16", {})
         for op_type, variants in given.items():
             for specs in variants:
                 outs, blobs = [f"y{k}" for k in range(outputs[op_type])], [f"x{k}" for k in range(len(specs))]

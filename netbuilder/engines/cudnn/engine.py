@@ -9,7 +9,7 @@ import numpy as np
 
 from netbuilder.engines.cudnn import library
 from netbuilder.engines.engine import HOST, Engine, Location
-from netbuilder.engines.fusion import Fusion
+from netbuilder.engines.fusion import Fusion, Unstored
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.operator import TensorSpec
@@ -43,6 +43,11 @@ class CudnnEngine(Engine):
         from netbuilder.engines.cudnn.fusions import FUSIONS
 
         return FUSIONS
+
+    def unstored(self) -> Sequence[Unstored]:
+        from netbuilder.engines.cudnn.unstored import UNSTORED
+
+        return UNSTORED
 
     def finish_kernels(self) -> bool:
         from netbuilder.engines.cudnn.compiled import finish_graphs

@@ -6,6 +6,7 @@ that which reads and writes fewer bytes is taken: both wait for memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.extensions import FurtherBytes
 from netbuilder.proto import PROTO_CUDA
 
-__all__ = ["faster"]
+__all__ = ["faster", "second_is_faster"]
 
 _ROUNDS = 3
-_CUDNN, _OWN = "cuDNN", "own"
+_FIRST, _SECOND = "first", "second"
 
 
 def faster(ctx: PlanContext, key: str, by_cudnn: Prepared, own: Prepared) -> Prepared:
@@ -33,28 +34,40 @@ def faster(ctx: PlanContext, key: str, by_cudnn: Prepared, own: Prepared) -> Pre
         key: describes what they compute.
         by_cudnn, own: the kernels.
     """
+    return own if second_is_faster(ctx, f"cuDNN or own {key}", [by_cudnn], [own]) else by_cudnn
+
+
+def second_is_faster(ctx: PlanContext, key: str, first: Sequence[Prepared], second: Sequence[Prepared]) -> bool:
+    """Return whether the second one of two ways to do the same is the faster one; False where nothing is measured.
+
+    Args:
+        ctx: of the plan.
+        key: describes what they do.
+        first, second: the kernels of each, whose times are added.
+    """
     if described_gpu() is not None:
-        return min(by_cudnn, own, key=_further)
+        return sum(map(_nbytes, second)) < sum(map(_nbytes, first))
     if turned_off():
-        return by_cudnn
+        return False
     with gpu(ctx.device_id):
         choices = Choices.of(plans.machine())
         # Which plan cuDNN's graph has depends on this, too.
-        key = f"cuDNN or own {key}{'' if ctx.enabled('atomic_sums') else ' deterministic'}"
+        key = f"{key}{'' if ctx.enabled('atomic_sums') else ' deterministic'}"
         chosen = choices.get(key)
-        if chosen not in (_CUDNN, _OWN):
+        if chosen not in (_FIRST, _SECOND):
             try:
-                times = {_CUDNN: _time(by_cudnn), _OWN: _time(own)}
+                times = {_FIRST: sum(map(_time, first)), _SECOND: sum(map(_time, second))}
             except plans.failures():  # where their memory does not fit, too
-                return by_cudnn
+                return False
             chosen = min(times, key=times.__getitem__)
             choices.put({key: chosen, **{f"time of {key}: {name}": time for name, time in times.items()}})
-    return own if chosen == _OWN else by_cudnn
+    return chosen == _SECOND
 
 
-def _further(made: Prepared) -> int:
+def _nbytes(made: Prepared) -> int:
     further = made.get(FurtherBytes)
-    return 0 if further is None else further.count
+    specs = sum(spec.nbytes for spec in (*made.inputs, *made.outputs) if spec is not None)
+    return specs + (0 if further is None else further.count)
 
 
 def _time(made: Prepared) -> float:

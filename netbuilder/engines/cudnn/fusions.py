@@ -67,8 +67,8 @@ FUSIONS = (
     ),
     *(
         Fusion(
-            f"ConvGradient: c w dy -> dw {db}da; {gradient} -> {g}dx ds dt",
-            f"c w dy x scale mean inverse y{other} -> dw {db}{g}dx ds dt",
+            f"ConvGradient: y w dy -> dw {db}da; {gradient} -> {g}dx ds dt",
+            f"y w dy x scale mean inverse{other} -> dw {db}{g}dx ds dt",
             partial(fused_conv_bn_gradient, add=bool(other), shared=bool(g)), "conv_bn",
             place=1, further=(1,), of_joined=True,
         )

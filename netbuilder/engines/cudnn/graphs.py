@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from netbuilder.proto.late_dataclass import dataclass
 
@@ -166,6 +166,14 @@ class Builder:
         result = self.graph.cmp_gt(input=node, comparison=self.scalar("zero", 0.0, axes))
         return result.set_data_type(self._cudnn.data_type.BOOLEAN)
 
+    def normalized(self, x: Tensor) -> tuple[Any, Any]:
+        """Add (x - mean) * inverse, and that times scale plus bias, of numbers for each channel, in float32."""
+        g, channels = self.graph, per_channel(x)
+        apart = g.sub(a=self.input("x", x), b=self.input("mean", channels))
+        normal = g.mul(a=apart, b=self.input("inverse", channels))
+        scaled = g.mul(a=normal, b=self.input("scale", channels))
+        return normal, g.add(a=scaled, b=self.input("bias", channels))
+
     def channel_sums(self, name: str, node: Any, image: Tensor) -> None:
         """Write the sums over all axes but that of the channels, in float32, of images with the extents of others."""
         self.output(name, self.graph.reduction(input=node, mode=self.sum_mode), per_channel(image))
@@ -213,6 +221,7 @@ class Convolution(_Products):
     """y = relu(convolution of x and w + b + z), where bias, addend and Relu are optional.
 
     With ``shifted_sums``, sums and sumsq are those of y - shift and of its square for each channel, of y in float32.
+    With ``normalizes``, what is convolved is the Relu of the normalized x, rounded to the type of x.
     """
 
     x: Tensor
@@ -223,6 +232,7 @@ class Convolution(_Products):
     z: Tensor | None = None
     relu: bool = False
     shifted_sums: bool = False
+    normalizes: bool = False
 
     @property
     def io(self) -> str:
@@ -230,8 +240,11 @@ class Convolution(_Products):
 
     def build(self, to: Builder) -> None:
         g = to.graph
-        image, weight = to.input("x", self.x), to.input("w", self.w)
-        y = g.conv_fprop(image=image, weight=weight, **self.window.arguments)
+        if self.normalizes:
+            image = g.relu(input=to.normalized(self.x)[1]).set_data_type(to.type_of(self.x.elements))
+        else:
+            image = to.input("x", self.x)
+        y = g.conv_fprop(image=image, weight=to.input("w", self.w), **self.window.arguments)
         if self.b is not None:
             y = g.bias(input=y, bias=to.input("b", self.b))
         if self.z is not None:
@@ -269,6 +282,7 @@ class DataGradientSums(_Products):
 
     dz is the gradient of the Relu, which is given the convolution's dx, or the sum of that and of an addend. dbias is
     the sum of dz for each channel, dscale that of its products with the normalized x, of dz in float32.
+    ``activation`` says what happens to y: it is read, or computed again from x, or that and written.
     """
 
     dy: Tensor
@@ -276,6 +290,7 @@ class DataGradientSums(_Products):
     x: Tensor
     window: Window
     add: bool = False
+    activation: Literal["read", "computed", "written"] = "read"
 
     @property
     def io(self) -> str:
@@ -288,30 +303,42 @@ class DataGradientSums(_Products):
         dz.set_dim([*self.x.shape]).set_stride([*self.x.strides])
         if self.add:
             dz = g.add(a=dz, b=to.input("addend", self.x))
-        dz = g.mul(a=dz, b=to.positive(to.input("y", self.x), len(self.x.shape)))
+        if self.activation == "read":
+            apart = g.sub(a=to.input("x", self.x), b=to.input("mean", channels))
+            normal, y = g.mul(a=apart, b=to.input("inverse", channels)), to.input("y", self.x)
+        else:
+            normal, y = to.normalized(self.x)
+        dz = g.mul(a=dz, b=to.positive(y, len(self.x.shape)))
         to.output("dz", dz, self.x)
-        apart = g.sub(a=to.input("x", self.x), b=to.input("mean", channels))
-        normal = g.mul(a=apart, b=to.input("inverse", channels))
+        if self.activation == "written":
+            to.output("y", g.relu(input=y), self.x)
         to.channel_sums("dbias_sum", dz, self.x)
         to.channel_sums("dscale_sum", g.mul(a=normal, b=dz), self.x)
 
 
 @dataclass(frozen=True)
 class FilterGradient(_Products):
-    """dw of a convolution, from x and dy."""
+    """dw of a convolution, from x and dy.
+
+    With ``scales``, what was convolved is relu(x factor + offset), of numbers for each channel in the type of x.
+    """
 
     x: Tensor
     dy: Tensor
     dw: Tensor
     window: Window
+    scales: bool = False
 
     @property
     def io(self) -> str:
         return self.x.elements
 
     def build(self, to: Builder) -> None:
-        image, loss = to.input("x", self.x), to.input("dy", self.dy)
-        to.output("dw", to.graph.conv_wgrad(image=image, loss=loss, **self.window.arguments), self.dw)
+        g, image, loss = to.graph, to.input("x", self.x), to.input("dy", self.dy)
+        if self.scales:
+            factor, offset = (to.input(name, per_channel(self.x, self.x.elements)) for name in ("factor", "offset"))
+            image = g.relu(input=g.add(a=g.mul(a=image, b=factor), b=offset))
+        to.output("dw", g.conv_wgrad(image=image, loss=loss, **self.window.arguments), self.dw)
 
 
 @dataclass(frozen=True)

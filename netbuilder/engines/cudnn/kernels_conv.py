@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from netbuilder.engines.cuda.gpu_layout import WIDE, image_spec
@@ -34,6 +34,7 @@ __all__ = [
     "fused_conv",
     "normalize_images",
     "parameter_gradients",
+    "scaled_parameter_gradients",
 ]
 
 
@@ -174,22 +175,46 @@ def _gradient(
     return prepared(inputs, outputs, steps, inplace=inplace)
 
 
-def parameter_gradients(ctx: PlanContext, images: Images, window: Window, *, transposed: bool) -> list[Any] | None:
-    """Return the steps that write the gradients of the filter to output 0, and of the bias to output 1."""
+def parameter_gradients(
+    ctx: PlanContext, images: Images, window: Window, *, transposed: bool = False, image: Reference | None = None,
+) -> list[Any] | None:  # fmt: skip
+    """Return the steps that write the gradients of the filter to output 0, and of the bias to output 1.
+
+    Args:
+        ctx, images, window: of the convolution.
+        transposed: it is a transposed one.
+        image: where its images are, if not in input 0; dY is input 2.
+    """
     x, y, dw = images.tensor(images.x), images.tensor(images.y), images.tensor(images.w)
     tf32 = ctx.allow_tf32
-    ends: dict[str, Reference] = {"x": In(2), "dy": In(0)} if transposed else {"x": In(0), "dy": In(2)}
+    ends: dict[str, Reference] = {"x": In(2), "dy": In(0)} if transposed else {"x": image or In(0), "dy": In(2)}
     recipe = FilterGradient(y, x, dw, window, tf32=tf32) if transposed else FilterGradient(x, y, dw, window, tf32=tf32)
     product = graph_of(recipe, ctx)
     if product is None:
         return None
-    steps = [product.step({**ends, "dw": Out(0)})]
-    if images.op.computes_db:
-        sums = _bias_gradient(ctx, images)
-        if sums is None:
-            return None
-        steps.append(sums)
-    return steps
+    return _with_bias_gradient(ctx, images, product.step({**ends, "dw": Out(0)}))
+
+
+def scaled_parameter_gradients(
+    ctx: PlanContext, images: Images, window: Window, memory: Mapping[str, Reference]
+) -> list[Any] | None:
+    """Return the steps of ``parameter_gradients`` for images that are computed as they are read.
+
+    Args:
+        ctx, images, window: of the convolution.
+        memory: of ``x``, and of ``factor`` and ``offset`` for each channel: relu(x factor + offset) was convolved.
+    """
+    x, y, dw = images.tensor(images.x), images.tensor(images.y), images.tensor(images.w)
+    product = graph_of(FilterGradient(x, y, dw, window, scales=True), ctx)
+    step = None if product is None else product.step({**memory, "dy": In(2), "dw": Out(0)})
+    return None if step is None else _with_bias_gradient(ctx, images, step)
+
+
+def _with_bias_gradient(ctx: PlanContext, images: Images, of_filter: Step) -> list[Step] | None:
+    if not images.op.computes_db:
+        return [of_filter]
+    sums = _bias_gradient(ctx, images)
+    return None if sums is None else [of_filter, sums]
 
 
 def _bias_gradient(ctx: PlanContext, images: Images) -> Step | None:

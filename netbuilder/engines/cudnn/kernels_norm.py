@@ -32,6 +32,7 @@ from netbuilder.ops.core.image_order import count_per_channel
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
+    "bn_serves",
     "fused_bn_relu",
     "fused_bn_relu_gradient",
     "fused_bn_sum",
@@ -79,7 +80,8 @@ def fused_bn_sum_relu(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared
     return _forward(op, ctx, *specs[:-1], addend=specs[-1], relu=True)
 
 
-def _serves(x: TensorSpec, *statistics: TensorSpec) -> bool:
+def bn_serves(x: TensorSpec, *statistics: TensorSpec) -> bool:
+    """Whether cuDNN normalizes X with such numbers per channel."""
     return serves(x) and 2 <= x.ndim <= 5 and all(spec.dtype == np.float32 for spec in statistics)
 
 
@@ -87,7 +89,7 @@ def _forward(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, *others: TensorSpec,
     addend: TensorSpec | None = None, relu: bool = False,
 ) -> Prepared | None:  # fmt: skip
-    if not _serves(x, scale, *others) or len(others) != 3 or op.n_out != (1 if op.is_test else 5):
+    if not bn_serves(x, scale, *others) or len(others) != 3 or op.n_out != (1 if op.is_test else 5):
         return None  # with more inputs, X is a part of a batch
     if addend is not None and (addend.shape, addend.dtype) != (x.shape, x.dtype):
         return None
@@ -191,7 +193,7 @@ def _gradient(
     *others: TensorSpec, shared: bool = False,
 ) -> Prepared | None:  # fmt: skip
     """Prepare a gradient; ``others`` are the Relu's result and a further summand, ``shared`` as in the fused kernel."""
-    if not _serves(x, scale, mean, inverse) or op.is_test or op.num_batches > 1:
+    if not bn_serves(x, scale, mean, inverse) or op.is_test or op.num_batches > 1:
         return None
     if any((spec.shape, spec.dtype) != (x.shape, x.dtype) for spec in (dy, *others)):
         return None

@@ -40,6 +40,7 @@ from netbuilder.runtime.plan.runner import Runner
 from netbuilder.runtime.plan.split_kernels import add_waits
 from netbuilder.runtime.plan.static_range import static_range, values_of
 from netbuilder.runtime.plan.step_list import StepList
+from netbuilder.runtime.plan.unstored import leave_unstored
 from netbuilder.runtime.plan.update_fusion import fuse_updates
 from netbuilder.runtime.plan.values import Node, Step, Value
 
@@ -83,6 +84,7 @@ PHASES = (
     Phase(_mark_constants, "constants"),
     Phase(zero_bias_gradients, "zero_bias_gradients"),
     Phase(fuse),
+    Phase(leave_unstored, "unstored_activations"),
     Phase(move_relu_gradients, "early_relu_gradients"),
     Phase(fuse_updates, "joined_updates"),
     Phase(fuse_elementwise, "elementwise_chains"),

@@ -93,6 +93,9 @@ _ALL = (
     Optimization("conv_bn", "fusion",
         "on a GPU, where that was measured to be faster, Conv computes the sums for the statistics of the SpatialBN "
         "after it, and ConvGradient those for the gradient of the SpatialBN and the Relu before it", ROUNDING),
+    Optimization("unstored_activations", "fusion",
+        "on a GPU, where that was measured to be faster, the result of a SpatialBN and Relu is not stored: the "
+        "convolutions that read it, and their gradients, compute it", ROUNDING),
     Optimization("engine_fusions", "fusion",
         "neighboring operators for which an engine has one kernel run as that kernel, where the fusion has no "
         "optimization of its own", ROUNDING),

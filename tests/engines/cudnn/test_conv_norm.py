@@ -1,4 +1,5 @@
-"""Conv that computes the sums for the SpatialBN after it, against float64; which of the two forms runs is measured."""
+"""Conv that computes the sums for the SpatialBN after it, or the Relu before it, against float64; which form runs is
+measured."""
 
 from typing import NamedTuple
 
@@ -19,16 +20,19 @@ GPU = make_device_option(PROTO_CUDA, 0)
 OWN = "nb_normalize_by_sums"
 SUMS = ("conv_fprop", "sub", "reduction", "mul", "reduction")
 SUMMED = "cudnn conv_dgrad "  # followed by the other operations of the graph
+NORMALIZED = ("sub", "mul", "mul", "add")
+SCALED = ("mul", "add", "relu", "conv_wgrad")
 TOLERANCES = {"float32": 4e-3, "bfloat16": 3e-2, "float16": 4e-3}  # of factors in TF32, in float32
 
 
 @pytest.fixture
 def times(monkeypatch, tmp_path):
-    """The seconds of a convolution with sums and our normalization; other calls take 2. Choices have their own file."""
+    """The seconds of a convolution with sums and our normalization, of kernels that compute what they read, and of
+    those that do so in float16; other calls take 2. Choices have their own file."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
     monkeypatch.setattr(plans, "machine", lambda: f"a GPU of {tmp_path}; cuDNN 9.28.0")
-    return {"fused": 1.0}
+    return {"fused": 1.0, "unstored": 0.5, "scaled": 0.4}
 
 
 def operators(form, *, bias=True, search=1, between=False, group=1):
@@ -91,6 +95,10 @@ def run(form, times, monkeypatch, *, make=operators, precision="float32", values
             before = len(machine.launches)
             call()
             names = [launch.name for launch in machine.launches[before:]]
+            if any(" ".join(SCALED) in name for name in names):
+                return times["scaled"]
+            if any(" ".join(NORMALIZED) in name or name.startswith("nb_statistics") for name in names):
+                return times["unstored"]
             return times["fused"] if any(name.startswith((OWN, SUMMED)) for name in names) else 2.0
 
         monkeypatch.setattr(plans, "seconds", seconds)
@@ -190,3 +198,84 @@ def test_else_the_gradients_run_apart(case, times, monkeypatch):
 
 def test_a_gradient_of_the_relu_that_can_be_fetched_keeps_them_apart(times, monkeypatch):
     assert not summed(run("fetched", times, monkeypatch, make=gradients))
+
+
+def chain(form, *, bias=True, search=1, stride=1, group=1, kernel=3, between="", normalizes=False, keep=False):
+    """Conv, SpatialBN, Relu, Conv, and the gradients of all but the first; with ``normalizes`` a SpatialBN at the end.
+
+    Args:
+        form: "sums", where the first Conv computes the sums for its SpatialBN; else a kernel of ours does.
+        between: a further operator: a "reader" of the Relu's result, or one that "overwrites" the scale.
+        keep: the Relu's result can be fetched.
+    """
+    ops = [make_op("Conv", ["x", "v"], ["a"], kernel=1, exhaustive_search=int(form == "sums"))]
+    more = ["y", "rm", "rv", "mean", "inverse"]
+    ops.append(make_op("SpatialBN", ["a", "s", "b", "rm", "rv"], more, exhaustive_search=search))
+    ops.append(make_op("Relu", ["y"], ["y"]))
+    given = {"kernel": kernel, "pad": kernel // 2, "stride": stride, "group": group, "exhaustive_search": search}
+    ops.append(make_op("Conv", ["y", "w", *(["cb"] if bias else [])], ["c"], **given))
+    if normalizes:
+        last = ["z", "rm2", "rv2", "mean2", "inverse2"]
+        ops += [make_op("SpatialBN", ["c", "s2", "b", "rm2", "rv2"], last), make_op("Relu", ["z"], ["z"])]
+    if between == "reader":
+        ops.append(make_op("Scale", ["y"], ["read"], scale=2.0))
+    if between == "overwrites":
+        ops.append(make_op("Scale", ["s"], ["s"], scale=1.0))
+    made = ["dw", *(["db"] if bias else []), "da"]
+    ops.append(make_op("ConvGradient", ["y", "w", "dc"], made, **given, **({} if bias else {"no_bias": 1})))
+    ops.append(make_op("ReluGradient", ["y", "da"], ["da"]))
+    ops.append(make_op("SpatialBNGradient", ["a", "s", "da", "mean", "inverse"], ["dx", "ds", "dt"]))
+    fetched = ["a", *more[1 - keep :], *made[:-1], "dx", "ds", "dt", *(["read"] if between == "reader" else [])]
+    return ops, [*fetched, *(last if normalizes else ["c"])]
+
+
+def chained(form, times, monkeypatch, *, values=None, **options):
+    """Run the chain; return the kinds of the convolutions that compute what they read, and how that is done."""
+    stride, kernel, group = (
+        options.get(name, default) for name, default in (("stride", 1), ("kernel", 3), ("group", 1))
+    )
+    given = {**arrays(), **(values or {}), "s2": random(8, seed=6, low=0.5)}
+    given |= {"rm2": random(8, seed=7) / 8, "rv2": random(8, seed=8, low=0.5)}
+    given["w"] = random(8, 8 // group, kernel, kernel, seed=4) / 8
+    given["dc"] = random(3, 8, -(-6 // stride), -(-5 // stride), seed=9)
+    _, ran = run(form, times, monkeypatch, make=chain, values=given, **options)
+    computing = [kinds for kinds in ran if any(kinds[i : i + 4] == NORMALIZED for i in range(len(kinds)))]
+    return [
+        "conv_fprop" if "conv_fprop" in kinds else "conv_dgrad, written" if "relu" in kinds else "conv_dgrad"
+        for kinds in computing
+    ] + ["conv_wgrad" for kinds in ran if kinds == SCALED]
+
+
+WRITTEN = ["conv_fprop", "conv_dgrad, written"]
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("form", ["sums", "statistics"])
+def test_the_result_of_a_relu_is_not_stored_where_that_is_faster(form, precision, times, monkeypatch):
+    found = chained(form, times, monkeypatch, precision=precision, normalizes=form == "sums")
+    assert found == (["conv_fprop", "conv_dgrad", "conv_wgrad"] if precision == "float16" else WRITTEN)
+
+
+@pytest.mark.parametrize("kernel, stride, bias", [(1, 1, False), (1, 2, True), (3, 2, False)])
+def test_of_other_windows(kernel, stride, bias, times, monkeypatch):
+    times["scaled"] = 0.6
+    found = chained("sums", times, monkeypatch, precision="float16", kernel=kernel, stride=stride, bias=bias)
+    assert found == WRITTEN
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"group": 2}, {"search": 0}, {"keep": True}, {"between": "reader"}, {"between": "overwrites"},
+        {"tf32": False}, {"slower": True}, {"off": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_else_the_result_of_the_relu_is_stored(options, times, monkeypatch):
+    """In groups, where it was not asked for, can be fetched, is read by others, or cannot be computed again, ..."""
+    given = {**options}
+    if given.pop("slower", False):
+        times |= {"unstored": 3.0, "scaled": 3.0}
+    if given.pop("off", False):
+        monkeypatch.setenv(SWITCH_VARIABLE, "0")
+    assert chained("statistics", times, monkeypatch, **given) == []

@@ -7,8 +7,9 @@ import pytest
 
 from cudnn_double import cudnn_double
 from netbuilder.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE
+from netbuilder.engines.cudnn import plans
 from netbuilder.graph import DeviceScope, Net
-from netbuilder.model import ModelHelper
+from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_device_option
@@ -129,6 +130,53 @@ def test_steps(name, dtype):
         np.testing.assert_allclose(eager[loss], want[loss], rtol=1e-5)
         moved = distance(want, blobs, parameters)
         assert distance(eager, want, parameters) <= 1e-4 * moved
+
+
+def create_chain(model, data, channels, classes, *, label):
+    """Three convolutions, each with a normalization and a Relu; all search for the fastest kernels."""
+    options = {"cudnn_exhaustive_search": True}
+    for i in range(3):
+        data = brew.conv(model, data, f"conv{i}", channels, 8, 3, pad=1, **options)
+        data = brew.relu(model, brew.spatial_bn(model, data, f"bn{i}", 8, **options), f"relu{i}")
+        channels = 8
+    pooled = brew.average_pool(model, data, "pooled", global_pooling=True)
+    _, loss = model.SoftmaxWithLoss([brew.fc(model, pooled, "fc", 8, classes), label], ["softmax", "loss"])
+    return pooled, loss
+
+
+@pytest.mark.emulated
+def test_a_chain_stores_no_results_of_relus_between_convolutions(monkeypatch, tmp_path):
+    """Parameters are those of the CPU, up to factors in TF32; a CUDA graph computes the same bits."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
+    monkeypatch.setattr(plans, "machine", lambda: f"a GPU of {tmp_path}; cuDNN 9.28.0")
+    model, feeds, parameters, loss = training(create_chain, {}, 8, [])
+    blobs, net = started(model, feeds), model.net.Proto().name
+    cpu = workspace_with(blobs, on_host(model.net))
+    cpu.run_net(net)
+    with with_cudnn() as (machine, cudnn):
+
+        def seconds(call):
+            """Less for graphs that do more."""
+            before = len(cudnn.ran_graphs)
+            call()
+            return 1 / (1 + sum(map(len, cudnn.ran_graphs[before:])))
+
+        monkeypatch.setattr(plans, "seconds", seconds)
+        workspace = workspace_with(blobs, model.net, allow_tf32=True, **ON_GPU)
+        workspace.net(net).plan_ahead()
+        cudnn.ran_graphs.clear()
+        workspace.run_net(net)
+        normalizing = ("sub", "mul", "mul", "add", "relu", "conv_fprop")
+        assert sum(kinds[:6] == normalizing for kinds in cudnn.ran_graphs) == 2
+        eager = {blob: workspace.fetch(blob) for blob in (*parameters, loss)}
+        workspace.run_net(net, 3)
+        feed(workspace, blobs, GPU)
+        workspace.run_net(net)
+        for blob, value in eager.items():
+            assert_same(workspace.fetch(blob), value, 1e-3, err_msg=blob)
+    want = {blob: cpu.fetch(blob) for blob in eager}
+    assert distance(eager, want, parameters) <= 0.01 * distance(want, blobs, parameters)
 
 
 @pytest.mark.one_in(2)

@@ -228,6 +228,7 @@ def test_there_is_a_net_for_each_fusion():
         "relu_gradient_stats",
         "step_products",
         "step_projections",
+        "unstored_activations",
         "zero_bias_gradients",
     }  # tests of their own
     assert set(JOINED) == {each.name for each in FUSIONS} - elsewhere, (

@@ -13,6 +13,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import PROTO_CUDA, NetError, ShapeError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 from netbuilder.runtime.profile.planned import planned_report, planned_step
 from netbuilder.runtime.profile.profiling import profile
 from netbuilder.runtime.profile.text_table import report_text
@@ -101,6 +102,24 @@ def test_a_search_takes_the_kernels_with_fewer_bytes():
     (first,) = (call for call in found.calls if call.output == "conv1")
     read = 2 * (4 * 3 * 224 * 224 + 64 * 3 * 49)
     assert 3 * image + read < first.nbytes < 3 * image + read + 4096  # its result is written and read, Y written
+
+
+@pytest.mark.filterwarnings("ignore:.*gradients are stored as float16 without a scale")
+@pytest.mark.parametrize(("elements", "passes"), [("bfloat16", 2), ("float16", 3)])
+def test_results_of_relus_that_are_not_stored_take_fewer_bytes(elements, passes):
+    """The Conv after them reads X in place of Y; the gradient to data needs no Y, and in bfloat16 writes it."""
+    with DeviceScope(ON_GPU):
+        model, inputs = zoo_model("resnet8-cifar", ZooOptions(batch=16))
+    unstored, stored = (
+        planned_step(
+            model.net, model.param_init_net, inputs, H100, dtype=elements, observable="outputs",
+            exhaustive_search=True, without=without,
+        )
+        for without in ((), (OPTIMIZATIONS["unstored_activations"],))
+    )  # fmt: skip
+    images = 2 * 16 * sum(channels * extent**2 for channels, extent in ((16, 32), (32, 16), (64, 8)))
+    assert 0 <= passes * images - (stored.nbytes - unstored.nbytes) < images / 100
+    assert len(stored.calls) == len(unstored.calls)
 
 
 def test_the_sums_are_those_of_the_calls():

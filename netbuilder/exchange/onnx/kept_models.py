@@ -1,0 +1,134 @@
+"""What was read of models, kept on file: a later process that reads the same model takes the net from there.
+
+The files are in the folder ``onnx`` of the folder ``NETBUILDER_CACHE`` (see ``netbuilder.engines.choices``), one for
+each model and way of reading it, named by a hash of the model's bytes, of netbuilder's sources and of the packages that
+take part. A file holds the net, what else is known of the model, and the constants that were computed; the others are
+in the model. So nodes are neither checked nor translated again, and the package onnx is not imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netbuilder import exchange, graph, ops, passes, proto
+from netbuilder.engines.choices import cache_folder
+from netbuilder.engines.kept_files import keep_latest, mark_of, mark_of_sources, read_kept, write_kept
+from netbuilder.exchange.onnx.loading import ModelFile
+from netbuilder.exchange.onnx.read_model import ReadModel
+from netbuilder.proto import NetDef
+
+__all__ = ["KeptModel", "kept_model"]
+
+Array = np.ndarray[Any, Any]
+
+_LEAST = 1 << 20
+"""Bytes of constants from which on a model is kept: small ones are read in no time."""
+
+_MOST = 1 << 25
+"""Bytes of a file."""
+
+_MOST_OF_ALL = 1 << 28
+"""Bytes of the folder."""
+
+_LENGTH = struct.Struct("<Q")
+
+
+class KeptModel:
+    """The place of what was read of a model.
+
+    Args:
+        path: of the file.
+        file: the model.
+    """
+
+    def __init__(self, path: Path, file: ModelFile) -> None:
+        self._path, self._file = path, file
+
+    def find(self) -> ReadModel | None:
+        """Return what was read; None if nothing was kept."""
+        content = read_kept(self._path)
+        if content is None:
+            return None
+        start = _LENGTH.size
+        end = start + _LENGTH.unpack_from(content)[0]
+        stored = json.loads(content[start:end])
+        rest = memoryview(content)[end:]
+        parameters = {name: self._array(place, rest) for name, place in stored["parameters"].items()}
+        return ReadModel(
+            NetDef.FromString(rest[: stored["net"]]),
+            parameters,
+            tuple(stored["inputs"]),
+            tuple(stored["outputs"]),
+            {name: None if found is None else tuple(found) for name, found in stored["extents"].items()},
+            {name: np.dtype(kind) for name, kind in stored["dtypes"].items()},
+            trained=tuple(stored["trained"]),
+            joined=stored["joined"],
+        )
+
+    def keep(self, read: ReadModel, constants: Mapping[str, Array]) -> None:
+        """Write what was read, if a file can hold it; ``constants`` are the large ones of the model, as it has them."""
+        if read.reference_nodes or not all(map(_is_plain, read.dtypes.values())):
+            return
+        if not all(_is_plain(value.dtype) for value in read.parameters.values()):
+            return
+        numbers = {id(constants[name]): number for number, name in enumerate(constants)}
+        if len(numbers) != len(self._file.large):  # further ones are in other files
+            return
+        parts = [read.net.SerializeToString()]
+        places = dict[str, Any]()
+        for name, value in read.parameters.items():
+            place = {"shape": value.shape, "type": value.dtype.str}
+            if id(value) in numbers:
+                place["large"] = numbers[id(value)]
+            else:
+                place["at"] = sum(map(len, parts))
+                parts.append(value.tobytes())
+            places[name] = place
+        head = json.dumps({
+            "net": len(parts[0]), "parameters": places, "inputs": read.inputs, "outputs": read.outputs,
+            "extents": dict(read.extents), "dtypes": {name: dtype.str for name, dtype in read.dtypes.items()},
+            "trained": read.trained, "joined": read.joined,
+        }).encode()  # fmt: skip
+        content = b"".join([_LENGTH.pack(len(head)), head, *parts])
+        if len(content) <= _MOST:
+            write_kept(self._path, content)
+            keep_latest(self._path.parent, _MOST_OF_ALL)
+
+    def _array(self, place: Mapping[str, Any], rest: memoryview) -> Array:
+        dtype, shape = np.dtype(place["type"]), place["shape"]
+        if "large" in place:
+            return self._file.large[place["large"]].data.view(dtype).reshape(shape)
+        return np.frombuffer(rest, dtype, math.prod(shape), place["at"]).reshape(shape).copy()
+
+
+def kept_model(file: ModelFile, options: Any) -> KeptModel | None:
+    """Return the place of a model that is read with some options; None if models like it are not kept."""
+    folder = cache_folder()
+    if folder is None or sum(each.data.size for each in file.large) < _LEAST:
+        return None
+    found = hashlib.sha256(f"{_surroundings()}\0{options!r}\0".encode())
+    for part in (file.light, *(part for each in file.large for part in (each.head, bytes([each.field]), each.data))):
+        found.update(_LENGTH.pack(len(part)))
+        found.update(part)
+    return KeptModel(folder / "onnx" / found.hexdigest()[:40], file)
+
+
+@functools.cache
+def _surroundings() -> str:
+    """Return what the reading of a model depends on besides the model."""
+    folders = [os.path.dirname(str(each.__file__)) for each in (exchange, graph, ops, passes, proto)]
+    return "\n".join([mark_of_sources(folders), *map(mark_of, ("numpy", "onnx", "ml_dtypes"))])
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    return np.dtype(dtype.str) == dtype

@@ -16,6 +16,7 @@ import netbuilder.exchange.onnx.reading_resize
 import netbuilder.exchange.onnx.reading_rules
 import netbuilder.exchange.onnx.reading_sequences
 import netbuilder.exchange.onnx.reading_windows  # noqa: F401  (they register themselves)
+from netbuilder.data.gc_paused import collection_paused
 from netbuilder.exchange.onnx.constants import MOST_ELEMENTS
 from netbuilder.exchange.onnx.inference import check_external_data
 from netbuilder.exchange.onnx.kept_models import kept_model
@@ -85,7 +86,7 @@ def read_onnx(
 def _read_file(
     path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int | None]], options: Mapping[str, Any]
 ) -> ReadModel:
-    with opened_files.naming(path):
+    with opened_files.naming(path), collection_paused():
         try:
             file = read_file(path)
             place = kept_model(file, ({name: list(shape) for name, shape in sorted(shapes.items())}, options))

@@ -207,7 +207,7 @@ def _parsed(onnx: Any, file: ModelFile) -> tuple[Any, dict[str, Array]]:
         tensor.ParseFromString(head)
         plain = _DATA[field] in (None, tensor.data_type) and _plain_dtype(onnx, tensor.data_type) is not None
         if plain and not tensor.data_location:
-            found[tensor.name] = _as_array(onnx, tensor, data)
+            found[tensor.name] = _as_array(tensor, _checked_dtype(onnx, tensor, data.size), data)
             taken.append(tensor)
         else:
             tensor.MergeFromString(_field(field, data))
@@ -225,17 +225,21 @@ def _plain_dtype(onnx: Any, kind: int) -> np.dtype[Any] | None:
     return dtype if dtype.kind in "fiub" and dtype.isbuiltin == 1 and kind != onnx.TensorProto.BFLOAT16 else None
 
 
-def _as_array(onnx: Any, tensor: Any, data: Array) -> Array:
-    """Return the bytes of a constant as an array of its type and dims."""
+def _checked_dtype(onnx: Any, tensor: Any, length: int) -> np.dtype[Any]:
+    """Return the NumPy type of a constant whose elements have so many bytes, as its dims say."""
     dtype = _plain_dtype(onnx, tensor.data_type)
     assert dtype is not None
     dims = list(tensor.dims)
-    if min(dims, default=1) < 0 or math.prod(dims) * dtype.itemsize != data.size:
+    if min(dims, default=1) < 0 or math.prod(dims) * dtype.itemsize != length:
         raise ParseError(
             f"constant {tensor.name!r} of dims {dims} and type {tensor.data_type} does not match its data: "
-            f"{data.size:,} bytes"
+            f"{length:,} bytes"
         )
-    made: Array = data.view(dtype.newbyteorder("<")).reshape(dims)
+    return dtype
+
+
+def _as_array(tensor: Any, dtype: np.dtype[Any], data: Array) -> Array:
+    made: Array = data.view(dtype.newbyteorder("<")).reshape(list(tensor.dims))
     return made.astype(dtype, copy=False)
 
 
@@ -251,7 +255,8 @@ def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) 
         offset = int(where.get("offset", 0))
         with opened_files.open_file(path) as file:
             length = int(where.get("length", os.fstat(file.fileno()).st_size - offset))
-            found[tensor.name] = _as_array(onnx, tensor, _read(file, offset, length))
+            dtype = _checked_dtype(onnx, tensor, length)
+            found[tensor.name] = _as_array(tensor, dtype, _read(file, offset, length))
         taken.append(tensor)
     _declare(onnx, model.graph, taken)
     if len(kept) < len(model.graph.initializer):

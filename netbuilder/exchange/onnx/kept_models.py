@@ -87,11 +87,11 @@ class KeptModel:
         parts = [read.net.SerializeToString()]
         places = dict[str, Any]()
         for name, value in read.parameters.items():
-            place = {"shape": value.shape, "type": value.dtype.str}
+            place: dict[str, Any] = {"shape": value.shape, "type": value.dtype.str}
             if id(value) in numbers:
                 place["large"] = numbers[id(value)]
             else:
-                place["at"] = sum(map(len, parts))
+                place |= {"at": sum(map(len, parts)), "writeable": value.flags.writeable}
                 parts.append(value.tobytes())
             places[name] = place
         head = json.dumps({
@@ -108,7 +108,9 @@ class KeptModel:
         dtype, shape = np.dtype(place["type"]), place["shape"]
         if "large" in place:
             return self._file.large[place["large"]].data.view(dtype).reshape(shape)
-        return np.frombuffer(rest, dtype, math.prod(shape), place["at"]).reshape(shape).copy()
+        made = np.frombuffer(rest, dtype, math.prod(shape), place["at"]).reshape(shape).copy()
+        made.flags.writeable = place["writeable"]
+        return made
 
 
 def kept_model(file: ModelFile, options: Any) -> KeptModel | None:

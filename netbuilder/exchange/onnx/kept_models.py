@@ -2,8 +2,9 @@
 
 The files are in the folder ``onnx`` of the folder ``NETBUILDER_CACHE`` (see ``netbuilder.engines.choices``), one for
 each model and way of reading it, named by a hash of the model's bytes, of netbuilder's sources and of the packages that
-take part. A file holds the net, what else is known of the model, and the constants that were computed; the others are
-in the model. So nodes are neither checked nor translated again, and the package onnx is not imported.
+take part; and one for each model's file, with that hash, which serves as long as the system says that the file is
+unchanged. What is kept is the net, what else is known of the model, and the constants that were computed; the others
+are in the model. So nodes are neither checked nor translated again, and the package onnx is not imported.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import math
 import os
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,9 @@ _MOST = 1 << 25
 
 _MOST_OF_ALL = 1 << 28
 """Bytes of the folder."""
+
+_SETTLED = 2
+"""Seconds after which a further change of a file has another time, whatever the file system's resolution."""
 
 _LENGTH = struct.Struct("<Q")
 
@@ -118,11 +123,28 @@ def kept_model(file: ModelFile, options: Any) -> KeptModel | None:
     folder = cache_folder()
     if folder is None or sum(each.data.size for each in file.large) < _LEAST:
         return None
-    found = hashlib.sha256(f"{_surroundings()}\0{options!r}\0".encode())
+    about = f"{_surroundings()}\0{options!r}\0"
+    return KeptModel(folder / "onnx" / _hash_of(file, about, folder / "onnx"), file)
+
+
+def _hash_of(file: ModelFile, about: str, folder: Path) -> str:
+    """Return a hash of a model and of what is said about it, from a file in ``folder`` if the model's is unchanged.
+
+    As in Git's index, a file is unchanged if number, size and times are, and was not written just before it was seen.
+    """
+    status = file.status
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    seen = folder / hashlib.sha256(f"{about}{identity}".encode()).hexdigest()[:40]
+    known = read_kept(seen)
+    if known is not None:
+        return known.decode()
+    found = hashlib.sha256(about.encode())
     for part in (file.light, *(part for each in file.large for part in (each.head, bytes([each.field]), each.data))):
         found.update(_LENGTH.pack(len(part)))
         found.update(part)
-    return KeptModel(folder / "onnx" / found.hexdigest()[:40], file)
+    if time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED:
+        write_kept(seen, found.hexdigest()[:40].encode())
+    return found.hexdigest()[:40]
 
 
 @functools.cache

@@ -46,11 +46,13 @@ class ModelFile(NamedTuple):
 
     Args:
         path: of the file.
+        status: what the system says of it.
         light: the message without the large constants.
         large: those.
     """
 
     path: str | os.PathLike[str]
+    status: os.stat_result
     light: bytes
     large: Sequence[LargeConstant]
 
@@ -64,7 +66,8 @@ def read_file(path: str | os.PathLike[str]) -> ModelFile:
     """
     try:
         with opened_files.open_file(path) as file:
-            return ModelFile(path, *_split(file, os.fstat(file.fileno()).st_size))
+            status = os.fstat(file.fileno())
+            return ModelFile(path, status, *_split(file, status.st_size))
     except FileNotFoundError:
         opened_files.read_bytes(path)  # lists files with similar names
         raise

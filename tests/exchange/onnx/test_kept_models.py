@@ -94,6 +94,30 @@ def test_a_changed_constant_is_another_model(tmp_path, folder, name):
     np.testing.assert_allclose(found.predictor().run(x=x)["y"], expected(x, constants), rtol=1e-4, atol=1e-3)
 
 
+def test_an_unchanged_file_is_not_hashed_again(tmp_path, folder, monkeypatch):
+    constants = values()
+    path = saved(tmp_path / "model.onnx", constants)
+    read_onnx(path)
+    assert len(list(folder.iterdir())) == 1  # a file that was written just now may change without another time
+    monkeypatch.setattr(kept_models, "_SETTLED", -1)
+    first = read_onnx(path)
+    assert len(list(folder.iterdir())) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_models.hashlib, "sha256", lambda text, new=kept_models.hashlib.sha256: _Once(new(text)))
+        assert read_onnx(path).net == first.net
+    constants["b"][3] = 50
+    found = read_onnx(saved(path, constants))  # another time
+    x = np.ones((1, WIDTH), np.float32)
+    np.testing.assert_allclose(found.predictor().run(x=x)["y"], expected(x, constants), rtol=1e-4, atol=1e-3)
+
+
+class _Once:
+    """A hash of what it is given first; it refuses more."""
+
+    def __init__(self, found):
+        self.hexdigest, self.digest = found.hexdigest, found.digest
+
+
 def test_other_options_and_other_code_read_anew(tmp_path, folder, only_kept, monkeypatch):
     path = saved(tmp_path / "model.onnx", values())
     read_onnx(path)

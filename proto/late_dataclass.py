@@ -1,6 +1,6 @@
-"""dataclass: that of the standard library, with methods that are compiled when they are first looked up.
+"""dataclass: that of the standard library, with fields and methods that are made when they are first looked up.
 
-Python 3.11 takes 0.8 ms to compile those of one frozen class, which was a third of the time to import netbuilder. Most
+Python 3.11 takes 0.8 ms to make those of one frozen class, which was a third of the time to import netbuilder. Most
 classes, such as those of operators, never have an instance in a process.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["dataclass"]
@@ -30,17 +32,13 @@ else:
         return made if cls is None else made(cls)
 
 
-_PARAMETERS = {
-    eq: vars(dataclasses.dataclass(type("", (), {"__doc__": "none"}), frozen=True, eq=eq))["__dataclass_params__"]
-    for eq in (False, True)
+_FINISHED = {
+    eq: vars(dataclasses.dataclass(type("", (), {"__doc__": "none"}), frozen=True, eq=eq)) for eq in (False, True)
 }
+"""The attributes of a class that the standard library has made."""
 
-
-_ALONE: dict[str, dict[str, bool]] = {  # the options with which the standard library makes one method, or few others
-    "__repr__": {"init": False, "eq": False},
-    "__eq__": {"init": False, "repr": False},
-    "__hash__": {"init": False, "repr": False, "unsafe_hash": True},
-}
+_ADDED = ("__dataclass_params__", *(["__replace__"] if "__replace__" in _FINISHED[True] else []))
+"""Those that do not depend on the class, the second one since Python 3.13."""
 
 
 class _Factory:
@@ -54,7 +52,7 @@ _FACTORY = _Factory()
 
 
 class _Late:
-    """A method of a dataclass that is compiled when it is first looked up, and then replaced."""
+    """A method of a dataclass that is made when it is first looked up, and then replaced."""
 
     __slots__ = ("_cls", "_name")
 
@@ -62,15 +60,41 @@ class _Late:
         self._cls, self._name = cls, name
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        alone = _ALONE.get(self._name)
-        method = _initializer(self._cls) if alone is None else vars(_twin(self._cls, **alone))[self._name]
+        method = _METHODS[self._name](self._cls)
+        method.__module__, method.__qualname__ = self._cls.__module__, f"{self._cls.__qualname__}.{self._name}"
         setattr(self._cls, self._name, method)
         return method.__get__(instance, owner)
+
+
+class _LateFields:
+    """An attribute of a dataclass, of those that ``_make_fields`` sets."""
+
+    __slots__ = ("_cls", "_kw_only", "_name", "_own")
+
+    def __init__(self, name: str, cls: Any, own: tuple[dict[str, Any], dict[str, Any]], kw_only: bool) -> None:
+        self._name, self._cls, self._own, self._kw_only = name, cls, own, kw_only
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        _make_fields(self._cls, *self._own, self._kw_only)
+        return vars(self._cls)[self._name]
 
 
 def _with_late_methods(cls: Any, eq: bool, kw_only: bool) -> Any:
     annotations = inspect.get_annotations(cls)
     values = {name: getattr(cls, name) for name in annotations if hasattr(cls, name)}
+    for name in _ADDED:
+        setattr(cls, name, _FINISHED[eq][name])
+    if any(isinstance(value, dataclasses.Field) or type(value).__hash__ is None for value in values.values()):
+        _make_fields(cls, annotations, values, kw_only)  # they are replaced, or refused
+    else:
+        for name in ("__dataclass_fields__", "__match_args__"):
+            type.__setattr__(cls, name, _LateFields(name, cls, (annotations, values), kw_only))
+    _add_methods(cls, eq)
+    return cls
+
+
+def _make_fields(cls: Any, annotations: dict[str, Any], values: dict[str, Any], kw_only: bool) -> None:
+    """Set what the standard library knows of a class and its fields."""
     own = _plain(cls, annotations, values)
     dataclasses.dataclass(own, init=False, repr=False, eq=False, kw_only=kw_only)
     for name in annotations:
@@ -82,14 +106,10 @@ def _with_late_methods(cls: Any, eq: bool, kw_only: bool) -> Any:
     fields: dict[str, Any] = {}
     for base in cls.__mro__[:0:-1]:
         fields |= getattr(base, "__dataclass_fields__", {})
-    cls.__dataclass_fields__ = fields | own.__dataclass_fields__
-    cls.__dataclass_params__ = _PARAMETERS[eq]
+    fields |= own.__dataclass_fields__
+    cls.__dataclass_fields__ = fields
     matched = tuple(field.name for field in dataclasses.fields(cls) if field.init and not field.kw_only)
     type.__setattr__(cls, "__match_args__", matched)  # mypy takes an assignment for one in the body of a class
-    if hasattr(own, "__replace__"):  # of Python 3.13
-        cls.__replace__ = own.__replace__
-    _add_methods(cls, eq)
-    return cls
 
 
 def _add_methods(cls: Any, eq: bool) -> None:
@@ -116,11 +136,41 @@ def _add_methods(cls: Any, eq: bool) -> None:
     cls.__setattr__, cls.__delattr__ = __setattr__, __delattr__
 
 
-def _twin(cls: Any, **options: Any) -> Any:
-    """Return a dataclass with the fields of a class, and nothing else of it."""
+def _representation(cls: Any) -> Any:
+    """Return the method ``__repr__``, of a class with the same fields and nothing else."""
     fields = dataclasses.fields(cls)
     values: dict[str, Any] = {field.name: field for field in fields}
-    return dataclasses.dataclass(_plain(cls, {field.name: field.type for field in fields}, values), **options)
+    twin = _plain(cls, {field.name: field.type for field in fields}, values)
+    return vars(dataclasses.dataclass(twin, init=False, eq=False))["__repr__"]
+
+
+def _values_of(names: Sequence[str]) -> Any:
+    """Return a function that returns the attributes of these names as a tuple."""
+    get: Any = attrgetter(*names) if names else None
+    if len(names) > 1:
+        return get
+    return (lambda instance: (get(instance),)) if names else (lambda instance: ())
+
+
+def _equality(cls: Any) -> Any:
+    """Return the method ``__eq__``."""
+    values = _values_of([field.name for field in dataclasses.fields(cls) if field.compare])
+
+    def __eq__(self: Any, other: Any) -> Any:
+        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    return __eq__
+
+
+def _hash(cls: Any) -> Any:
+    """Return the method ``__hash__``."""
+    wanted = [each for each in dataclasses.fields(cls) if (each.compare if each.hash is None else each.hash)]
+    values = _values_of([field.name for field in wanted])
+
+    def __hash__(self: Any) -> int:
+        return hash(values(self))
+
+    return __hash__
 
 
 def _initializer(cls: Any) -> Any:
@@ -147,10 +197,12 @@ def _initializer(cls: Any) -> Any:
     parameters = ", ".join([own, *given, *(["*", *by_keyword] if by_keyword else [])])
     exec("\n".join([f"def __init__({parameters}):", *(lines or [" pass"])]), names)
     made = names["__init__"]
-    made.__module__, made.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
     made.__annotations__ = {field.name: field.type for field in dataclasses.fields(cls) if field.init}
     made.__annotations__["return"] = None
     return made
+
+
+_METHODS = {"__init__": _initializer, "__repr__": _representation, "__eq__": _equality, "__hash__": _hash}
 
 
 def _plain(cls: Any, annotations: dict[str, Any], values: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 import netbuilder
 from house import ROOT, TOP_FOLDERS, library_modules
-from netbuilder import distributed
+from netbuilder import data, distributed, exchange
 from netbuilder.proto.extras import DISTRIBUTION
 from waiting import HANG
 
@@ -85,7 +85,7 @@ def test_the_blocker_blocks():
     assert "cffi" in python("try: import cffi\nexcept ModuleNotFoundError as error: print(error)")
 
 
-LAZY = pytest.mark.parametrize("package", [netbuilder, distributed], ids=lambda package: package.__name__)
+LAZY = pytest.mark.parametrize("package", [netbuilder, data, distributed, exchange], ids=lambda each: each.__name__)
 
 
 @LAZY

@@ -35,7 +35,7 @@ WRITERS = {
     "tools/bench": "files that it has made, and /proc",
     "tools/proof/processes.py": "files that it has made",
     "netbuilder/graph/drawing/page.py": "files of the package",
-    "netbuilder/data/digits.py": "a file of the package",
+    "netbuilder/data/digit_images.py": "a file of the package",
     "netbuilder/data/class_names.py": "asks is_file() first",
     "netbuilder/runtime/profile/process_memory.py": "/proc",
     "netbuilder/engines/gpu_info.py": "/proc",

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["MOST_BYTES", "UNUSED_SECONDS", "read_kept", "replace_file", "trim_kept", "write_kept"]
+__all__ = [
+    "MOST_BYTES",
+    "UNUSED_SECONDS",
+    "mark_of",
+    "mark_of_sources",
+    "read_kept",
+    "replace_file",
+    "trim_kept",
+    "write_kept",
+]
 
 MOST_BYTES = 1 << 29
 """Bytes of the files of one folder."""
@@ -101,3 +112,28 @@ def replace_file(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def mark_of(package: str) -> str:
+    """Return a text that differs between installed versions of a package, which is not imported; "" if there is none.
+
+    ``importlib.metadata``, which knows the version, takes longer to import than much of what is kept takes to make.
+    """
+    found = importlib.util.find_spec(package)
+    return "" if found is None or found.origin is None else _mark(found.origin, os.stat(found.origin))
+
+
+def mark_of_sources(folders: Iterable[str]) -> str:
+    """Return a text that differs when a file of Python is changed in folders, or in those inside them."""
+    marks, waiting = list[str](), list(folders)
+    while waiting:
+        for entry in os.scandir(waiting.pop()):
+            if entry.name.endswith(".py"):
+                marks.append(_mark(entry.path, entry.stat()))
+            elif entry.name != "__pycache__" and entry.is_dir():
+                waiting.append(entry.path)
+    return hashlib.sha256("\n".join(sorted(marks)).encode()).hexdigest()
+
+
+def _mark(path: str, status: os.stat_result) -> str:
+    return f"{path} {status.st_mtime_ns} {status.st_size}"

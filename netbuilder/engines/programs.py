@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -180,8 +181,12 @@ class Program:
         expression = self.outputs[output]
         return len(expression.values) if isinstance(expression, Stacked) else 1
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> Sequence[Step]:
         """Return the steps, each after those whose results it reads."""
+        return self._steps
+
+    @cached_property
+    def _steps(self) -> Sequence[Step]:
         found: dict[int, Step] = {}
         left: list[Expression] = [*reversed(self.outputs)]
         while left:
@@ -207,6 +212,7 @@ class Program:
             found[id(step)] = replace(step, operands=tuple(map(new, step.operands)))
         return replace(self, shape=shape, outputs=tuple(map(new, self.outputs)))
 
+    @cached_property
     def _loads(self) -> dict[Load, None]:
         values = [*self.outputs, *(operand for step in self.steps() for operand in step.operands)]
         values += [part for output in self.outputs if isinstance(output, Stacked) for part in output.values]
@@ -214,12 +220,12 @@ class Program:
 
     def loads(self) -> list[Load]:
         """Return the distinct loads of inputs, by input."""
-        found = [load for load in self._loads() if not isinstance(load.input, Sum)]
+        found = [load for load in self._loads if not isinstance(load.input, Sum)]
         return sorted(found, key=lambda load: (load.input, load.shape, load.offset))
 
     def sums(self) -> list[Sum]:
         """Return the distinct sums that it reads."""
-        return [*dict.fromkeys(load.input for load in self._loads() if isinstance(load.input, Sum))]
+        return [*dict.fromkeys(load.input for load in self._loads if isinstance(load.input, Sum))]
 
 
 def numpy_function(name: str) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ __all__ = [
     "UPDATES",
     "WITH_SUMS",
     "UpdateChain",
-    "is_elementwise",
+    "chainable_program",
     "keeps_zeros",
     "kernel_title",
     "operator_key",
@@ -111,18 +111,21 @@ def trace_inputs(tracer: Tracer, op: Operator, specs: Sequence[TensorSpec]) -> l
     ]
 
 
-def is_elementwise(op: Any, specs: Sequence[TensorSpec], *, is_gpu: bool) -> bool:
-    """Whether an operator can be part of a chain: its results follow from the elements of its inputs on the device."""
+def chainable_program(op: Any, specs: Sequence[TensorSpec], *, is_gpu: bool) -> Program | None:
+    """Return the program of an operator that can be part of a chain; None for others.
+
+    The results of such an operator follow from the elements of its inputs on the device.
+    """
     if any(op.input_location(i) == "host" for i in range(len(specs))):
-        return False
+        return None
     tracer = Tracer(is_gpu=is_gpu)
     try:
         plain = [spec.plain for spec in specs]
         outs = op.infer(*plain)
-        tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
+        program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
     except NotTraced:
-        return False
-    return all(out.shape == outs[0].shape for out in outs)
+        return None
+    return program if all(out.shape == outs[0].shape for out in outs) else None
 
 
 def trace_chain(chain: JoinedUpdates, *, is_gpu: bool) -> tuple[Program, list[TensorSpec]]:

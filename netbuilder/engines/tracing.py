@@ -7,6 +7,7 @@ more than elementwise functions and reductions over axes (a decision that depend
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
@@ -112,6 +113,25 @@ def _sample(value: Any) -> Any:
     if isinstance(value, Symbol):
         return 1.0 if value.dtype is None else np.ones(1, value.dtype)
     return value
+
+
+def _kind(value: Any) -> Any:
+    """Return what the type of a function's result depends on, of a value: its type, and of an integer the value."""
+    if isinstance(value, Symbol):
+        return float if value.dtype is None else value.dtype
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if not isinstance(value, (bool, int, float, np.generic)):
+        raise NotTraced(f"a constant {type(value).__name__}")
+    return float if type(value) is float else (type(value), value)
+
+
+@functools.lru_cache(1024)
+def _types_of(name: str, kinds: tuple[Any, ...]) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """Return the type of a function's result, and that of its operands together."""
+    samples = [np.ones(1, kind) if isinstance(kind, np.dtype) else 1.0 if kind is float else kind[1] for kind in kinds]
+    with np.errstate(all="ignore"):
+        return np.asarray(numpy_function(name)(*samples)).dtype, np.result_type(*samples)
 
 
 class Symbol:
@@ -394,13 +414,12 @@ def _apply(name: str, operands: Sequence[Any], dtype: Any = None) -> Symbol:
     arity = _ARITHMETIC.get(name, _PREDICATES.get(name))
     if arity is None or len(operands) != arity:
         raise NotTraced(f"the function {name}")
-    samples = [_sample(operand) for operand in operands]
-    with np.errstate(all="ignore"):
-        found = numpy_function(name)(*samples)
     if not any(isinstance(operand, Symbol) for operand in operands):
-        return _constant(found, dtype)
-    result = np.asarray(found).dtype if dtype is None else np.dtype(dtype)
-    compute = np.result_type(*samples) if name in _PREDICATES else result
+        with np.errstate(all="ignore"):
+            return _constant(numpy_function(name)(*operands), dtype)
+    found, common = _types_of(name, tuple(map(_kind, operands)))
+    result = found if dtype is None else np.dtype(dtype)
+    compute = common if name in _PREDICATES else result
     if compute.char not in _KINDS or (name in _FLOATS_ONLY and compute.kind != "f"):
         raise NotTraced(f"{name} of {compute}")
     symbols = [_as_symbol(operand) for operand in operands]

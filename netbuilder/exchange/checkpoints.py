@@ -14,8 +14,8 @@ import numpy as np
 
 from netbuilder.data import DBReader
 from netbuilder.distributed import ProcessGroup
-from netbuilder.exchange.checkpoint_blobs import CheckpointBlobs, checkpoint_blobs
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
+from netbuilder.exchange.checkpointed_blobs import CheckpointBlobs, checkpoint_blobs
 from netbuilder.exchange.divided import Divided, rows_divided, value_in
 from netbuilder.exchange.matching import LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper

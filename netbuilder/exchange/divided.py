@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.blob_records import CHUNK_SIZE, blob_records, chunk_record
+from netbuilder.data.stored_blobs import CHUNK_SIZE, blob_records, chunk_record
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.worlds.world import CommonWorld
 from netbuilder.ops.core.operator import TensorSpec

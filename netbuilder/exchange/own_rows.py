@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.blob_records import BlobParts
+from netbuilder.data.stored_blobs import BlobParts
 from netbuilder.exchange.divided import Divided
 from netbuilder.proto import BlobProto, ParseError
 

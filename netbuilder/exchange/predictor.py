@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data.blob_values import as_tensor, is_numeric
+from netbuilder.data.gc_paused import collection_paused
 from netbuilder.engines.gpu import gpu
 from netbuilder.exchange.classification import Classifier, Prediction
 from netbuilder.exchange.fills import fill_values
@@ -101,6 +102,7 @@ class Predictor:
     {'y': array([[2., 3.]], dtype=float32)}
     """
 
+    @collection_paused()
     @checked("threads")
     def __init__(
         self,

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.blob_records import BlobParts
 from netbuilder.data.db_reader import read_records
 from netbuilder.data.minidb import write_minidb
+from netbuilder.data.stored_blobs import BlobParts
 from netbuilder.exchange.divided import give_divided, records_of, taken
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from netbuilder.exchange.checkpoint_blobs import checkpoint_blobs
 from netbuilder.exchange.checkpoint_file import Checkpoint
+from netbuilder.exchange.checkpointed_blobs import checkpoint_blobs
 from netbuilder.exchange.checkpoints import load_checkpoint
 from netbuilder.exchange.hub import is_hub_name, weights_of_hub
 from netbuilder.exchange.matching import LoadReport

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.blob_records import BlobParts, blob_records
 from netbuilder.data.blob_values import BlobObject
+from netbuilder.data.stored_blobs import BlobParts, blob_records
 from netbuilder.distributed.stores import DEFAULT_TIMEOUT, FileStore, RedisStore, Store
 from netbuilder.ops.core.contexts import RunContext
 from netbuilder.ops.core.objects import shared_object

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.data.blob_records import CHUNK_SIZE, BlobParts, blob_records, record_name
 from netbuilder.data.db_reader import DATABASES, DBReader, read_records, write_records
+from netbuilder.data.stored_blobs import CHUNK_SIZE, BlobParts, blob_records, record_name
 from netbuilder.engines.gpu import gpu
 from netbuilder.ops.core.contexts import GradientContext, RunContext
 from netbuilder.ops.core.operator import STRING, Operator, TensorSpec

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from netbuilder.engines import kept_files
-from netbuilder.engines.kept_files import read_kept, replace_file, trim_kept, write_kept
+from netbuilder.engines.kept_files import mark_of, mark_of_sources, read_kept, replace_file, trim_kept, write_kept
 
 DAY = 86400
 
@@ -57,6 +57,23 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part_of_the_new_one(tmp_p
     with pytest.raises(TypeError):
         replace_file(path, "no bytes")
     assert read_kept(path) == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_marks_differ_after_changes(tmp_path, monkeypatch):
+    package = tmp_path / "some_package"
+    (package / "inner").mkdir(parents=True)
+    files = [package / "__init__.py", package / "inner" / "part.py"]
+    for file in files:
+        file.write_text("a = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    marks = {mark_of("some_package"), mark_of_sources([str(package)])}
+    (package / "notes.txt").write_text("no code")
+    assert marks == {mark_of("some_package"), mark_of_sources([str(package)])}
+    files[1].write_text("a = 10")
+    marks.add(mark_of_sources([str(package)]))
+    files[0].write_text("a = 10")
+    marks |= {mark_of("some_package"), mark_of_sources([str(package)])}
+    assert len(marks) == 5 and mark_of("no_such_package") == ""
 
 
 WRITER = """

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from netbuilder.data.digits import digits
+from netbuilder.data.digit_images import digits
 from netbuilder.graph import BlobReference
 from netbuilder.model import ModelHelper, brew
 from netbuilder.model.initializers import PseudoFP16Initializer, ReversePseudoFP16Initializer

@@ -344,7 +344,7 @@ def test_checkpoints_are_those_of_one_process(monkeypatch, tmp_path):
 
 
 def test_large_values_are_written_in_records_of_the_usual_size(monkeypatch, tmp_path):
-    for module in ("netbuilder.exchange.divided", "netbuilder.data.blob_records"):
+    for module in ("netbuilder.exchange.divided", "netbuilder.data.stored_blobs"):
         monkeypatch.setattr(sys.modules[module], "CHUNK_SIZE", 10)
     results, path = together(monkeypatch, UPDATES["adagrad"], 3), tmp_path / "shards.minidb"
     read = dict[str, set[str]]()
@@ -378,7 +378,7 @@ def test_large_values_are_written_in_records_of_the_usual_size(monkeypatch, tmp_
 
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_a_record_that_one_rank_reads_is_damaged_for_all(place, monkeypatch, tmp_path):
-    for module in ("netbuilder.exchange.divided", "netbuilder.data.blob_records"):
+    for module in ("netbuilder.exchange.divided", "netbuilder.data.stored_blobs"):
         monkeypatch.setattr(sys.modules[module], "CHUNK_SIZE", 10)
     results, path = together(monkeypatch, UPDATES["adagrad"], 3), tmp_path / "shards.minidb"
     on_ranks(3, lambda rank: save_checkpoint(path, results[rank][0], workspace=results[rank][1]))
@@ -430,7 +430,7 @@ def test_a_table_that_is_written_in_parts_is_the_same_file(monkeypatch, tmp_path
     """And the process that writes never has more than some pieces of it."""
     results, most = together(monkeypatch, UPDATES["adagrad"], 3), []
     inputs = ["user", "word", "lengths", "ones", "weights"]
-    for module in ("netbuilder.exchange.divided", "netbuilder.data.blob_records"):
+    for module in ("netbuilder.exchange.divided", "netbuilder.data.stored_blobs"):
         monkeypatch.setattr(sys.modules[module], "CHUNK_SIZE", 10)
     in_parts = predictor_files.fill_in_parts
 

@@ -142,8 +142,8 @@ def test_difference(a, b, want):
 def test_what_is_not_a_number_is_not_good():
     times = Comparison([1.0], [[2.0]])
     work = predict.Predictors(1, 1)
-    assert predict.Prediction(work, ["peer"], times, [1.0, 2.0], 1e-4).good
-    assert not predict.Prediction(work, ["peer"], times, [1.0, 2.0], float("nan")).good
+    assert predict.Prediction(work, ["peer"], times, [1.0, 2.0], [2.0, 3.0], 1e-4).good
+    assert not predict.Prediction(work, ["peer"], times, [1.0, 2.0], [2.0, 3.0], float("nan")).good
 
 
 def test_the_largest_difference_is_that_of_a_side_that_is_not_a_number():
@@ -155,7 +155,7 @@ def test_callers_of_the_command(monkeypatch, capsys):
 
     def measured(work, pythons, *, pairs, steps):
         asked.append((work.layers, work.batch, work.callers, *pythons))
-        return predict.Prediction(work, ["onnxruntime 1.0"], Comparison([0.1], [[0.2]]), [1.0, 2.0], 0.0)
+        return predict.Prediction(work, ["onnxruntime 1.0"], Comparison([0.1], [[0.2]]), [1.0, 2.0], [2.0, 3.0], 0.0)
 
     monkeypatch.setattr(works, "predict", measured)
     monkeypatch.setattr(works, "prediction_pythons", lambda python: dict.fromkeys(["openvino", "onnxruntime"], ""))
@@ -176,7 +176,8 @@ def test_the_command(tmp_path, monkeypatch, capsys, batch, batches, apart, statu
 
     def measured(work, pythons, *, pairs, steps):
         asked.append((work.batch, work.threads, pythons, pairs, steps))
-        return predict.Prediction(work, ["peer 2.0"], Comparison([0.1] * pairs, [[0.2] * pairs]), [1.0, 2.0], apart)
+        times = Comparison([0.1] * pairs, [[0.2] * pairs])
+        return predict.Prediction(work, ["peer 2.0"], times, [1.0, 2.0], [2.0, 3.0], apart)
 
     monkeypatch.setattr(works, "predict", measured)
     monkeypatch.setattr(works, "prediction_pythons", lambda python: {"peer": python})
@@ -237,7 +238,7 @@ inputs = dict(np.load(sys.argv[2] + "/inputs.npz"))
 if inputs["x"].shape[0] == 5:
     raise SystemExit("five are too many")
 np.savez(sys.argv[2] + "/onnxruntime.npz", y=2 * inputs["x"])
-serve(lambda: 2 * inputs["x"], warmup=1, info={{"version": "1.0", "first": 0.5}})
+serve(lambda: 2 * inputs["x"], warmup=1, info={{"version": "1.0", "first": 0.5, "whole": 1.5}})
 """
 
 
@@ -261,7 +262,7 @@ def test_models_of_others(tmp_path, monkeypatch, capsys):
     assert "stored, batch 2" in said[-2] and "0.0e+00 apart" in said[-2]
     assert said[-1].startswith("2 models: median ") and "; 2 with equal outputs, 2 without nodes run" in said[-1]
     dynamic, refused, _, all_of_them = json.loads(file.read_text())["results"]
-    assert dynamic["first"][1] == 0.5 and "five" in refused["error"]
+    assert (dynamic["first"][1], dynamic["whole"][1]) == (0.5, 1.5) and "five" in refused["error"]
     assert all_of_them["ratios"].keys() == {"dynamic", "stored"}
 
 

@@ -12,7 +12,7 @@ if importlib.util.find_spec("onnx") is None:
 import onnx
 
 from netbuilder import ModelHelper, Workspace, load_predictor
-from netbuilder.data.digits import digits
+from netbuilder.data.digit_images import digits
 from netbuilder.exchange.onnx import export_onnx
 from netbuilder.passes import extract_predictor
 from netbuilder.tools import imagenet_trainer

@@ -21,15 +21,16 @@ def main(warmup: int, folder: Path, threads: int) -> None:
     options.inter_op_num_threads = 1
     with np.load(folder / "inputs.npz") as stored:
         given = dict(stored)
-    began = time.perf_counter()
+    began = time.process_time()
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
     found = session.run(None, given)
-    first = time.perf_counter() - began
+    whole = time.process_time()
+    first = whole - began
     np.savez(folder / "onnxruntime.npz", **dict(zip([output.name for output in session.get_outputs()], found)))
     serve(
         lambda: session.run(None, given),
         warmup=warmup,
-        info={"version": onnxruntime.__version__, "name": "onnxruntime", "first": first},
+        info={"version": onnxruntime.__version__, "name": "onnxruntime", "first": first, "whole": whole},
     )
 
 

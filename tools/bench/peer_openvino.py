@@ -18,7 +18,7 @@ def main(warmup: int, folder: Path, threads: int) -> None:
     """Write the outputs for the batch in the folder, then serve runs of it."""
     with np.load(folder / "inputs.npz") as stored:
         given = dict(stored)
-    began = time.perf_counter()
+    began = time.process_time()
     core = openvino.Core()
     net = core.read_model(folder / "model.onnx")
     net.reshape({name: value.shape for name, value in given.items()})
@@ -32,10 +32,11 @@ def main(warmup: int, folder: Path, threads: int) -> None:
 
     names = [output.get_any_name() for output in net.outputs]
     found = step()
-    first = time.perf_counter() - began
+    whole = time.process_time()
+    first = whole - began
     np.savez(folder / "openvino.npz", **dict(zip(names, found)))
     version = openvino.__version__.partition("-")[0]
-    serve(step, warmup=warmup, info={"version": version, "name": "openvino", "first": first})
+    serve(step, warmup=warmup, info={"version": version, "name": "openvino", "first": first, "whole": whole})
 
 
 if __name__ == "__main__":

@@ -189,7 +189,9 @@ class Prediction:
         work: what was measured.
         peers: the names of the peers, with their versions.
         times: of all sides, in seconds.
-        first: of each side, the seconds from reading the model to the first outputs; NaN: not known.
+        first: of each side, the seconds of processor time from reading the model to the first outputs, so with a
+            session, or a predictor and its plan, but without imports at the start of its program; NaN: not known.
+        whole: likewise from the start of the process.
         apart: the largest difference between our outputs and those of a peer, relative to the largest value.
         plain: types of the nodes that ONNX's reference implementation runs on our side.
     """
@@ -198,6 +200,7 @@ class Prediction:
     peers: Sequence[str]
     times: Comparison
     first: Sequence[float]
+    whole: Sequence[float]
     apart: float
     plain: Sequence[str] = ()
 
@@ -218,7 +221,8 @@ class Prediction:
         line = (
             f"{work.name}, {counted(len(self.times.ours), 'pair')}: "
             f"{', '.join(each)}; {self.times.ratio:.2f} x as fast{as_which(self.times, self.peers)} "
-            f"(pairs {low:.2f} to {high:.2f}); first outputs in {self.first[0] / self.first[1]:.2f} of its time; "
+            f"(pairs {low:.2f} to {high:.2f}); first outputs in {self.first[0] / self.first[1]:.2f} of its processor "
+            f"time, with imports {self.whole[0] / self.whole[1]:.2f}; "
             f"outputs {self.apart:.1e} apart"
         )
         if self.plain:
@@ -236,6 +240,7 @@ class Prediction:
             "ratio": self.times.ratio,
             "spread": list(self.times.spread),
             "first": list(self.first),
+            "whole": list(self.whole),
             "apart": self.apart,
             "plain": list(self.plain),
         }
@@ -280,9 +285,11 @@ def predict(
             sides = [_Callers(side, work.callers) if work.callers else side for side in (ours, *peers)]
             seconds = [statistics.median(side.run(work.warmup)) for side in sides]
             times = compare(*sides, pairs=pairs, steps=steps or work.steps(min(seconds)))
-    first = [float(side.info.get("first", math.nan)) for side in (ours, peers[times.best])]
+    first, whole = (
+        [float(side.info.get(name, math.nan)) for side in (ours, peers[times.best])] for name in ("first", "whole")
+    )
     names = [f"{name} {peer.info['version']}" for name, peer in zip(pythons, peers)]
-    return Prediction(work, names, times, first, worst(apart), ours.info["plain"])
+    return Prediction(work, names, times, first, whole, worst(apart), ours.info["plain"])
 
 
 def model_files(paths: Sequence[str]) -> list[Path]:
@@ -305,10 +312,12 @@ def summary(found: Sequence[Prediction]) -> Line:
     """Return the line about all models: the median of the ratios, and the least one."""
     ratios = {each.work.record["model"]: each.times.ratio for each in found}
     first = statistics.median(each.first[0] / each.first[1] for each in found)
+    whole = statistics.median(each.whole[0] / each.whole[1] for each in found)
     least = min(ratios, key=ratios.__getitem__)
     text = (
         f"{counted(len(found), 'model')}: median {statistics.median(ratios.values()):.2f} x as fast, least "
-        f"{ratios[least]:.2f} ({least}); first outputs in {first:.2f} of the peer's time; "
+        f"{ratios[least]:.2f} ({least}); first outputs in {first:.2f} of the peer's processor time, with imports "
+        f"{whole:.2f}; "
         f"{sum(each.good for each in found)} with equal outputs, {sum(not each.plain for each in found)} without nodes "
         "run by ONNX's reference implementation"
     )

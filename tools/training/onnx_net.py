@@ -11,7 +11,7 @@ from typing import Any
 
 from netbuilder.exchange.onnx import ReadModel, read_onnx
 from netbuilder.exchange.onnx.library import onnx_library
-from netbuilder.exchange.onnx.loading import load_model
+from netbuilder.exchange.onnx.loading import load_model, read_file
 from netbuilder.exchange.onnx.model_inputs import Extent, input_dtype, input_extents
 from netbuilder.graph.defuse import operators_between
 from netbuilder.graph.shapes import infer_shapes
@@ -121,7 +121,7 @@ def _image_input(file: str, shape: Shape) -> str:
         NetError: it is not one input for such images.
     """
     onnx = onnx_library()
-    model, constants = load_model(onnx, file)
+    model, constants = load_model(onnx, read_file(file))
     held = constants.keys() | {tensor.name for tensor in model.graph.initializer}
     inputs = [each for each in model.graph.input if each.name not in held]
     if len(inputs) != 1:

@@ -57,9 +57,9 @@ class CudaEngine(Engine):
         return join_updates(ctx, updates)
 
     def is_elementwise(self, op: Operator, *specs: TensorSpec) -> bool:
-        from netbuilder.engines.traced import ELEMENTWISE, is_elementwise
+        from netbuilder.engines.traced import ELEMENTWISE, chainable_program
 
-        return op.type in ELEMENTWISE and is_elementwise(op, specs, is_gpu=True)
+        return op.type in ELEMENTWISE and chainable_program(op, specs, is_gpu=True) is not None
 
     def join_elementwise(self, ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
         from netbuilder.engines.cuda.elementwise import join_elementwise

@@ -14,7 +14,7 @@ from netbuilder.engines.llvm.reducing import reducing
 from netbuilder.engines.programs import Constant, HostNumber, NotTraced, Program, Step
 from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.traced import (
-    is_elementwise,
+    chainable_program,
     kernel_title,
     operator_key,
     trace_chain,
@@ -82,16 +82,13 @@ def _made(program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSp
 
 def is_chainable(op: Any, specs: Sequence[TensorSpec]) -> bool:
     """Whether an operator can be part of a chain: it is elementwise, and there is code for it."""
-    return _chainable(
-        operator_key(op, specs),
-        lambda: is_elementwise(op, specs, is_gpu=False) and _has_code(op, [spec.plain for spec in specs]),
-    )
+    return _chainable(operator_key(op, specs), lambda: _has_code(chainable_program(op, specs, is_gpu=False)))
 
 
-def _has_code(op: Any, specs: Sequence[TensorSpec]) -> bool:
-    tracer = Tracer(is_gpu=False)
+def _has_code(program: Program | None) -> bool:
+    if program is None:
+        return False
     try:
-        program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, specs), op.infer(*specs)))
         made(program)
     except NotTraced:
         return False

@@ -1,8 +1,8 @@
 """Machine code of this CPU from LLVM's IR, made by llvmlite and kept on file.
 
 The files are in the folder ``machine_code`` of the folder ``NETBUILDER_CACHE`` (see ``netbuilder.engines.choices``),
-one for each function, named by a hash of its IR, of LLVM's version and of the CPU. A file that is damaged is ignored
-and written again.
+one for each function, named by a hash of its IR, of the installed llvmlite and of the CPU. A file that is damaged is
+ignored and written again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from netbuilder.data.forking import loading, new_lock
 from netbuilder.engines.choices import cache_folder
-from netbuilder.engines.kept_files import read_kept, write_kept
+from netbuilder.engines.kept_files import mark_of, read_kept, write_kept
 from netbuilder.engines.llvm import object_file
 
 __all__ = [
@@ -147,7 +147,7 @@ def _surroundings() -> str | None:
 
     LLVM, whose import takes time, is not asked where the system describes the CPU.
     """
-    parts = [_FORM, platform.system(), platform.machine(), importlib.metadata.version("llvmlite"), _processor()]
+    parts = [_FORM, platform.system(), platform.machine(), mark_of("llvmlite"), _processor()]
     if not parts[-1]:
         compiler = _compiler_or_none()
         if compiler is None:

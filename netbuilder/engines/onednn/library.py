@@ -256,9 +256,11 @@ def _find() -> str | None:
     named = os.environ.get(PATH_VARIABLE)
     if named:
         return named
-    paths = [Path(str(file.locate())) for file in _files() if file.name == "libdnnl.so.3"]
-    paths += [Path(prefix) / "lib" / "libdnnl.so.3" for prefix in (sys.prefix, sys.base_prefix)]
-    return next((str(path.resolve()) for path in paths if path.exists()), None)
+    usual, other = (Path(prefix) / "lib" / "libdnnl.so.3" for prefix in (sys.prefix, sys.base_prefix))
+    if not usual.exists():
+        paths = [Path(str(file.locate())) for file in _files() if file.name == "libdnnl.so.3"]
+        usual = next((path for path in [*paths, other] if path.exists()), usual)
+    return str(usual.resolve()) if usual.exists() else None
 
 
 def _files() -> list[importlib.metadata.PackagePath]:

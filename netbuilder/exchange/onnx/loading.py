@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -14,7 +14,7 @@ from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.exchange.onnx.inference import check_external_data
 from netbuilder.proto import ParseError, opened_files
 
-__all__ = ["load_model", "without_constants"]
+__all__ = ["LargeConstant", "ModelFile", "load_model", "read_file", "without_constants"]
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +27,55 @@ class _NotProtobuf(ValueError):
     """A file is not a message of protobuf."""
 
 
-def load_model(onnx: Any, path: str | os.PathLike[str]) -> tuple[Any, dict[str, Array]]:
+class LargeConstant(NamedTuple):
+    """A constant in a file.
+
+    Args:
+        head: its message (``TensorProto``) without the elements.
+        field: the field of the message that holds these.
+        data: their bytes, in memory that lasts.
+    """
+
+    head: bytes
+    field: int
+    data: Array
+
+
+class ModelFile(NamedTuple):
+    """What a file holds.
+
+    Args:
+        path: of the file.
+        status: what the system says of it.
+        light: the message without the large constants.
+        large: those.
+    """
+
+    path: str | os.PathLike[str]
+    status: os.stat_result
+    light: bytes
+    large: Sequence[LargeConstant]
+
+
+def read_file(path: str | os.PathLike[str]) -> ModelFile:
+    """Return what a file holds; none of it is parsed but the fields of the model, its graph and its constants.
+
+    Raises:
+        ParseError: it is no message of protobuf.
+        OSError: it cannot be read.
+    """
+    try:
+        with opened_files.open_file(path) as file:
+            status = os.fstat(file.fileno())
+            return ModelFile(path, status, *_split(file, status.st_size))
+    except FileNotFoundError:
+        opened_files.read_bytes(path)  # lists files with similar names
+        raise
+    except _NotProtobuf as error:
+        raise _refused(path, error) from error
+
+
+def load_model(onnx: Any, file: ModelFile) -> tuple[Any, dict[str, Array]]:
     """Return a model and its large constants, which the model then lacks.
 
     Only what is small is parsed by protobuf, which needs a copy of all that it parses; the memory is that of the
@@ -35,22 +83,21 @@ def load_model(onnx: Any, path: str | os.PathLike[str]) -> tuple[Any, dict[str, 
 
     Raises:
         ParseError: it is not a model that ONNX's checker accepts.
-        OSError: the file cannot be read.
+        OSError: a file with constants of it cannot be read.
     """
-    folder = os.path.dirname(os.path.abspath(path))
+    folder = os.path.dirname(os.path.abspath(file.path))
     try:
-        with opened_files.open_file(path) as file:
-            model, found = _parsed(onnx, file, os.fstat(file.fileno()).st_size)
+        model, found = _parsed(onnx, file)
         check_external_data(model, folder)
         _read_external(onnx, model, folder, found)
         onnx.checker.check_model(model)
-    except FileNotFoundError:
-        opened_files.read_bytes(path)  # lists files with similar names
-        raise
-    except (_NotProtobuf, DecodeError, onnx.checker.ValidationError) as error:
-        text = f"{os.fspath(path)!r} is not an ONNX model that ONNX's checker accepts: {error}"
-        raise ParseError(text) from error
+    except (DecodeError, onnx.checker.ValidationError) as error:
+        raise _refused(file.path, error) from error
     return model, found
+
+
+def _refused(path: str | os.PathLike[str], error: Exception) -> ParseError:
+    return ParseError(f"{os.fspath(path)!r} is not an ONNX model that ONNX's checker accepts: {error}")
 
 
 def without_constants(onnx: Any, model: Any) -> tuple[Any, dict[str, Array]]:
@@ -107,9 +154,9 @@ def _declare(onnx: Any, graph: Any, tensors: Iterable[Any]) -> None:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
 
 
-def _parsed(onnx: Any, file: BinaryIO, size: int) -> tuple[Any, dict[str, Array]]:
-    """Return the model in a file without its large constants, and those."""
-    places: list[tuple[Any, int, int, int]] = []  # tensors without data; the field, offset and length of it
+def _split(file: BinaryIO, size: int) -> tuple[bytes, list[LargeConstant]]:
+    """Return the message in a file without its large constants, and those."""
+    large: list[LargeConstant] = []
     small = bytearray()
     for number, start, offset, length in _fields(file, 0, size):
         if number != _GRAPH:
@@ -117,22 +164,17 @@ def _parsed(onnx: Any, file: BinaryIO, size: int) -> tuple[Any, dict[str, Array]
             continue
         graph = bytearray()
         for inner, inner_start, inner_offset, inner_length in _fields(file, offset, offset + length):
-            if inner != _INITIALIZER or not (place := _large(onnx, file, inner_offset, inner_length)):
+            found = _large(file, inner_offset, inner_length) if inner == _INITIALIZER else None
+            if found is None:
                 graph += _bytes(file, inner_start, inner_offset + inner_length - inner_start)
             else:
-                places.append(place)
-        small += bytes([_GRAPH << 3 | 2]) + _varint(len(graph)) + graph
-    model = onnx.ModelProto()
-    model.ParseFromString(bytes(small))
-    found = {}
-    for tensor, field, offset, length in places:
-        found[tensor.name] = _read_array(onnx, tensor, field, file, offset, length)
-    _declare(onnx, model.graph, [tensor for tensor, *_ in places])
-    return model, found
+                large.append(found)
+        small += _field(_GRAPH, graph)
+    return bytes(small), large
 
 
-def _large(onnx: Any, file: BinaryIO, offset: int, length: int) -> tuple[Any, int, int, int] | None:
-    """Return a tensor without its data, and their field, offset and length; None if they are few, or not plain."""
+def _large(file: BinaryIO, offset: int, length: int) -> LargeConstant | None:
+    """Return a constant of the model; None if it has few elements, or not in one field."""
     if length < _LARGE:
         return None
     data, rest = None, bytearray()
@@ -145,12 +187,36 @@ def _large(onnx: Any, file: BinaryIO, offset: int, length: int) -> tuple[Any, in
             rest += _bytes(file, start, at + size - start)
     if data is None:
         return None
-    tensor = onnx.TensorProto()
-    tensor.ParseFromString(bytes(rest))
-    kind = _DATA[data[0]]
-    if kind not in (None, tensor.data_type) or _plain_dtype(onnx, tensor.data_type) is None or tensor.data_location:
-        return None
-    return (tensor, *data)
+    number, at, size = data
+    return LargeConstant(bytes(rest), number, _read(file, at, size))
+
+
+def _read(file: BinaryIO, offset: int, length: int) -> Array:
+    memory = lasting_zeros(length)
+    file.seek(offset)
+    into: Any = file  # it is buffered
+    if into.readinto(memory.data) != length:
+        raise ParseError(f"the file ends within a constant of {length:,} bytes")
+    memory.flags.writeable = False  # so that a predictor can use it as it is
+    return memory
+
+
+def _parsed(onnx: Any, file: ModelFile) -> tuple[Any, dict[str, Array]]:
+    """Return the model in a file without its large constants, and those."""
+    model, found, taken = onnx.ModelProto(), dict[str, Array](), []
+    model.ParseFromString(file.light)
+    for head, field, data in file.large:
+        tensor = onnx.TensorProto()
+        tensor.ParseFromString(head)
+        plain = _DATA[field] in (None, tensor.data_type) and _plain_dtype(onnx, tensor.data_type) is not None
+        if plain and not tensor.data_location:
+            found[tensor.name] = _as_array(tensor, _checked_dtype(onnx, tensor, data.size), data)
+            taken.append(tensor)
+        else:
+            tensor.MergeFromString(_field(field, data))
+            model.graph.initializer.append(tensor)
+    _declare(onnx, model.graph, taken)
+    return model, found
 
 
 def _plain_dtype(onnx: Any, kind: int) -> np.dtype[Any] | None:
@@ -162,7 +228,8 @@ def _plain_dtype(onnx: Any, kind: int) -> np.dtype[Any] | None:
     return dtype if dtype.kind in "fiub" and dtype.isbuiltin == 1 and kind != onnx.TensorProto.BFLOAT16 else None
 
 
-def _read_array(onnx: Any, tensor: Any, field: int, file: BinaryIO, offset: int, length: int) -> Array:
+def _checked_dtype(onnx: Any, tensor: Any, length: int) -> np.dtype[Any]:
+    """Return the NumPy type of a constant whose elements have so many bytes, as its dims say."""
     dtype = _plain_dtype(onnx, tensor.data_type)
     assert dtype is not None
     dims = list(tensor.dims)
@@ -171,13 +238,11 @@ def _read_array(onnx: Any, tensor: Any, field: int, file: BinaryIO, offset: int,
             f"constant {tensor.name!r} of dims {dims} and type {tensor.data_type} does not match its data: "
             f"{length:,} bytes"
         )
-    memory = lasting_zeros(length)
-    file.seek(offset)
-    into: Any = file  # it is buffered
-    if into.readinto(memory.data) != length:
-        raise ParseError(f"the file ends within the constant {tensor.name!r}")
-    memory.flags.writeable = False  # so that a predictor can use it as it is
-    made: Array = memory.view(dtype.newbyteorder("<")).reshape(dims)
+    return dtype
+
+
+def _as_array(tensor: Any, dtype: np.dtype[Any], data: Array) -> Array:
+    made: Array = data.view(dtype.newbyteorder("<")).reshape(list(tensor.dims))
     return made.astype(dtype, copy=False)
 
 
@@ -193,7 +258,8 @@ def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) 
         offset = int(where.get("offset", 0))
         with opened_files.open_file(path) as file:
             length = int(where.get("length", os.fstat(file.fileno()).st_size - offset))
-            found[tensor.name] = _read_array(onnx, tensor, 9, file, offset, length)
+            dtype = _checked_dtype(onnx, tensor, length)
+            found[tensor.name] = _as_array(tensor, dtype, _read(file, offset, length))
         taken.append(tensor)
     _declare(onnx, model.graph, taken)
     if len(kept) < len(model.graph.initializer):
@@ -241,6 +307,11 @@ def _read_varint(file: BinaryIO, at: int, end: int) -> tuple[int, int]:
         if byte < 128:
             return value, at + i + 1
     raise _NotProtobuf(f"it is no message of protobuf: no number ends after byte {at}")
+
+
+def _field(number: int, content: Any) -> bytes:
+    """Return a field of a message with its content."""
+    return bytes([number << 3 | 2]) + _varint(len(content)) + bytes(content)
 
 
 def _varint(value: int) -> bytes:

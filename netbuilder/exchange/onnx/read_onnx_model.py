@@ -16,10 +16,12 @@ import netbuilder.exchange.onnx.reading_resize
 import netbuilder.exchange.onnx.reading_rules
 import netbuilder.exchange.onnx.reading_sequences
 import netbuilder.exchange.onnx.reading_windows  # noqa: F401  (they register themselves)
+from netbuilder.data.gc_paused import collection_paused
 from netbuilder.exchange.onnx.constants import MOST_ELEMENTS
 from netbuilder.exchange.onnx.inference import check_external_data
+from netbuilder.exchange.onnx.kept_models import kept_model
 from netbuilder.exchange.onnx.library import onnx_library
-from netbuilder.exchange.onnx.loading import load_model, without_constants
+from netbuilder.exchange.onnx.loading import load_model, read_file, without_constants
 from netbuilder.exchange.onnx.model_inputs import with_shapes
 from netbuilder.exchange.onnx.read_model import ReadModel
 from netbuilder.exchange.onnx.reading import Reader
@@ -58,11 +60,11 @@ def read_onnx(
 
     Nodes with only constant inputs are folded. Dropout, which does nothing in a predictor, is removed.
     """
-    onnx = onnx_library()
     options: dict[str, Any] = {"reference": reference, "training": training, "most_folded": most_folded}
     if isinstance(model, (str, os.PathLike)):
-        read = _read_file(onnx, model, shapes or {}, options)
+        read = _read_file(model, shapes or {}, options)
     else:
+        onnx = onnx_library()
         check_external_data(model, None)
         light, constants = without_constants(onnx, model)
         read = Reader(onnx, with_shapes(light, shapes or {}), constants, **options).read()
@@ -82,11 +84,21 @@ def read_onnx(
 
 
 def _read_file(
-    onnx: Any, path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int | None]], options: Mapping[str, Any]
+    path: str | os.PathLike[str], shapes: Mapping[str, Sequence[int | None]], options: Mapping[str, Any]
 ) -> ReadModel:
-    with opened_files.naming(path):
+    with opened_files.naming(path), collection_paused():
         try:
-            model, constants = load_model(onnx, path)
-            return Reader(onnx, with_shapes(model, shapes), constants, **options).read()
+            file = read_file(path)
+            place = kept_model(file, ({name: list(shape) for name, shape in sorted(shapes.items())}, options))
+            kept = None if place is None else place.find()
+            if kept is not None:
+                return kept
+            onnx = onnx_library()
+            model, constants = load_model(onnx, file)
+            large = dict(constants)
+            read = Reader(onnx, with_shapes(model, shapes), constants, **options).read()
+            if place is not None:
+                place.keep(read, large)
+            return read
         except UnicodeDecodeError as error:
             raise ParseError(f"the model holds text that is not UTF-8: {error}") from None

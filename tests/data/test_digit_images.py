@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from netbuilder.data import digits
-from netbuilder.data.digits import _decode
+from netbuilder.data.digit_images import _decode
 from netbuilder.proto import ParseError
 
 

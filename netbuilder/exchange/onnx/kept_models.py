@@ -70,7 +70,7 @@ class KeptModel:
         rest = memoryview(content)[end:]
         parameters = {name: self._array(place, rest) for name, place in stored["parameters"].items()}
         return ReadModel(
-            NetDef.FromString(rest[: stored["net"]]),
+            NetDef.FromString(bytes(rest[: stored["net"]])),
             parameters,
             tuple(stored["inputs"]),
             tuple(stored["outputs"]),
@@ -140,7 +140,7 @@ def _hash_of(file: ModelFile, about: str, folder: Path) -> str:
     found = hashlib.sha256(about.encode())
     for part in (file.light, *(part for each in file.large for part in (each.head, bytes([each.field]), each.data))):
         found.update(_LENGTH.pack(len(part)))
-        found.update(part)
+        found.update(memoryview(part))
     if time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED:
         write_kept(seen, found.hexdigest()[:40].encode())
     return found.hexdigest()[:40]

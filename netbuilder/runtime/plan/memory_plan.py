@@ -486,11 +486,11 @@ def _joined(
     loads = {place: load_of(block, alignment_of(place.location), len(steps)) for place, block in blocks.items()}
     rows: list[Lifetime[Any]] = []
     for each in group(joins, lambda key: key.nbytes):
-        parts = [lives[key] for key in each.offsets]
-        place = _place(parts[0])
-        begin, end = min(part.start for part in parts), max(part.end for part in parts)
+        inside = [lives[key] for key in each.offsets]
+        place = _place(inside[0])
+        begin, end = min(life.start for life in inside), max(life.end for life in inside)
         alignment, count = alignment_of(place.location), len(loads[place])
-        load = loads[place] - load_of(parts, alignment, count)[:count]
+        load = loads[place] - load_of(inside, alignment, count)[:count]
         load[begin : end + 1] += _aligned(each.nbytes, alignment)
         if load.max() <= _GROWTH * loads[place].max():
             loads[place] = load

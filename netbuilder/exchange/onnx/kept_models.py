@@ -138,9 +138,12 @@ def _hash_of(file: ModelFile, about: str, folder: Path) -> str:
     if known is not None:
         return known.decode()
     found = hashlib.sha256(about.encode())
-    for part in (file.light, *(part for each in file.large for part in (each.head, bytes([each.field]), each.data))):
+    parts: list[Any] = [file.light]
+    for each in file.large:
+        parts += [each.head, bytes([each.field]), each.data]
+    for part in parts:
         found.update(_LENGTH.pack(len(part)))
-        found.update(memoryview(part))
+        found.update(part)
     if time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED:
         write_kept(seen, found.hexdigest()[:40].encode())
     return found.hexdigest()[:40]

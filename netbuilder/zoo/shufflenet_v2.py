@@ -53,7 +53,7 @@ class ShuffleNetV2Builder:
     def __init__(
         self, model: ModelHelper, data: Blob, num_input_channels: int, num_labels: int, num_groups: int = 2,
         width: str = "1.0x", is_test: bool = False, detection: bool = False, bn_epsilon: float = 1e-5,
-        batch_norm: bool = False,
+        *, batch_norm: bool = False,
     ) -> None:  # fmt: skip
         if width not in _CHANNELS:
             raise ArgumentError(f"ShuffleNetV2Builder: width must be one of {sorted(_CHANNELS)}, got {width!r}")

@@ -45,6 +45,10 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "PackedInt8BGRANHWCToNCHWCStylizerPreprocess StumpFuncIndex CopyRowsToTensor UnsafeCoalesce",
     ),
     (
+        "it prepares images on a GPU; export what is after it, which reads prepared images",
+        "NormalizeImages",
+    ),
+    (
         "it draws random numbers",
         "Float16UniformFill GaussianFill MSRAFill UniformFill UniformIntFill XavierFill UniqueUniformFill "
         "WeightedMultiSampling WeightedSample SparseDropoutWithReplacement SparseItemwiseDropoutWithReplacement",

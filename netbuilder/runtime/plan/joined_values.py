@@ -11,8 +11,6 @@ __all__ = ["Group", "group"]
 
 Key = TypeVar("Key", bound=Hashable)
 
-_ALIGNMENT = 64  # bytes: kernels expect buffers that begin at a multiple of it
-
 
 @dataclass(slots=True, eq=False)
 class Group(Generic[Key]):
@@ -29,7 +27,9 @@ class Group(Generic[Key]):
     composed: set[Key]
 
 
-def group(joins: Iterable[tuple[Key, Sequence[Key]]], size: Callable[[Key], int]) -> list[Group[Key]]:
+def group(
+    joins: Iterable[tuple[Key, Sequence[Key]]], size: Callable[[Key], int], alignment: int = 64
+) -> list[Group[Key]]:
     """Return what can be stored inside one another; each join is possible as a whole, or it is left out.
 
     A later whole may have an earlier one among its parts, and an earlier whole may consist of parts that are next to
@@ -38,6 +38,7 @@ def group(joins: Iterable[tuple[Key, Sequence[Key]]], size: Callable[[Key], int]
     Args:
         joins: a whole and its parts in order, in the order in which the wholes are made.
         size: returns the bytes of a storage.
+        alignment: bytes of which each storage begins at a multiple.
 
     >>> (found,) = group([("ab", ["a", "b"]), ("abc", ["a", "b", "c"])], lambda name: 64 * len(name))
     >>> found.offsets
@@ -50,7 +51,7 @@ def group(joins: Iterable[tuple[Key, Sequence[Key]]], size: Callable[[Key], int]
         for part in parts:
             starts.append(end)
             end += size(part)
-        if end != size(whole) or any(start % _ALIGNMENT for start in starts) or len({whole, *parts}) <= len(parts):
+        if end != size(whole) or any(start % alignment for start in starts) or len({whole, *parts}) <= len(parts):
             continue
         placed = [part for part in parts if part in inside]
         if whole in inside:

@@ -461,6 +461,33 @@ def _joined(
 
     Such storage overwrites nothing, and nothing overwrites it: it is written before it is joined, and not afterwards.
     """
+    joins = _joins(storage, lives, steps, apart)
+    if not joins:
+        return []
+    blocks = _blocks([life for life in lives.values() if life.key.may_share])
+    loads = {place: load_of(block, alignment_of(place.location), len(steps)) for place, block in blocks.items()}
+    alignment = max(alignment_of(place.location) for place in blocks)
+    rows: list[Lifetime[Any]] = []
+    for each in group(joins, lambda key: key.nbytes, alignment):
+        inside = [lives[key] for key in each.offsets]
+        place = _place(inside[0])
+        begin, end = min(life.start for life in inside), max(life.end for life in inside)
+        load = loads[place] - load_of(inside, alignment, len(loads[place]))[: len(loads[place])]
+        load[begin : end + 1] += _aligned(each.nbytes, alignment)
+        if load.max() <= _GROWTH * loads[place].max():
+            loads[place] = load
+            row = _Row([(lives.pop(key), start) for key, start in each.offsets.items()], each.composed)
+            rows.append(Lifetime(row, begin, end, place, each.nbytes))
+    return rows
+
+
+def _joins(
+    storage: dict[Value, _Storage],
+    lives: dict[_Storage, Lifetime[_Storage]],
+    steps: Sequence[Step],
+    apart: Collection[Value],
+) -> list[tuple[_Storage, list[_Storage]]]:
+    """Return the storage of what kernels join, and of its parts, where the parts may be stored in the whole."""
     written: dict[_Storage, int] = {}  # by which step last
     for index, step in enumerate(steps):
         written.update((storage[value], index) for value in step.outputs if value in storage)
@@ -480,23 +507,7 @@ def _joined(
                 found = [each for each in parts if each is not None and may_be_stored(each, index)]
                 if len(found) == len(parts) and len({_place(lives[each]) for each in (whole, *found)}) == 1:
                     joins.append((whole, found))
-    if not joins:
-        return []
-    blocks = _blocks([life for life in lives.values() if life.key.may_share])
-    loads = {place: load_of(block, alignment_of(place.location), len(steps)) for place, block in blocks.items()}
-    rows: list[Lifetime[Any]] = []
-    for each in group(joins, lambda key: key.nbytes):
-        inside = [lives[key] for key in each.offsets]
-        place = _place(inside[0])
-        begin, end = min(life.start for life in inside), max(life.end for life in inside)
-        alignment, count = alignment_of(place.location), len(loads[place])
-        load = loads[place] - load_of(inside, alignment, count)[:count]
-        load[begin : end + 1] += _aligned(each.nbytes, alignment)
-        if load.max() <= _GROWTH * loads[place].max():
-            loads[place] = load
-            row = _Row([(lives.pop(key), start) for key, start in each.offsets.items()], each.composed)
-            rows.append(Lifetime(row, begin, end, place, each.nbytes))
-    return rows
+    return joins
 
 
 def _overwrite(

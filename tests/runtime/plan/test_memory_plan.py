@@ -204,7 +204,7 @@ def test_planning_is_fast_and_grows_linearly():
 
     def seconds(devices):
         values, steps = residual_chain(600 * devices, devices)
-        lifetimes.pack.cache_clear()
+        lifetimes._pack.cache_clear()
         return cpu_seconds(lambda: assign(values, steps))
 
     one, few, many = (min(seconds(devices) for _ in range(3)) for devices in (1, 2, 8))

@@ -121,7 +121,7 @@ WITHOUT: dict[str, str] = {
     "statistics of the batch, see combine_spatial_bn": (
         "BatchMoments ChannelBackpropStats ChannelStats Moments SpatialBN"
     ),
-    "each element on its own": "GaussianFill Mean Reshape Scale Slice",
+    "each element on its own": "GaussianFill Mean NormalizeImages Reshape Scale Slice",
     "it is WholeBatchMean itself": "WholeBatchMean",
     "it runs its net on devices that combine the means in it": "ParallelDo",
 }

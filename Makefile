@@ -2,7 +2,8 @@
 #
 #   make train      install, then train a small residual net on two devices and export it
 #   make test       install with what tests need, then lint, types, protobuf versions, tests; SLOW=1 for slow ones, too;
-#                   COMPLETE=1 fails if a test is skipped for want of a tool, such as a browser
+#                   COMPLETE=1 fails if a test is skipped for want of a tool, such as a browser; ALSO=... are other
+#                   targets here, made beside lint and types
 #   make fuzz       damaged files and wild nets for an hour, in processes that may die of them; SECONDS=... for less
 #   make test-gpu   print GPUs, driver and libraries; run the tests that need an NVIDIA GPU. GPU_EXTRA=gpu-cuda13
 #                   installs for CUDA 13; VENV=none takes PYTHON and what it has installed, with this checkout, and needs no network
@@ -55,9 +56,11 @@ TEST_ENV := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 train: $(VENV)/.with-train
 	$(BIN)/netbuilder-train --demo
 
-# The first three take one core each, the tests both.
+# All but the tests take one core each.
+ALSO ?=
+
 test: $(VENV)/.with-test
-	$(MAKE) -j 2 --output-sync=target lint types protobuf
+	$(MAKE) -j 2 --output-sync=target types lint protobuf $(ALSO)
 	$(MAKE) unit
 
 lint: $(VENV)/.with-test
@@ -214,7 +217,7 @@ operator-methods: $(VENV)/.with-test
 	$(BIN)/python -m netbuilder.tools.operator_methods netbuilder/graph/operator_methods.pyi
 
 # From the installed copy, whose signatures and docstrings the reference has.
-site: $(VENV)/.with-site
+site: $(VENV)/.libraries-site $(VENV)/.with-test
 	cd $(VENV) && INSTALLED="$$(bin/python -c 'import netbuilder as n; print(n.__path__[0])')/.." NO_MKDOCS_2_WARNING=1 \
 	  bin/mkdocs build --strict -q -f ../mkdocs.yml
 

@@ -360,7 +360,7 @@ def main() -> None:
     devices = DEVICES // place.num_shards
     if devices > 1:  # nets are compared over a store; by four processes over MPI
         place = Rendezvous.from_environment(store=f"file:{folder / 'store'}", run_id="run")
-    for number, name in enumerate(CASES if devices > 1 else CASES_OF_FOUR):
+    for number, name in enumerate(sys.argv[3:]):
         model, record, workspace, values = train_case(CASES[name], devices, place)
         if place.shard_id == 0:
             np.savez(folder / f"{name}.npz", **values)

@@ -33,14 +33,21 @@ SECONDS = 120  # for all cases of a start
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A function that returns what rank 0 of so many processes has after a case; they are started once."""
-    folders = {}
+def trained(tmp_path_factory, request):
+    """A function that returns what rank 0 of so many processes has after a case; they are started once.
+
+    Only the cases whose tests run are trained.
+    """
+    folders, names = {}, {}
+    for item in request.session.items:
+        if "test_processes_get_the_parameters_of_one[" in item.nodeid:
+            names.setdefault(item.callspec.params["processes"], []).append(item.callspec.params["name"])
 
     def start(processes):
         for _ in range(2):  # MPICH's mpiexec itself fails now and then on a busy machine
             folders[processes] = folder = tmp_path_factory.mktemp("trained")
-            status, output, _ = run_over_mpi(processes, process_training.__file__, str(folder), timeout=SECONDS)
+            arguments = str(folder), "cases", *names[processes]
+            status, output, _ = run_over_mpi(processes, process_training.__file__, *arguments, timeout=SECONDS)
             if "process manager error" not in output:
                 break
         assert status == 0, output

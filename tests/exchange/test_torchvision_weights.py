@@ -16,6 +16,7 @@ from torchvision_cases import CASES, data, drawn
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "torchvision_scores.json").read_text())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_scores_are_those_of_torchvision(name, tmp_path):
     reset_names()

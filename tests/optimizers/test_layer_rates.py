@@ -46,6 +46,7 @@ def with_factors(name, rate, rates, **more):
     return update
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", RATED)
 def test_a_factor_is_an_optimizer_with_another_rate(name):
     """The same parameters, to the bit, as of one optimizer for each group; factors are powers of two."""
@@ -67,6 +68,7 @@ def test_a_factor_is_an_optimizer_with_another_rate(name):
         assert "fc1" not in blob or (value != plain[blob]).any()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["sgd", "adamw", "lamb"])
 @pytest.mark.parametrize(
     "options", [{"devices": 3}, {"devices": 2, "accumulate": 2}, {"devices": 2, "strategy": "zero:1"}], ids=str

@@ -260,6 +260,7 @@ def loaded(monkeypatch, path, strategy, size, **options):
     return trained(monkeypatch, strategy, size, adam, steps=2, begin=load, **options)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size, others", [(3, [2, 4]), (2, [1])])
 def test_checkpoints_are_those_of_plain_for_any_number_of_processes(monkeypatch, tmp_path, size, others):
     plain, path = tmp_path / "plain.minidb", tmp_path / "zero.minidb"

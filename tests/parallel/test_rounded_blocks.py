@@ -109,6 +109,7 @@ def test_a_checkpoint_in_memory_and_copies_of_the_first_replica(monkeypatch):
         assert any(workspace.fetch(blob).any() for blob in record.block_residuals)
 
 
+@pytest.mark.one_in(2)
 @needs_mpi
 @pytest.mark.parametrize("name, case", [("rounded", ROUNDED), ("overlapped", OVERLAPPED)])
 def test_processes_train_what_threads_do(monkeypatch, tmp_path, name, case):

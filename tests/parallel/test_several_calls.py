@@ -224,6 +224,7 @@ def test_each_call_draws_and_normalizes_once(reads):
         np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("early", [False, True])
 def test_each_call_is_normalized_over_all_devices(early):
     with wrapper([0], normalized) as one, wrapper([0, 1], normalized, combine_spatial_bn=True) as net:

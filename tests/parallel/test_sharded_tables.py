@@ -178,6 +178,7 @@ def test_two_processes_equal_one_to_the_bit(monkeypatch, name):
     require_equal(together(monkeypatch, UPDATES[name], 2), model, workspace, CLOSE if name == "storm" else 0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size, devices", [(3, 1), (2, 2)])
 def test_any_number_of_processes_and_devices(monkeypatch, size, devices):
     model, workspace = alone(UPDATES["adagrad"], size * devices)

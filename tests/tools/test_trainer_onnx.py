@@ -79,6 +79,7 @@ def images():
     return digits()[0][:40].reshape(-1, 1, 8, 8).astype(np.float32) / 8 - 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [["--onnx", "cnn.onnx"], ["--onnx", "vit.onnx", "--new-head", "--ema", "0.9"]])
 def test_a_net_is_trained_and_exported_again(train, options):
     status, said = train(*options, "--learning-rate", "0.2", "--export", "out.onnx")

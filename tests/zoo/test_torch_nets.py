@@ -24,6 +24,7 @@ from zoo_models import built, operators, parameter_count
 GOLDEN = json.loads((Path(__file__).parents[1] / "torch_nets" / "golden.json").read_text())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SMALL)
 def test_equal_to_pytorch(name):
     """Scores, loss and gradients of a training net, and those of a test net where that differs."""

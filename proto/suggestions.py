@@ -8,13 +8,16 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["arguments_of", "did_you_mean", "mismatch", "similar", "suggests_arguments"]
+__all__ = ["arguments_of", "did_you_mean", "mismatch", "near_or_known", "similar", "suggests_arguments"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _RATIOS = (0.7, 0.6)
 """Shares of equal letters: names with the first one hide those that have only the second one."""
+
+_LISTED = 20
+"""Names in a list that a message shows; of more than these it shows some."""
 
 _SHORTEST = 3
 """Letters of the shortest name that counts as the beginning of another one."""
@@ -54,6 +57,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = similar(name, known)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def near_or_known(name: str, known: Iterable[str], what: str) -> str:
+    """Return the end of a message about a name that is not known: similar names, or else the known ones, of many some.
+
+    >>> near_or_known("resnet19", ["resnet18", "lenet"], "nets")
+    "; did you mean 'resnet18'?"
+    >>> near_or_known("gpt", ["resnet18", "lenet"], "nets")
+    '; the nets are resnet18, lenet'
+    """
+    names = list(known)
+    shown = names if len(names) <= _LISTED else names[:: -(-len(names) // _LISTED)]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return did_you_mean(name, names) or f"; the {what} are {', '.join(shown)}{more}"
 
 
 def mismatch(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
 from netbuilder.graph.checks import Finding, Rule, check_net
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.replicas import Replicas
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.proto import NetDef, NetError
+from netbuilder.proto import NetDef
 from netbuilder.proto.errors import counted
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import check_outputs, input_option
 from netbuilder.tools.options import OptionsParser, argument, option
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
-from netbuilder.tools.stored_nets import replicas_in, unknown_input, without_filling
+from netbuilder.tools.stored_nets import NET_HELP, read_stored, replicas_in, unknown_input
 
 __all__ = ["main"]
 
@@ -34,17 +32,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"finding. Rules: {', '.join(rule.value for rule in Rule)}.",
     ).parse(arguments)
     check_outputs(options, "json")
-    net, init_net, specs = _read(options)
-    record = replicas_in(net)
-    given = _of_replicas(dict(options.input), net, init_net, record)
-    specs.update(given)
-    if init_net is not None:
-        init_net = without_filling(init_net, given)
-    found = check_net(net, init_net=init_net, inputs=specs, replicas=record)
+    stored = read_stored(options.net, options.init, dict(options.input))
+    record = replicas_in(stored.net)
+    stored = stored.given(_of_replicas(dict(options.input), stored.net, stored.init, record))
+    net, init_net = stored.net, stored.init
+    found = check_net(net, init_net=init_net, inputs=stored.specs, available=stored.unknown, replicas=record)
     for finding in found:
         print(finding)
     made = "" if init_net is None else f" and init net {init_net.name!r}" if init_net.name else " and its init net"
     print(f"net {net.name!r}{made}: {counted(len(net.op), 'operator')}, {counted(len(found), 'finding')}")
+    if stored.unknown:
+        print(
+            f"shapes were not checked: those of {', '.join(map(repr, stored.unknown))} are not stored; give "
+            + " ".join(f"--input {name}=SHAPE" for name in stored.unknown)
+        )
     write_json(options.json, _as_json(net, found))
     return 1 if found else 0
 
@@ -53,25 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class _Options:
     """The options of netbuilder-check."""
 
-    net: str = argument("a net in a file (.pb, or text in .pbtxt), or a folder with a predictor")
+    net: str = argument(NET_HELP)
     init: str | None = option("init net that makes the parameters; it is checked, too", metavar="FILE")
     input: tuple[tuple[str, TensorSpec], ...] = input_option(
         "shape of an input, such as data=32x3x224x224 or label=32:int32, so that shapes are checked; of a "
         "data-parallel net, also the share of each replica, without its scope"
     )
     json: str | None = option("also write the findings as JSON", metavar="FILE")
-
-
-def _read(options: _Options) -> tuple[NetDef, NetDef | None, dict[str, Any]]:
-    """Return the net, its init net, and the shapes that are stored with it."""
-    path = Path(options.net)
-    if not path.is_dir():
-        return read_net(path), read_net(options.init) if options.init else None, {}
-    if options.init:
-        raise NetError(f"--init: {str(path)!r} is a folder with a predictor, which has its own {INIT_FILE}")
-    require_predictor(path)
-    net = read_net(path / PREDICT_FILE)
-    return net, read_net(path / INIT_FILE), dict(stored_specs(net, str(path)))
 
 
 def _of_replicas(

@@ -12,7 +12,7 @@ from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.parallel.compare import Comparison, Difference, difference_from_file
 from netbuilder.proto.errors import counted
 from netbuilder.proto.late_dataclass import dataclass
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import near_or_known
 from netbuilder.runtime.plan.optimizations import check_without
 from netbuilder.tools.common_options import check_outputs, count, input_option
 from netbuilder.tools.comparing.sides import Side, StoredNet, StoredSide, TrainerSide
@@ -151,8 +151,7 @@ def _compare_stored(
 def _setting(parser: OptionsParser[_Options], text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     if name not in _SETTINGS:
-        near = did_you_mean(name, _SETTINGS)
-        parser.error(f"--against: unknown setting {name!r}; the settings are {', '.join(_SETTINGS)}{near}")
+        parser.error(f"--against: unknown setting {name!r}{near_or_known(name, _SETTINGS, 'settings')}")
     if name == "numpy":
         return name, True
     if name == "without":

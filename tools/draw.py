@@ -1,22 +1,21 @@
 """Draw a net as an HTML page: ``netbuilder-draw NET -o net.html``.
 
-NET is a net in a file, a folder with a predictor, or the name of a net of the zoo.
+NET is a net in a file, a folder with a predictor, an ONNX model, or the name of a net of the zoo.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
 from netbuilder.graph.drawing.drawing import Drawing, drawing_of
 from netbuilder.graph.drawing.page import page
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.optimizers import build_sgd
-from netbuilder.proto import ArgumentError, NetDef, ShapeError, files
+from netbuilder.proto import ArgumentError, NetDef, ShapeError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.suggestions import did_you_mean
@@ -30,9 +29,9 @@ from netbuilder.tools.common_options import (
     input_option,
 )
 from netbuilder.tools.options import OptionsParser, argument, option, switch
-from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
+from netbuilder.tools.profiling.zoo import ZooOptions, image_shape, no_such_net
 from netbuilder.tools.reporting import reporting
-from netbuilder.tools.stored_nets import without_filling
+from netbuilder.tools.stored_nets import NET_HELP, FileNet, read_stored
 from netbuilder.tools.training.nets import NETS, add_net
 
 __all__ = ["main"]
@@ -45,19 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Draw a net as the command line says; return the exit status."""
     options = OptionsParser(_Options, prog="netbuilder-draw").parse(arguments)
     check_outputs(options, "output")
-    net, init, specs = _load(options)
-    _require_known(net, [name for name, _ in options.input])
-    specs.update(options.input)
-    if isinstance(init, NetDef):
-        init = without_filling(init, specs)
-    drawing = drawing_of(net, specs, init, columns=options.columns, by_scope=options.by_scope or None)
+    stored = _load(options)
+    drawing = drawing_of(
+        stored.net, stored.specs, stored.init, columns=options.columns, by_scope=options.by_scope or None
+    )
     if options.by_scope and not drawing.scopes:
         raise ArgumentError(
             f"--by-scope: no operators of net {drawing.name!r} share a name scope, such as those that are added under "
             "NameScope('block1'); leave the option out"
         )
     if drawing.missing and not options.without_shapes:
-        raise ShapeError(_question(drawing, bool(init)))
+        raise ShapeError(_question(drawing, stored.init is not None))
     if options.by_bytes and not any(blob.nbytes for blob in drawing.blobs):
         raise ShapeError(
             f"--by-bytes: no shape of net {drawing.name!r} is known, so no blob has a size; "
@@ -82,13 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _require_known(net: Any, names: Sequence[str]) -> None:
+def _require_known(net: NetDef, names: Iterable[str]) -> None:
     """Raise ArgumentError if one of the names given by ``--input`` is not a blob of the net."""
-    proto = net if isinstance(net, NetDef) else net.Proto()
-    blobs = {*proto.external_input, *(blob for op in proto.op for blob in (*op.input, *op.output))}
+    blobs = {*net.external_input, *(blob for op in net.op for blob in (*op.input, *op.output))}
     for name in names:
         if name not in blobs:
-            raise ArgumentError(f"--input: net {proto.name!r} has no blob {name!r}{did_you_mean(name, sorted(blobs))}")
+            raise ArgumentError(f"--input: net {net.name!r} has no blob {name!r}{did_you_mean(name, sorted(blobs))}")
 
 
 def _question(drawing: Drawing, has_init: bool) -> str:
@@ -114,9 +110,7 @@ def _input(text: str) -> tuple[str, Any]:
 class _Options:
     """Draw a net in one HTML page: operators in layers, blobs with their shapes, a search field."""
 
-    net: str = argument(
-        "a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo"
-    )
+    net: str = argument(f"{NET_HELP}, or the name of a net of the zoo")
     output: str = option("the page to write", required=True, short="-o", metavar="FILE")
     init: str | None = option("init net that makes the parameters, for their shapes", metavar="FILE")
     input: tuple[tuple[str, TensorSpec], ...] = input_option(
@@ -136,28 +130,19 @@ class _Options:
     inference: bool = switch("draw the forward pass in test mode instead of a training step")
 
 
-def _load(options: _Options) -> tuple[Any, Any, dict[str, Any]]:
-    """Return a net, its init net or None, and the known specs of its inputs."""
-    init = read_net(options.init) if options.init else None
-    path = Path(options.net)
-    if path.is_dir():
-        require_predictor(path, [PREDICT_FILE])
-        net = files.load(path / PREDICT_FILE, NetDef)
-        specs = {name: spec for name, spec in stored_specs(net, str(path)).items() if name in net.external_input}
-        if init is None and (path / INIT_FILE).exists():
-            init = files.load(path / INIT_FILE, NetDef)
-        return net, init, specs
-    if options.net in NETS and not path.exists():
-        return _zoo(options)
-    if not path.exists():
-        raise FileNotFoundError(
-            f"{options.net!r}: is not a file, a folder or a net of the zoo, which has {', '.join(NETS)}"
-            f"{did_you_mean(options.net, NETS)}"
-        )
-    return read_net(path), init, {}
+def _load(options: _Options) -> FileNet:
+    """Return the net with its init net, and the known specs of its inputs."""
+    if not Path(options.net).exists():
+        if options.net in NETS:
+            return _zoo(options)
+        raise no_such_net(options.net)
+    given = dict(options.input)
+    stored = read_stored(options.net, options.init, given)
+    _require_known(stored.net, given)
+    return stored.given(given)
 
 
-def _zoo(options: _Options) -> tuple[Any, Any, dict[str, Any]]:
+def _zoo(options: _Options) -> FileNet:
     shape = image_shape(options.net, ZooOptions(image_size=options.image_size))
     model = ModelHelper(name=options.net, arg_scope={"order": "NCHW"})
     label = None if options.inference else "label"
@@ -168,7 +153,7 @@ def _zoo(options: _Options) -> tuple[Any, Any, dict[str, Any]]:
     specs: dict[str, Any] = {"data": (options.batch, *shape)}
     if label:
         specs[label] = (options.batch,)
-    return model.net, model.param_init_net, specs
+    return FileNet(model.net.Proto(), model.param_init_net.Proto(), specs, ())
 
 
 if __name__ == "__main__":

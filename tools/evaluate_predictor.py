@@ -15,9 +15,9 @@ from netbuilder.tools.common_options import count, cpu_device, cpu_option, trust
 from netbuilder.tools.options import OptionsParser, argument, nested, option
 from netbuilder.tools.progress import Progress
 from netbuilder.tools.reporting import reporting
+from netbuilder.tools.stored_nets import is_onnx
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import InputOptions
-from netbuilder.tools.training.trained_model import is_onnx
 
 __all__ = ["main"]
 

@@ -24,6 +24,7 @@ from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.profile.process_memory import resident
 from netbuilder.tools.reporting import EXPECTED, reporting, text_of
+from netbuilder.tools.stored_nets import is_onnx
 from netbuilder.tools.terminal import print_report
 from netbuilder.tools.training.best_epoch import BestEpoch
 from netbuilder.tools.training.budget import run_within_budget
@@ -43,7 +44,7 @@ from netbuilder.tools.training.saving import Saving, find_checkpoint
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timeout import StepTimeout
 from netbuilder.tools.training.stopping import Stopping
-from netbuilder.tools.training.trained_model import Evaluation, is_onnx
+from netbuilder.tools.training.trained_model import Evaluation
 
 __all__ = ["main"]
 

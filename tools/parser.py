@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import did_you_mean, near_or_known
 
 __all__ = ["Help", "Parser", "add_list", "count", "device_number", "real_number", "whole_number"]
 
@@ -147,7 +147,9 @@ class Parser(argparse.ArgumentParser):
             if (near := did_you_mean(name, self._option_string_actions))
         ]
         if found := _CHOICE.search(message):
-            hints.append(did_you_mean(found[1], [name.strip("' ") for name in found[2].split(",")]))
+            choices = [name.strip("' ") for name in found[2].split(",")]
+            said = f"invalid choice: {found[1]!r}{near_or_known(found[1], choices, 'choices')}"
+            message = _CHOICE.sub(lambda _: said, message)
         message += "".join(hints)
         self.exit(2, f"{self.prog}: error: {message}{'' if message.endswith('?') else '; --help lists the options'}\n")
 

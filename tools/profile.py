@@ -1,6 +1,6 @@
 """Profile a net, compared with the machine's limits: ``netbuilder-profile NET``.
 
-NET is a net in a file, a folder with a predictor, or the name of a net of the zoo.
+NET is a net in a file, a folder with a predictor, an ONNX model, or the name of a net of the zoo.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from netbuilder.data import read_npz
 from netbuilder.engines.described_gpu import known_gpus, read_gpu
+from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE
 from netbuilder.graph import DeviceScope
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.observability import KINDS
@@ -40,7 +41,7 @@ from netbuilder.tools.common_options import (
     without_option,
 )
 from netbuilder.tools.options import OptionsParser, argument, option, switch
-from netbuilder.tools.profiling.load import load_folder, load_net
+from netbuilder.tools.profiling.load import load_net, load_stored_predictor
 from netbuilder.tools.profiling.memory_page import memory_page
 from netbuilder.tools.profiling.memory_table import memory_report
 from netbuilder.tools.profiling.net_memory import net_memory
@@ -48,7 +49,7 @@ from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.profiling.zoo import ZooOptions, load_zoo, zoo_model
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.results import write_json
-from netbuilder.tools.stored_nets import read_nets
+from netbuilder.tools.stored_nets import NET_HELP, is_onnx, is_predictor, read_nets, refuse_init
 from netbuilder.tools.terminal import print_report
 from netbuilder.tools.training.nets import NETS
 
@@ -75,10 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("-o/--output is for the page of --memory; use --json or --trace for times")
     if options.exhaustive_search:
         parser.error("--exhaustive-search is for a described GPU: give --gpu with its name or file")
-    print(describe_machine())
-    warn_if_busy(busy_share())
     check_outputs(options, "json", "trace")
     ready = _load(options)
+    print(describe_machine())
+    warn_if_busy(busy_share())
     found = profile(ready.workspace, ready.name, runs=options.runs, warmup=options.warmup, parameters=ready.parameters)
     print_report(profile_report(found, options.top))
     write_json(options.json, found.to_dict(), indent=None, announced=True)
@@ -97,8 +98,16 @@ def _plan(parser: OptionsParser[_Options], options: _Options) -> int:
     check_outputs(options, "json")
     assert options.gpu is not None
     gpu, path = read_gpu(options.gpu), Path(options.net)
+    if is_onnx(path):
+        raise NetError(
+            f"--gpu {options.gpu}: an ONNX model is not planned for a described GPU; write it to a folder by "
+            "read_onnx(FILE).save(FOLDER), and give FOLDER/predict_net.pb --init FOLDER/init_net.pb"
+        )
     if path.is_dir():
-        raise NetError(f"--gpu {options.gpu}: a predictor is not planned for a described GPU; give its net as a file")
+        raise NetError(
+            f"--gpu {options.gpu}: a predictor is not planned for a described GPU; give its net as a file: "
+            f"{path / PREDICT_FILE} --init {path / INIT_FILE}"
+        )
     with DeviceScope(ON_GPU):
         if path.is_file() or (path.suffix and options.net not in NETS):
             net, init = read_nets(path, options.init, trusted=options.trusted)
@@ -148,9 +157,7 @@ class _Options:
     each type of operator.
     """
 
-    net: str = argument(
-        "a net in a file (.pb, or text in .pbtxt), a folder with a predictor, or the name of a net of the zoo"
-    )
+    net: str = argument(f"{NET_HELP}, or the name of a net of the zoo")
     threads: int | None = option(
         "total number of threads (default: OMP_NUM_THREADS, or one for each core)", type=count, group="how it runs"
     )
@@ -228,14 +235,15 @@ def _arrays(path: str | None) -> dict[str, Any]:
 def _load(options: _Options) -> Ready:
     workspace = Workspace(engines=() if options.numpy else None, threads=options.threads, without=options.without)
     path, given = Path(options.net), {**_arrays(options.feed), **dict(options.input)}
-    if path.is_dir():
+    refuse_init(path, options.init)
+    if is_predictor(path):
         if options.observable:
             raise NetError(f"--observable: only the outputs of a predictor can be fetched; leave it out for {path}")
         if options.memory_budget:
             raise NetError(f"--memory-budget: a predictor has no backward pass to compute for; leave it out for {path}")
         if options.dtype:
             raise NetError(f"--dtype: a predictor runs in the type in which it was exported; leave it out for {path}")
-        return load_folder(
+        return load_stored_predictor(
             workspace, path, options.batch, given, device=cpu_device(options.cpu), trusted=options.trusted
         )
     if path.is_file() or (path.suffix and options.net not in NETS):

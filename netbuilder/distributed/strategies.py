@@ -13,7 +13,7 @@ from netbuilder.ops.collectives.low_rank_allreduce import has_low_rank, low_rank
 from netbuilder.ops.collectives.sparse_allreduce import top_k_count
 from netbuilder.proto import ArgumentError
 from netbuilder.proto.late_dataclass import dataclass
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import near_or_known
 
 __all__ = [
     "STRATEGIES",
@@ -480,8 +480,7 @@ def _from_text(text: str) -> Strategy:
     kind = STRATEGIES.get(name)
     if kind is None:
         raise ArgumentError(
-            f"strategy {text!r}: there is no strategy {name!r}; they are {', '.join(STRATEGIES)}"
-            f"{did_you_mean(name, STRATEGIES)}"
+            f"strategy {text!r}: there is no strategy {name!r}{near_or_known(name, STRATEGIES, 'strategies')}"
         )
     fields = [field.name for field in dataclasses.fields(kind)]
     given: dict[str, Any] = {}

@@ -18,6 +18,7 @@ from netbuilder.exchange.fills import fill_in_parts, fill_operator, fill_type
 from netbuilder.exchange.image_preparation import ImagePreparation, describe_images
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor, check_names
+from netbuilder.exchange.predictor_names import given_shapes
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
@@ -359,9 +360,7 @@ def _shapes(
     workspace: Workspace,
 ) -> TensorShapes:
     """Return the known shapes and types of inputs and outputs."""
-    given = {blob_name(name): shape for name, shape in (shapes or {}).items()}
-    if unknown := [name for name in given if name not in inputs]:
-        raise NetError(f"shapes are given for {unknown}, which are not among the inputs {list(inputs)}")
+    given = given_shapes(shapes or {}, inputs, f"net {net.name!r}")
     for name in inputs:
         spec = workspace.spec(name) if name not in given and workspace.has(name) else None
         if spec is not None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from netbuilder.exchange.fills import fill_values
 from netbuilder.exchange.mobile_exporter import PLACEHOLDER
+from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
-from netbuilder.proto import NetDef, OperatorDef
+from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments
+from netbuilder.proto.call_checks import is_whole
+from netbuilder.proto.suggestions import near_or_known
 
-__all__ = ["find_inputs", "find_outputs"]
+__all__ = ["find_inputs", "find_outputs", "find_placeholders", "given_shapes"]
 
 
 def find_inputs(net: NetDef, init_net: NetDef, filled: Mapping[str, Any], parameters: Collection[str]) -> list[str]:
@@ -36,6 +40,17 @@ def find_inputs(net: NetDef, init_net: NetDef, filled: Mapping[str, Any], parame
     return [blob for blob in names if blob in zeros and blob not in others]
 
 
+def find_placeholders(net: NetDef, init_net: NetDef) -> list[str]:
+    """Return the inputs of a net that its init net fills with a placeholder, whose shape is not that of the input.
+
+    Such init nets are written by ``Export``, and by Caffe2's translator of Caffe models.
+    """
+    small = [op for op in init_net.op if len(op.output) == 1 and arguments(op).get("shape") in ([1], [1, 1])]
+    values = {op.output[0]: value for op in small if (value := fill_values(op)) is not None}
+    zeros = {op.output[0] for op in small if _fills_zeros(op)}
+    return [blob for blob in find_inputs(net, init_net, values, ()) if blob in values or blob in zeros]
+
+
 def find_outputs(net: NetDef) -> list[str]:
     """Return the external outputs of a predict net; if it lists none, the results that no operator reads.
 
@@ -59,9 +74,36 @@ def find_outputs(net: NetDef) -> list[str]:
     return found
 
 
+def given_shapes(shapes: Mapping[Any, Any], inputs: Collection[str], where: str) -> dict[str, Any]:
+    """Return the shapes that a caller gives for inputs by name.
+
+    Args:
+        shapes: by blob: shapes, or what has a shape and a type, such as an array.
+        inputs: the names that are possible.
+        where: the net, in errors.
+
+    Raises:
+        NetError: a blob is no input.
+        ArgumentError: one is not a shape.
+    """
+    if not isinstance(shapes, Mapping):
+        raise ArgumentError(f"{where}: shapes must be {{input: shape}}, got {shapes!r}")
+    given = {blob_name(blob): shape for blob, shape in shapes.items()}
+    for name, shape in given.items():
+        if name not in inputs:
+            raise NetError(f"{where}: shapes: there is no input {name!r}{near_or_known(name, inputs, 'inputs')}")
+        if not hasattr(shape, "dtype") and not (isinstance(shape, (list, tuple)) and all(map(is_whole, shape))):
+            raise ArgumentError(
+                f"{where}: shapes: that of {name!r} must be whole numbers, the batch first, got {shape!r}; other "
+                "batches can be run, too"
+            )
+    return given
+
+
 def _is_placeholder(value: Any) -> bool:
     return value.dtype == PLACEHOLDER.dtype and value.shape == PLACEHOLDER.shape and not value.any()
 
 
 def _fills_zeros(op: OperatorDef) -> bool:
-    return op.type == "ConstantFill" and not op.input and not arguments(op).get("value", 0)
+    given = arguments(op)
+    return op.type == "ConstantFill" and not op.input and not given.get("value", 0) and given.get("dtype", 1) == 1

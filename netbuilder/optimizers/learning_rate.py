@@ -14,7 +14,7 @@ from netbuilder.ops.updates.rate_policies import POLICIES, rate_of
 from netbuilder.proto import ArgumentError, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.numbers import check_numbers, check_whole_numbers
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import near_or_known
 
 __all__ = ["LR_INJECTION", "NEEDED", "check_policy", "check_policy_as_in_caffe2", "completed", "rate_at"]
 
@@ -88,8 +88,8 @@ def check_policy_as_in_caffe2(base_learning_rate: float, policy: str, arguments:
 def _require_policy(policy: str) -> None:
     if not isinstance(policy, str) or policy not in POLICIES and policy != _COMPOSITE:
         known = sorted([*POLICIES, _COMPOSITE])
-        near = did_you_mean(policy, known) if isinstance(policy, str) else ""
-        raise ArgumentError(f"learning rate: unknown policy {policy!r}; the policies are {known}{near}")
+        near = near_or_known(str(policy), known, "policies")
+        raise ArgumentError(f"learning rate: unknown policy {policy!r}{near}")
 
 
 def rate_at(base_learning_rate: float, policy: str, arguments: Mapping[str, Any], iteration: int) -> float:

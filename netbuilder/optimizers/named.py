@@ -6,7 +6,7 @@ from typing import Any
 
 from netbuilder.optimizers.optimizer import OPTIMIZERS, Optimizer
 from netbuilder.proto import ArgumentError
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import near_or_known
 
 __all__ = ["optimizer_by_name"]
 
@@ -34,16 +34,12 @@ def optimizer_by_name(
     0.99
     """
     if not isinstance(name, str) or name not in OPTIMIZERS:
-        near = did_you_mean(name, OPTIMIZERS) if isinstance(name, str) else ""
-        raise ArgumentError(f"unknown optimizer {name!r}; the optimizers are {', '.join(OPTIMIZERS)}{near}")
+        raise ArgumentError(f"unknown optimizer {name!r}{near_or_known(str(name), OPTIMIZERS, 'optimizers')}")
     optimizer = OPTIMIZERS[name]
     known = optimizer.settings()
     for key in settings:
         if key not in known:
-            raise ArgumentError(
-                f"optimizer {name!r}: unknown argument {key!r}; its arguments are {', '.join(known)}"
-                f"{did_you_mean(key, known)}"
-            )
+            raise ArgumentError(f"optimizer {name!r}: unknown argument {key!r}{near_or_known(key, known, 'arguments')}")
     if not optimizer.has_policy() and (policy != "fixed" or policy_arguments):
         raise ArgumentError(f"optimizer {name!r}: has a fixed rate, so policy must be 'fixed', got {policy!r}")
     rate = optimizer.usual_rate if learning_rate is None else learning_rate

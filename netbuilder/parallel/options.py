@@ -18,7 +18,7 @@ from netbuilder.passes.processes import AUTO, DEFAULT_BUCKET_BYTES
 from netbuilder.passes.reductions import PeerAccess
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.late_dataclass import dataclass
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import near_or_known
 from netbuilder.runtime import NET_TYPES
 
 __all__ = ["DataParallelOptions", "check_flags", "takes_options"]
@@ -312,7 +312,4 @@ def takes_options(function: Callable[P, R]) -> Callable[P, R]:
 
 def _refuse(names: Iterable[str], taken: Mapping[str, Any] | Collection[str], door: str) -> None:
     if unknown := sorted(set(names).difference(taken)):
-        raise ArgumentError(
-            f"{door}: unknown options {unknown}; the options are {', '.join(sorted(taken))}"
-            f"{did_you_mean(unknown[0], taken)}"
-        )
+        raise ArgumentError(f"{door}: unknown options {unknown}{near_or_known(unknown[0], sorted(taken), 'options')}")

@@ -142,7 +142,7 @@ class TestBuilders:
     @pytest.mark.parametrize(
         "arguments, match",
         [
-            ({"policy": "stairs"}, "unknown policy 'stairs'; the policies are .*'cosine', .*'fixed', .*'step'"),
+            ({"policy": "stairs"}, "unknown policy 'stairs'; the policies are .*cosine, .*fixed, .*step"),
             ({"policy": "step", "gamma": 0.5}, "'step' needs stepsize"),
             ({"policy": "step", "gamma": 0.5, "stepsize": 2, "step_size": 3}, "unknown argument 'step_size'"),
             ({"policy": "composite"}, "'composite' needs sub_policy_num_iters"),

@@ -10,14 +10,17 @@ import pytest
 from command_parsers import parser_of
 from house import ROOT
 from netbuilder import ModelHelper, Workspace, brew, save_predictor
+from netbuilder.exchange.fills import fill_operator
+from netbuilder.exchange.onnx import export_onnx
 from netbuilder.graph import reset_names
 from netbuilder.graph.checks import Rule
 from netbuilder.optimizers import build_sgd
 from netbuilder.parallel import Parallelize_CPU
 from netbuilder.passes import extract_predictor
 from netbuilder.proto import NetDef, files
+from netbuilder.proto.arguments import make_op
 from netbuilder.tools import check as tool
-from netbuilder.tools import draw
+from netbuilder.tools import draw, profile
 from netbuilder.tools.check import main
 from toy_models import layers
 
@@ -128,20 +131,51 @@ def test_the_page_explains_each_rule():
     assert lines and all(parser_of(tool).parse(line[1:]) for line in lines)
 
 
-def test_given_shapes_replace_the_placeholders_of_inputs(tmp_path, capsys):
-    """As Caffe2's exporter for mobile devices writes them: the init net fills the input with some shape."""
+PLACEHOLDERS = [fill_operator("data", np.zeros((1, 1), np.float32)), make_op("ConstantFill", [], ["data"], shape=[1])]
+"""As Caffe2's exporter for mobile devices writes them, and its translator of Caffe models."""
+
+
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
+def test_given_shapes_replace_the_placeholders_of_inputs(placeholder, tmp_path, capsys):
+    reset_names()
     model = ModelHelper("exported", arg_scope={"order": "NCHW"})
     brew.conv(model, "data", "scores", 3, 4, 3)
     init = model.param_init_net.Proto()
-    init.op.add(type="ConstantFill", output=["data"]).arg.add(name="shape", ints=[1, 1])
+    init.op.append(placeholder)
     init.name = ""
     files.save(tmp_path / "predict_net.pb", model.net.Proto())
     files.save(tmp_path / "init_net.pb", init)
     net, filled = (str(tmp_path / name) for name in ("predict_net.pb", "init_net.pb"))
-    assert main([net, "--init", filled]) == 1
-    assert "got shape (1, 1)" in capsys.readouterr().out
     assert main([net, "--init", filled, "--input", "data=1x3x8x8"]) == 0
     assert capsys.readouterr().out == "net 'exported' and its init net: 1 operator, 0 findings\n"
     page = tmp_path / "net.html"
     assert draw.main([net, "--init", filled, "--input", "data=1x3x8x8", "-o", str(page)]) == 0
     assert "shapes of 4 of 4 blobs" in capsys.readouterr().out
+    for given in ([net, "--init", filled], [str(tmp_path)]):
+        assert main(given) == 0
+        assert capsys.readouterr().out.endswith("those of 'data' are not stored; give --input data=SHAPE\n")
+        assert draw.main([*given, "-o", str(page)]) == 1
+        assert "give --input data=SHAPE (such as" in capsys.readouterr().err
+        assert profile.main(given) == 1
+        said = capsys.readouterr()
+        assert said.err.endswith("give --input data=SHAPE\n") and not said.out
+
+
+def test_an_onnx_model(tmp_path, capsys):
+    pytest.importorskip("onnx")
+    model = ModelHelper("read", arg_scope={"order": "NCHW"})
+    brew.fc(model, brew.conv(model, "data", "features", 3, 4, 3), "scores", 4 * 36, 5)
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    file, page = str(tmp_path / "net.onnx"), tmp_path / "net.html"
+    export_onnx(file, model.net, shapes={"data": (2, 3, 8, 8)}, outputs=["scores"], workspace=workspace)
+    for more in ([], ["--input", "data=4x3x8x8"]):
+        assert main([file, *more]) == 0
+        assert draw.main([file, *more, "-o", str(page)]) == 0
+        assert "0 findings" in (said := capsys.readouterr().out) and re.search(r"shapes of (\d+) of \1 blobs", said)
+    assert main([file, "--input", "data=4x2x8x8"]) == draw.main([file, "--init", file, "-o", str(page)]) == 1
+    said = capsys.readouterr().err
+    assert "got (4, 2, 8, 8)" in said and "is an ONNX model, which has its own parameters; leave --init out" in said
+    assert profile.main([file, "--input", "data=4x3x8x8", "--memory", "-o", str(page)]) == 0
+    assert profile.main([file, "--gpu", "h100"]) == 1
+    assert "read_onnx(FILE).save(FOLDER)" in capsys.readouterr().err

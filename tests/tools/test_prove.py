@@ -243,7 +243,7 @@ def test_the_measure():
     "arguments, match",
     [
         (["--models", "embedding"], "invalid choice: 'embedding' .*; did you mean .*'embedding inside"),
-        (["--optimizers", "sgd"], "invalid choice: 'sgd' .choose from 'SGD', 'momentum'"),
+        (["--optimizers", "sgd"], "invalid choice: 'sgd'; did you mean 'SGD'"),
         (["--methods", "Parallel"], "invalid choice: 'Parallel' .*; did you mean 'Parallel"),
         (["--devices", "5"], "must be numbers that divide 24"),
         (["--devices", "2,two"], "argument --devices: must be a positive whole number, got 'two'"),

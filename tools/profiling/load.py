@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from netbuilder.exchange import load_predictor
+from netbuilder.exchange.onnx import read_onnx
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.proto import BlobError, DeviceOption
 from netbuilder.runtime import Workspace
 from netbuilder.tools.profiling.ready import Ready, value_of
-from netbuilder.tools.stored_nets import read_nets, start_nets, unknown_input
+from netbuilder.tools.stored_nets import is_onnx, read_nets, start_nets, unknown_input
 
-__all__ = ["load_folder", "load_net"]
+__all__ = ["load_net", "load_stored_predictor"]
 
 
 def load_net(
@@ -60,9 +61,9 @@ def load_net(
     return Ready(workspace, name, made)
 
 
-def load_folder(
+def load_stored_predictor(
     workspace: Workspace,
-    folder: str | Path,
+    path: str | Path,
     batch: int | None,
     given: Mapping[str, Any],
     *,
@@ -73,7 +74,7 @@ def load_folder(
 
     Args:
         workspace: where the net is created.
-        folder: with init_net.pb and predict_net.pb.
+        path: a folder with init_net.pb and predict_net.pb, or an ONNX model.
         batch: samples of each input; None: the stored batch, or 1 without one.
         given: inputs, as arrays, or as specs for random arrays; not needed for inputs whose shapes are stored.
         device: where all operators run; None: on the devices in the files.
@@ -83,15 +84,17 @@ def load_folder(
         BlobError: the shape of an input is not known.
         ParseError, NetError, OSError: a file or net is invalid.
     """
-    predictor = load_predictor(folder, workspace=workspace, device=device, trusted=trusted)
+    if is_onnx(path):
+        shapes = {name: value.shape for name, value in given.items()}
+        predictor = read_onnx(path, shapes=shapes).predictor(workspace=workspace, device=device, trusted=trusted)
+    else:
+        predictor = load_predictor(path, workspace=workspace, device=device, trusted=trusted)
     parameters = frozenset(workspace.blobs()) - set(predictor.inputs)
     specs: dict[str, Any] = {**predictor.specs, **given}
     for name in predictor.inputs:
         spec = specs.get(name)
         if spec is None:
-            raise BlobError(
-                f"{str(folder)!r} does not store the shape of its input {name!r}; give --input {name}=SHAPE"
-            )
+            raise BlobError(f"{str(path)!r} does not store the shape of its input {name!r}; give --input {name}=SHAPE")
         if name not in given and spec.ndim:
             spec = spec.with_shape((batch or spec.shape[0] or 1, *spec.shape[1:]))
         workspace.feed(name, value_of(spec))

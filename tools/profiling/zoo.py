@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,13 @@ from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import CreateNet, Parallelize, RunInitNet
 from netbuilder.proto import NetError
 from netbuilder.proto.late_dataclass import dataclass
-from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 from netbuilder.tools.common_options import split_problem
 from netbuilder.tools.profiling.ready import Ready
 from netbuilder.tools.training.fed_images import FedImages
-from netbuilder.tools.training.nets import NETS, add_net
+from netbuilder.tools.training.nets import NETS, add_net, instead_of_net
 
-__all__ = ["ZooOptions", "image_shape", "load_zoo", "zoo_model"]
+__all__ = ["ZooOptions", "image_shape", "load_zoo", "no_such_net", "zoo_model"]
 
 _MEAN, _STD = (128.0,), (64.0,)
 _GRAY = {"mlp": 28, "lenet": 28}  # nets for images of one channel -> height and width
@@ -79,12 +79,16 @@ def load_zoo(workspace: Workspace, name: str, options: ZooOptions) -> Ready:
 
 def _check(name: str, options: ZooOptions) -> None:
     if name not in NETS:
-        raise NetError(
-            f"{name!r} is neither a file, nor a folder, nor a net of the zoo, which has {', '.join(NETS)}"
-            f"{did_you_mean(name, NETS)}"
-        )
+        raise no_such_net(name)
     if problem := split_problem(options.batch, options.devices):
         raise NetError(f"--batch: {problem}")
+
+
+def no_such_net(name: str) -> NetError:
+    """Return the error for a name that is neither that of a file or folder nor of a net of the zoo."""
+    folder = Path(name).parent
+    files = [str(path.relative_to(".") if folder == Path() else path) for path in folder.glob("*")]
+    return NetError(f"{name!r} is no file, folder or net of the zoo{instead_of_net(name, files)}")
 
 
 def zoo_model(name: str, options: ZooOptions) -> tuple[ModelHelper, dict[str, TensorSpec]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from netbuilder import zoo
 from netbuilder.model import ModelHelper
+from netbuilder.proto.suggestions import did_you_mean, near_or_known
 from netbuilder.zoo import (
     create_alexnet,
     create_convnext,
@@ -111,3 +113,18 @@ NETS: dict[str, Builder] = {
 def add_net(model: ModelHelper, name: str, shape: Shape, classes: int, *, is_test: bool, label: Any = None) -> Any:
     """Add a net that reads the blob ``data``; return (softmax, loss) if ``label`` is given, else the softmax."""
     return NETS[name](model, shape, classes, is_test=is_test, label=label)
+
+
+def instead_of_net(name: str, others: Iterable[str] = ()) -> str:
+    """Return the end of a message about a name that is not that of a net, from "; " on: what it is, or similar names.
+
+    Args:
+        name: as it was given.
+        others: further names that may have been meant.
+    """
+    builder = f"create_{name.replace('-', '_')}"
+    if hasattr(zoo, builder):
+        return f"; that net does not take images: in a program, netbuilder.zoo.{builder} builds it"
+    if near := did_you_mean(name, [*NETS, *others]):
+        return near
+    return f"{near_or_known(name, NETS, 'nets')}; netbuilder-train --help lists all"

@@ -17,12 +17,12 @@ from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.numbers import check_numbers
 from netbuilder.proto.os_errors import no_such_file
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import near_or_known
 from netbuilder.runtime import NET_TYPES
+from netbuilder.tools.stored_nets import is_onnx
 from netbuilder.tools.training.models import WHOLE_RUN
-from netbuilder.tools.training.nets import NETS
+from netbuilder.tools.training.nets import NETS, instead_of_net
 from netbuilder.tools.training.settings import Options
-from netbuilder.tools.training.trained_model import is_onnx
 
 __all__ = ["AUTO", "check_machine", "problem_of"]
 
@@ -47,9 +47,7 @@ def problem_of(options: Options) -> str | None:
     if options.finetune and options.weights is None:
         return "--finetune: needs --weights FILE"
     if options.model is not None and options.model not in NETS:
-        return (
-            f"--model: unknown net {options.model!r}; the nets are {', '.join(NETS)}{did_you_mean(options.model, NETS)}"
-        )
+        return f"--model: unknown net {options.model!r}{instead_of_net(options.model)}"
     if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
         return f"--devices: must be numbers of devices, 0 or greater, without repetition; got {list(options.devices)}"
     if options.first_step_limit is not None and options.step_limit is None:
@@ -71,8 +69,7 @@ def problem_of(options: Options) -> str | None:
     if options.warmup_epochs and options.policy == "composite":
         return "--warmup-epochs: cannot be combined with --policy composite, which can include a warm-up"
     if options.net_type not in NET_TYPES:
-        near = did_you_mean(options.net_type, NET_TYPES)
-        return f"--net-type: unknown type {options.net_type!r}; the types are {', '.join(NET_TYPES)}{near}"
+        return f"--net-type: unknown type {options.net_type!r}{near_or_known(options.net_type, NET_TYPES, 'types')}"
     if options.dtype not in PRECISIONS:
         return f"--dtype: must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
     if options.cpu and options.rendezvous is not None and options.rendezvous.engine == "NCCL":

@@ -38,12 +38,13 @@ from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.runtime import Prefetch, Workspace
 from netbuilder.runtime.execute.net import RuntimeNet
 from netbuilder.runtime.profile.memory import Memory
+from netbuilder.tools.stored_nets import is_onnx
 from netbuilder.tools.training.fed_images import DATA, FedImages
 from netbuilder.tools.training.models import evaluation_model, training_model
 from netbuilder.tools.training.settings import Options
 from netbuilder.tools.training.step_timing import Boundaries
 
-__all__ = ["Evaluation", "TrainedModel", "is_onnx"]
+__all__ = ["Evaluation", "TrainedModel"]
 
 _TOP = 5  # number of classes of top-5 accuracy
 
@@ -241,8 +242,3 @@ class TrainedModel:
             path, net, values, inputs=[DATA], shapes=shapes, workspace=self.workspace, images=images,
             classes=names or None,
         )  # fmt: skip
-
-
-def is_onnx(path: str | Path) -> bool:
-    """Whether a predictor at this place is an ONNX model."""
-    return Path(path).suffix == ".onnx"

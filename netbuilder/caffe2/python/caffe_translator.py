@@ -24,7 +24,7 @@ from netbuilder.ops.core.conv_geometry import CAFFE_LEGACY_POOLING
 from netbuilder.proto import NetDef, NetError, OperatorDef, TensorProtos, files
 from netbuilder.proto.arguments import arguments, make_argument, make_op, set_argument
 from netbuilder.proto.caffe_pb2 import NetParameter, NetState
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import near_or_known
 
 __all__ = [
     "AddArgument",
@@ -97,8 +97,8 @@ class TranslatorRegistry:
         if layer.type not in cls.registry_:
             raise NetError(
                 f"Caffe layer {layer.name!r}: there is no translator for layers of type {layer.type!r}; "
-                f"TranslatorRegistry.Register({layer.type!r}) adds one (the types are "
-                f"{', '.join(sorted(cls.registry_))}){did_you_mean(layer.type, cls.registry_)}"
+                f"TranslatorRegistry.Register({layer.type!r}) adds one"
+                f"{near_or_known(layer.type, sorted(cls.registry_), 'types')}"
             )
         ops, params = cls.registry_[layer.type](layer, pretrained_blobs, is_test, **kwargs)
         ops = [] if ops is None else ops

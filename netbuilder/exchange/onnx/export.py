@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ from netbuilder.exchange.onnx.graph import FROM_CONSTANTS, RUN_NETS, Graph, rule
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.onnx.reasons import reason
 from netbuilder.exchange.predictor import Predictor
+from netbuilder.exchange.predictor_names import given_shapes
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.shapes import infer_shapes
@@ -114,7 +115,8 @@ def onnx_model(
         if parameters is not None or workspace is not None:
             raise ArgumentError(f"{predict_net!r}: has parameters and workspace; export it without giving these")
         specs, workspace = predict_net.specs, predict_net.workspace
-        shapes = shapes or {name: specs[name] for name in predict_net.inputs if name in specs}
+        stored = {name: specs[name] for name in predict_net.inputs if name in specs}
+        shapes = {**stored, **given_shapes(shapes or {}, predict_net.inputs, f"net {predict_net.net.name!r}")}
         outputs, predict_net = predict_net.outputs if outputs is None else outputs, predict_net.net
     net = NetDef()
     net.CopyFrom(message_of(predict_net))
@@ -122,9 +124,12 @@ def onnx_model(
         raise ArgumentError(
             f"net {net.name!r}: an ONNX model has shapes of its inputs; give shapes={{input: shape}}, the batch first"
         )
-    names = {blob_name(blob) for blob in shapes}
-    values = _values(net, parameters, names, workspace)
-    specs = _specs(net, {blob_name(blob): shape for blob, shape in shapes.items()}, values)
+    outside = _read_from_outside(net)
+    shapes = given_shapes(shapes, outside, f"net {net.name!r}")
+    if parameters is None:
+        parameters = [name for name in outside if name not in shapes]
+    values = _values(net, parameters, workspace)
+    specs = _specs(net, shapes, values)
     requested = [blob_name(blob) for blob in outputs] if outputs is not None else list(net.external_output)
     _check_outputs(net, requested)
     if fold:
@@ -153,16 +158,18 @@ def _spec(shape: Any, dtype: Any) -> TensorSpec:
     return shape if isinstance(shape, TensorSpec) else TensorSpec(tuple(map(int, shape)), np.dtype(dtype))
 
 
-def _values(
-    net: NetDef, parameters: Any, inputs: Collection[str], workspace: Workspace | None
-) -> dict[str, np.ndarray[Any, Any]]:
+def _read_from_outside(net: NetDef) -> list[str]:
+    versions = number_versions(net.op)
+    return [name for name, writer in zip(versions.names, versions.writers) if writer == EXTERNAL]
+
+
+def _values(net: NetDef, parameters: Any, workspace: Workspace | None) -> dict[str, np.ndarray[Any, Any]]:
     if isinstance(parameters, Mapping):
         return {blob_name(blob): np.asarray(value) for blob, value in parameters.items()}
-    if parameters is None:
-        versions = number_versions(net.op)
-        outside = [name for name, writer in zip(versions.names, versions.writers) if writer == EXTERNAL]
-        parameters = [name for name in outside if name not in inputs]
-    values = fetch_parameters(workspace or default.workspace(), net, parameters)
+    try:
+        values = fetch_parameters(workspace or default.workspace(), net, parameters)
+    except BlobError as error:
+        raise BlobError(f"{error}; of an input, give the shape in shapes=") from error
     refuse_divided(values)
     return values
 

@@ -9,7 +9,7 @@ from netbuilder.exchange import load_predictor, save_predictor
 from netbuilder.exchange.onnx import export_onnx
 from netbuilder.model import ModelHelper
 from netbuilder.passes import extract_predictor
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import ArgumentError, NetError
 from netbuilder.runtime import Workspace
 from netbuilder.tools.training.nets import NETS
 
@@ -55,6 +55,17 @@ def test_shapes_that_are_not_known_have_to_be_given(tmp_path):
     predictor, file = predictor_of("resnet8-cifar", tmp_path / "p"), tmp_path / "net.onnx"
     with pytest.raises(ArgumentError, match=r"give shapes=\{input: shape\}, the batch first"):
         export_onnx(file, predictor)
+    shape = SHAPES["data"]
+    for shapes, said in (
+        ({"date": shape}, "shapes: there is no input 'date'; did you mean 'data'"),
+        ({"data": (None, *shape[1:])}, r"that of 'data' must be whole numbers, the batch first, got \(None, 3"),
+        (shape, r"shapes must be \{input: shape\}, got \("),
+    ):
+        for exported in (predictor, predictor.net):
+            with pytest.raises((ArgumentError, NetError), match=said):
+                export_onnx(file, exported, shapes=shapes)
+        with pytest.raises((ArgumentError, NetError), match=said):
+            save_predictor(tmp_path / "q", predictor.net, inputs=["data"], workspace=predictor.workspace, shapes=shapes)
     assert not file.exists()
     export_onnx(file, predictor, shapes=SHAPES)
     assert file.stat().st_size > 100_000

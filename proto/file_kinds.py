@@ -35,7 +35,29 @@ def kind_of(data: bytes) -> str:
         return "a minidb database: netbuilder-make-db --inspect describes one of images, load_checkpoint reads others"
     if data[:1] == b"\x08" and data[1:2] < bytes([_MOST_VERSIONS]) and data[2:3] in (b"\x12", b"\x3a"):
         return "an ONNX model, which read_onnx reads"
+    if _is_net(data):
+        return "a net of netbuilder or Caffe2, which load_predictor reads together with its init net"
     return next((kind for start, kind in _STARTS.items() if data.startswith(start)), "")
+
+
+def _is_net(data: bytes) -> bool:
+    """Whether a NetDef begins here: with its name or without, an operator, of which an input or output comes first."""
+    start = _end_of_text(data, 0) if data[:1] == b"\x0a" else 0
+    if start is None or data[start : start + 1] != b"\x12":
+        return False
+    start += 1
+    while data[start : start + 1] >= b"\x80":  # the operator's length
+        start += 1
+    return data[start + 1 : start + 2] in (b"\x0a", b"\x12") and _end_of_text(data, start + 1) is not None
+
+
+def _end_of_text(data: bytes, start: int) -> int | None:
+    """Return where a field of text ends that begins at ``start``; None if it is none, or of more than 127 letters."""
+    if start + 1 >= len(data) or data[start + 1] > 127:
+        return None
+    end = start + 2 + data[start + 1]
+    text = data[start + 2 : end]
+    return end if text.isascii() and text.decode("ascii").isprintable() else None
 
 
 def _is_minidb(data: bytes) -> bool:

@@ -6,6 +6,7 @@ What starts with a process imports this, not the files of messages, which need p
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import stat
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from netbuilder.proto.errors import DeviceError, NetError, OperatorError, ParseError
-from netbuilder.proto.os_errors import no_such_file
+from netbuilder.proto.os_errors import NO_FILE, no_such_file
 
 __all__ = ["naming", "open_descriptor", "open_file", "open_lines", "read_bytes", "read_text"]
 
@@ -79,9 +80,11 @@ def open_descriptor(path: PathLike) -> int:
     """
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe is not waited for
     mode = os.fstat(number).st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # Python's open() refuses a folder, and os.read() does
+    if stat.S_ISREG(mode):
         return number
     os.close(number)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, NO_FILE, os.fspath(path))
     kind = "a pipe" if stat.S_ISFIFO(mode) else "a device"
     raise ParseError(f"{os.fspath(path)!r} is {kind}, not a file; write what comes from it into one")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from netbuilder.proto.suggestions import similar
 
-__all__ = ["error_text", "is_out_of_memory", "make_folder", "no_such_file"]
+__all__ = ["NO_FILE", "error_text", "is_out_of_memory", "make_folder", "no_such_file"]
 
 _OUT_OF_MEMORY = re.compile(
     "cannot allocate memory|failed to map segment|cannot create shared object descriptor|can't start new thread|"
@@ -20,8 +20,10 @@ _OUT_OF_MEMORY = re.compile(
 )
 """What CPython, the dynamic loader and operating systems say where memory is short."""
 
+NO_FILE = "is a folder, not a file"
+
 _WORDS = {
-    errno.EISDIR: "is a folder, not a file",
+    errno.EISDIR: NO_FILE,
     errno.ENOTDIR: "a part of this path is a file, not a folder",
     errno.ELOOP: "is a symbolic link that leads back to itself",
 }
@@ -80,18 +82,18 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def no_such_file(path: Path) -> str:
-    """Return that a file does not exist, with up to three names in its folder that are similar or have its suffix."""
+def no_such_file(path: Path, kind: str = "file") -> str:
+    """Return that a file or a folder does not exist, with up to three names beside it, similar or of its suffix."""
     folder, names = path.parent, []
     if path.is_symlink():
         return f"is a symbolic link to {os.readlink(path)!r}, which does not exist"
     if not folder.is_dir():
-        return f"no such file: the folder {str(folder)!r} does not exist"
+        return f"no such {kind}: the folder {str(folder)!r} does not exist"
     with contextlib.suppress(OSError):  # a folder may be searched but not listed
         names = sorted(os.listdir(folder))
     if near := [name for name in similar(path.name, names) if similar(path.stem, [Path(name).stem])]:
-        return f"no such file; near it are {', '.join(near)}"
+        return f"no such {kind}; near it are {', '.join(near)}"
     if others := [name for name in names if path.suffix and Path(name).suffix == path.suffix]:
         more = ", ..." if others[_NAMED:] else ""
-        return f"no such file; its folder's {path.suffix} files are {', '.join(others[:_NAMED])}{more}"
-    return "no such file, and its folder has none with a similar name"
+        return f"no such {kind}; its folder's {path.suffix} files are {', '.join(others[:_NAMED])}{more}"
+    return f"no such {kind}, and its folder has none with a similar name"

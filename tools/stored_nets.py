@@ -10,7 +10,7 @@ from netbuilder.data.tensor_records import DATA_TYPES
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.exchange.predictor_files import INIT_FILE, PREDICT_FILE, read_net, require_predictor, stored_specs
 from netbuilder.exchange.predictor_names import find_placeholders
-from netbuilder.exchange.trust import check_harmless
+from netbuilder.exchange.trust import check_harmless, check_not_swapped
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.replicas import Replicas
 from netbuilder.parallel import replicas_of
@@ -101,6 +101,7 @@ def read_stored(path: str | Path, init: str | None = None, given: Mapping[str, A
         net, init_net = read_net(path), read_net(init) if init is not None else None
     if init_net is None:
         return FileNet(net, None, specs, ())
+    check_not_swapped(init_net, net, init or path / INIT_FILE, path)
     unknown = [name for name in find_placeholders(net, init_net) if name not in specs]
     return FileNet(net, _without_filling(init_net, unknown), specs, tuple(unknown))
 
@@ -123,6 +124,8 @@ def read_nets(path: str | Path, init: str | Path | None, *, trusted: bool) -> tu
             Python, and is not ``trusted``.
     """
     net, init_net = read_net(path), read_net(init) if init is not None else NetDef()
+    if init is not None:
+        check_not_swapped(init_net, net, init, path)
     if not trusted:
         # Not check_fills: init nets of training also hold operators such as CreateMutex.
         check_harmless(init_net, f"--init {str(init)!r}")

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.file_kinds import kind_of
 from netbuilder.proto.opened_files import open_descriptor, open_file
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["append_minidb", "minidb_offsets", "read_minidb", "read_minidb_at", "write_minidb"]
 
 _LENGTHS = struct.Struct("<ii")
+_LOOKED_AT = 4096  # bytes at the beginning of a file that say what it is
 _LONGEST = 2**31 - 1
 _USUAL_KEY = 56  # bytes; most keys are not longer
 
@@ -130,9 +132,11 @@ def _require_append(path: PathLike, number: int, offset: int, reason: str) -> No
     end = _committed(path)
     if end is not None and offset >= end:
         return
+    with open_file(path) as file:
+        kind = "" if number else kind_of(file.read(_LOOKED_AT))
     raise ParseError(
         f"{os.fspath(path)!r}: cannot be read as minidb: record {number} at byte {offset} {reason}; "
-        "the file is truncated or not a minidb"
+        + (f"this is {kind}" if kind else "the file is truncated or not a minidb")
     )
 
 

@@ -384,6 +384,8 @@ class Predictor:
         array = value if is_numeric(value) else self._converted(name, value, spec)
         if spec is None:
             return array
+        if array.dtype != spec.dtype and array.dtype.kind in "iu" and spec.dtype.kind in "iu":
+            array = self._narrowed(name, array, spec)
         if array.dtype != spec.dtype:
             raise ShapeError(
                 f"{self._what(name)} must have elements of type {spec.dtype}, got {array.dtype}; convert it with "
@@ -403,7 +405,19 @@ class Predictor:
             return given
         if given.dtype.kind in "SUO":
             raise ShapeError(f"{self._what(name)} must have elements of type {spec.dtype}, got text: {value!r:.80}")
-        return np.asarray(value, spec.dtype)
+        if given.dtype.kind == "f" and spec.dtype.kind in "iu":
+            raise ShapeError(f"{self._what(name)} must have whole numbers, of type {spec.dtype}, got {value!r:.80}")
+        return given if given.dtype.kind in "iu" and spec.dtype.kind in "iu" else np.asarray(value, spec.dtype)
+
+    def _narrowed(self, name: str, array: Any, spec: TensorSpec) -> Any:
+        """Return whole numbers as those of the type of ``spec``, such as int64 as int32."""
+        held = np.iinfo(spec.dtype)
+        if array.size and not held.min <= array.min() <= array.max() <= held.max:
+            raise ShapeError(
+                f"{self._what(name)} must have whole numbers from {held.min} to {held.max}, of type {spec.dtype}, got "
+                f"{array.min()} to {array.max()}"
+            )
+        return array.astype(spec.dtype)
 
     def _what(self, name: str) -> str:
         return f"predictor {self._net.name!r}: input {name!r}"

@@ -19,6 +19,7 @@ from netbuilder.exchange.image_preparation import ImagePreparation, describe_ima
 from netbuilder.exchange.mobile_exporter import fetch_parameters
 from netbuilder.exchange.predictor import Predictor, check_names
 from netbuilder.exchange.predictor_names import given_shapes
+from netbuilder.exchange.trust import check_not_swapped
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
@@ -41,7 +42,8 @@ from netbuilder.proto import (
 )
 from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.proto.call_checks import checked
-from netbuilder.proto.os_errors import make_folder
+from netbuilder.proto.file_kinds import kind_of
+from netbuilder.proto.os_errors import make_folder, no_such_file
 from netbuilder.proto.wire import varint
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
@@ -251,7 +253,8 @@ def load_predictor(
     Raises:
         FileNotFoundError: the folder or one of the files does not exist.
         ParseError: a file is truncated or not a net, or the two were not saved together.
-        NetError: the init net lacks a parameter; or a net holds operators that are allowed only if ``trusted``.
+        NetError: the two are swapped; the init net lacks a parameter; or a net holds operators that are allowed only
+            if ``trusted``.
         DeviceError: the device is not available.
     """
     for path, what in ((directory, "directory"), (init_net, "init_net")):
@@ -263,6 +266,7 @@ def load_predictor(
     else:
         init_path, predict_path = Path(init_net), Path(directory)
     init_proto, predict_net = read_net(init_path), read_net(predict_path)
+    check_not_swapped(init_proto, predict_net, init_path, predict_path)
     found = arguments(predict_net)
     saved = found.get(_WEIGHTS)
     if saved is not None and saved != _digest(init_proto).encode():
@@ -384,9 +388,12 @@ def require_predictor(folder: Path, names: Sequence[str] = (INIT_FILE, PREDICT_F
     if not missing:
         return
     if not folder.exists():
-        raise FileNotFoundError(f"{str(folder)!r}: no such folder")
+        raise FileNotFoundError(f"{str(folder)!r}: {no_such_file(folder, 'folder')}")
     if not folder.is_dir():
-        raise FileNotFoundError(f"{str(folder)!r}: is a file; a predictor is a folder with {INIT_FILE}, {PREDICT_FILE}")
+        kind = kind_of(opened_files.read_bytes(folder)) or "a file"
+        raise FileNotFoundError(
+            f"{str(folder)!r}: is {kind}; give a predictor's folder, with {INIT_FILE} and {PREDICT_FILE}"
+        )
     there = sorted(entry.name for entry in folder.iterdir())
     shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
     lacking = " and ".join(missing) + (" is missing" if len(missing) == 1 else " are missing")

@@ -10,7 +10,7 @@ from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.proto import NetDef, NetError, OperatorDef, ParseError, files
 from netbuilder.proto.arguments import arguments
 
-__all__ = ["FILLS", "check_fills", "check_harmless"]
+__all__ = ["FILLS", "check_fills", "check_harmless", "check_not_swapped"]
 
 FILLS = frozenset({
     "ConstantFill", "DiagonalFill", "Float16ConstantFill", "Float16UniformFill", "GaussianFill", "GivenTensorBoolFill",
@@ -43,6 +43,16 @@ def check_fills(ops: Iterable[OperatorDef], what: str) -> None:
                 f"{what}: holds {op.type} -> {list(op.output)}; an untrusted init net may hold only operators "
                 f"that fill blobs; {_REMEDY}"
             )
+
+
+def check_not_swapped(init_net: NetDef, net: NetDef, init_path: object, path: object) -> None:
+    """Raise NetError if the net only fills blobs, and its init net does not: each is in the place of the other."""
+    computes, fills = ({op.type for op in proto.op}.difference(FILLS) for proto in (init_net, net))
+    if net.op and computes and not fills:
+        raise NetError(
+            f"{str(init_path)!r} is given as the init net, and {str(path)!r} as the net that computes: the first one "
+            f"computes ({sorted(computes)[0]}), and the second one only fills blobs; swap them"
+        )
 
 
 def check_harmless(net: NetDef, what: str) -> None:

@@ -17,8 +17,9 @@ from netbuilder.exchange.matching import LoadReport
 from netbuilder.exchange.safetensors import read_safetensors, write_safetensors
 from netbuilder.exchange.weight_names import RUNNING, has_blob, in_zoo_order
 from netbuilder.model import ModelHelper
-from netbuilder.proto import NetError
+from netbuilder.proto import NetError, opened_files
 from netbuilder.proto.extras import how_to_install
+from netbuilder.proto.file_kinds import kind_of
 from netbuilder.runtime import Workspace, default
 
 __all__ = ["load_weights", "read_weights", "save_weights"]
@@ -44,6 +45,8 @@ def read_weights(path: PathLike) -> dict[str, np.ndarray]:
         path = weights_of_hub(os.fspath(path))
     if Path(path).suffix == ".safetensors":
         return read_safetensors(path)
+    if not Path(path).is_file():
+        opened_files.read_bytes(path)  # its errors are plainer than those of torch
     try:
         import torch
     except ImportError:
@@ -56,7 +59,11 @@ def read_weights(path: PathLike) -> dict[str, np.ndarray]:
     except OSError:
         raise
     except Exception as error:  # torch's errors for such files have no class in common
-        raise NetError(f"{os.fspath(path)!r}: torch cannot load it with weights_only=True: {error}") from error
+        first = str(error).partition("\n")[0]
+        kind = kind_of(opened_files.read_bytes(path))
+        if kind and "ZIP" not in kind:
+            raise NetError(f"{os.fspath(path)!r}: does not hold weights: this is {kind}") from None
+        raise NetError(f"{os.fspath(path)!r}: torch cannot load it with weights_only=True: {first}") from error
     for key in ("state_dict", "model"):  # as training scripts store it
         if isinstance(stored, Mapping) and isinstance(stored.get(key), Mapping):
             stored = stored[key]

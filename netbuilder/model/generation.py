@@ -86,7 +86,7 @@ class Generator:
 
         Raises:
             ShapeError: the prompt is of another shape, or longer than the cache together with the steps.
-            ArgumentError: an argument is out of range.
+            ArgumentError: an argument is out of range; ``top_k`` is more than the number of tokens.
         """
         check_numbers("Generator", "at least 0", temperature=temperature)
         check_whole_numbers("Generator", 0, steps=steps)
@@ -116,6 +116,8 @@ class Generator:
 
 def _chosen(scores: Array, temperature: float, top_k: int | None, rng: Any) -> Array:
     """Return a token for each row of scores."""
+    if top_k is not None and top_k > scores.shape[1]:
+        raise ArgumentError(f"Generator: top_k must be at most the number of tokens, {scores.shape[1]}, got {top_k}")
     if not temperature:
         best: Array = scores.argmax(axis=1)
         return best

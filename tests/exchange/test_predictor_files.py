@@ -9,6 +9,9 @@ import pytest
 
 import golden_data
 from netbuilder.exchange import Predictor, load_predictor, mobile_exporter, save_predictor
+from netbuilder.exchange.onnx import read_onnx
+from netbuilder.exchange.predictor_exporter import load_predictor_from_db
+from netbuilder.exchange.predictor_files import read_net
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper, brew
 from netbuilder.passes import ExtractPredictorNet
@@ -249,7 +252,11 @@ def test_a_missing_file_is_named(tmp_path, scorer, name):
             NetError,
             "save_predictor: parameters must be a list, a mapping or None, got 'fc_w'",
         ),
-        ({"inputs": ["data"], "outputs": ["fc"], "shapes": {"x": (1,)}}, NetError, r"shapes are given for \['x'\]"),
+        (
+            {"inputs": ["data"], "outputs": ["fc"], "shapes": {"x": (1,)}},
+            NetError,
+            "no input 'x'; the inputs are data",
+        ),
         ({"inputs": ["data"], "outputs": ["fc"], "shapes": {"data": (1, 7)}}, ShapeError, "FC"),
     ],
 )
@@ -312,6 +319,26 @@ def test_running_needs_the_inputs_of_the_right_kind(tmp_path, scorer):
         predictor.run(data=np.zeros((1, 4), np.float32))
 
 
+def test_tokens_may_be_of_any_type_of_whole_numbers(tmp_path):
+    model = ModelHelper("language")
+    brew.embedding(model, "tokens", "vectors", 5, 2)
+    workspace = Workspace()
+    workspace.run_net_once(model.param_init_net)
+    workspace.feed("tokens", np.int32([[3, 1]]))
+    save_predictor(tmp_path, model.net, inputs=["tokens"], outputs=["vectors"], workspace=workspace)
+    predictor = load_predictor(tmp_path)
+    (expected,) = workspace.fetch("vectors_w")[[[3, 1]]][None]
+    for tokens in (np.int32([[3, 1]]), np.int64([[3, 1]]), np.uint8([[3, 1]]), [[3, 1]]):
+        np.testing.assert_array_equal(predictor.run(tokens=tokens)["vectors"], expected)
+    for tokens, said in (
+        ([[3.0, 1.5]], "must have whole numbers, of type int32, got"),
+        (np.float32([[3, 1]]), "must have elements of type int32, got float32"),
+        (np.int64([[3, 1 << 40]]), "must have whole numbers from -2147483648 to 2147483647, of type int32, got 3 to"),
+    ):
+        with pytest.raises(ShapeError, match=said):
+            predictor.run(tokens=tokens)
+
+
 @pytest.mark.parametrize(
     "value", [np.zeros((1, 3), np.float32), [[0.0, 0.0, 0.0]], 1.0], ids=["array", "list", "number"]
 )
@@ -346,3 +373,27 @@ def test_an_extracted_predictor_gives_what_the_training_net_gives_in_test_mode(t
     want = export.arrays["expected"]["softmax"]
     assert golden_data.mismatch(got["softmax"], want, "close", export.meta["rtol"], export.meta["atol"]) is None
     assert "label" not in load_predictor(tmp_path).net.external_input
+
+
+def test_files_of_other_kinds(tmp_path, scorer):
+    """Each reader says what the file is, and what reads it; a folder that is misspelt is looked for."""
+    pytest.importorskip("onnx")
+    net, parameters, workspace = scorer
+    save_predictor(tmp_path / "pair", net, parameters, outputs=["scores"], workspace=workspace)
+    init, net, onnx = (tmp_path / name for name in ("pair/init_net.pb", "pair/predict_net.pb", "net.onnx"))
+    onnx.write_bytes(b"\x08\x08\x12\x05other")
+    ours = "is a net of netbuilder or Caffe2, which load_predictor reads together with its init net"
+    for file in (init, net):
+        for reader in (load_predictor, load_predictor_from_db, read_onnx):
+            with pytest.raises((OSError, ParseError), match=ours):
+                reader(file)
+    for reader in (load_predictor, load_predictor_from_db, read_net):
+        with pytest.raises((OSError, ParseError), match="is an ONNX model, which read_onnx reads"):
+            reader(onnx)
+    for trusted in (False, True):
+        with pytest.raises(NetError, match=r"the first one computes \(FC\), and the second one only fills blobs; swap"):
+            load_predictor(init, init_net=net, trusted=trusted)
+    with pytest.raises(FileNotFoundError, match="no such folder; near it are pair"):
+        load_predictor(tmp_path / "piar")
+    with pytest.raises(IsADirectoryError, match="is a folder, not a file"):
+        read_onnx(tmp_path / "pair")

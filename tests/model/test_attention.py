@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from netbuilder.model import Generator, ModelHelper, brew
+from netbuilder.model.helpers.attention import KeyValueCache
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.runtime import Workspace
 
@@ -228,6 +229,7 @@ def test_tokens_are_drawn_from_the_softmax_of_the_best(trained):
         ([[1, 2], [3, 4]], 8, {}, "2 tokens of the prompt and 8 steps are more than length=9"),
         ([[1], [3]], 1, {"temperature": -1}, "temperature must be a number of at least 0, got -1"),
         ([[1], [3]], 1, {"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
+        ([[1], [3]], 1, {"top_k": TOKENS + 1}, f"top_k must be at most the number of tokens, {TOKENS}, got"),
     ],
 )
 def test_prompts_that_are_refused(trained, prompt, steps, options, match):
@@ -245,6 +247,10 @@ def test_prompts_that_are_refused(trained, prompt, steps, options, match):
         (lambda m: brew.attention(m, "x", "y", 8, 4, dropout=0.1), "is_test is required with dropout"),
         (lambda m: brew.positions(m, "x", "y", 8, 4, kind="sine"), "must be 'learned' or 'sinusoidal', got 'sine'"),
         (lambda m: brew.positions(m, "x", "y", 7, 4, kind="sinusoidal"), "the width must be even, got 7"),
+        (
+            lambda m: brew.positions(m, "x", "y", 8, 4, cache=KeyValueCache(1, 5)),
+            "has 4 positions, and the Generator asks for sequences of length=5; give it a length of at most 4",
+        ),
         (lambda m: brew.positions(m, "x", "y", 8, 4, steps=5), "steps must be at most length=4, got 5"),
         (lambda m: brew.positions(m, "x", "y", 8, 4, steps=0), "steps must be a positive integer, got 0"),
         (lambda m: brew.rotary_tables(m, "y", 3, 4), "the width must be even, got 3"),

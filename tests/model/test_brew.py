@@ -122,6 +122,10 @@ class TestRegistry:
                 lambda m: brew.fc(m, "x", "y", dim_inn=3, dim_out=4),
                 "brew.fc: .*'dim_in'; instead of 'dim_inn', did you mean 'dim_in'?",
             ),
+            (
+                lambda m: brew.transformer_block(m, "x", "y", 8, 2, casual=True),
+                "brew.transformer_block: got an unexpected keyword argument 'casual'; did you mean 'causal'?",
+            ),
             (lambda m: brew.fc(m, "x", "y", 3), "brew.fc: missing a required argument: 'dim_out'$"),
             (lambda m: brew.accuracy(m, *range(9)), "brew.accuracy: too many positional arguments$"),
         ],
@@ -168,6 +172,10 @@ class TestRegistry:
         (
             lambda m: brew.accuracy(m, ["x", "l"], "y", top=5),
             "unknown argument 'top'; it takes .*; did you mean 'top_k'",
+        ),
+        (
+            lambda m: brew.fc(m, "x", "y", 3, 4, weight_ini=1),
+            "brew.fc: .*'weight_ini'; did you mean 'weight_init'",
         ),
         (lambda m: brew.add_weight_decay(m, 0), "weight_decay must be positive, got 0"),
     ],

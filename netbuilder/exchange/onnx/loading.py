@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.exchange.onnx.inference import check_external_data
 from netbuilder.proto import ParseError, opened_files
+from netbuilder.proto.file_kinds import kind_of
 
 __all__ = ["LargeConstant", "ModelFile", "load_model", "read_file", "without_constants"]
 
@@ -97,6 +98,9 @@ def load_model(onnx: Any, file: ModelFile) -> tuple[Any, dict[str, Array]]:
 
 
 def _refused(path: str | os.PathLike[str], error: Exception) -> ParseError:
+    kind = kind_of(opened_files.read_bytes(path))
+    if kind and "ONNX" not in kind:
+        return ParseError(f"{os.fspath(path)!r} is not an ONNX model: this is {kind}")
     return ParseError(f"{os.fspath(path)!r} is not an ONNX model that ONNX's checker accepts: {error}")
 
 

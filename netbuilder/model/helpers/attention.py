@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -94,13 +95,19 @@ def positions(
         cache: for a net that computes a few positions a run.
 
     Raises:
-        ArgumentError: ``kind`` is unknown, an extent is not a positive integer, ``dim`` is odd for sines and cosines.
+        ArgumentError: ``kind`` is unknown, an extent is not a positive integer, ``dim`` is odd for sines and cosines;
+            the sequences of the cache are longer than ``length``.
 
     Source: Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762, section 3.5.
     """
     check_extents("positions", blob_out, dim=dim, length=length)
     if cache is not None and not isinstance(cache, KeyValueCache):
         raise ArgumentError(f"positions {str(blob_out)!r}: cache must be that of a Generator, got {cache!r}")
+    if cache is not None and cache.length > length:
+        raise ArgumentError(
+            f"positions {str(blob_out)!r}: has {length} positions, and the Generator asks for sequences of "
+            f"length={cache.length}; give it a length of at most {length}"
+        )
     name = blob_out + "_w"
     if kind == "learned":
         fill = update_initializer(None, weight_init, ("GaussianFill", {"std": 0.02}))
@@ -407,6 +414,12 @@ def transformer_block(
                 f"{did_you_mean(name, known)}"
             )
     given = {"weight_init": weight_init, "out_init": out_init, **own_arguments(of_attention)}
+    known = [*inspect.signature(attention).parameters, *inspect.signature(transformer_block).parameters]
+    for name in given:
+        if name not in known:
+            raise TypeError(
+                f"brew.transformer_block: got an unexpected keyword argument {name!r}{did_you_mean(name, known)}"
+            )
     last = weight_init if out_init is None else out_init
     op_type, arguments = _ACTIVATIONS[activation]
     wide = 4 * dim if hidden is None else hidden

@@ -59,7 +59,7 @@ def test_shapes_that_are_not_known_have_to_be_given(tmp_path):
     for shapes, said in (
         ({"date": shape}, "shapes: there is no input 'date'; did you mean 'data'"),
         ({"data": (None, *shape[1:])}, r"that of 'data' must be whole numbers, the batch first, got \(None, 3"),
-        (shape, r"shapes must be \{input: shape\}, got \("),
+        (shape, r"shapes must be .*, got \("),
     ):
         for exported in (predictor, predictor.net):
             with pytest.raises((ArgumentError, NetError), match=said):

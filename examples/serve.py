@@ -16,13 +16,17 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-import uvicorn
-from fastapi import FastAPI, HTTPException, Query, Request
-from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel
-
 from netbuilder import Predictor, load_predictor
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.extras import how_to_install
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, HTTPException, Query, Request
+    from fastapi.concurrency import run_in_threadpool
+    from pydantic import BaseModel
+except ImportError as error:
+    raise SystemExit(f"serve.py: {error}; {how_to_install('data', 'serve')}") from None
 
 LARGEST = 20 << 20  # bytes of a request
 

@@ -23,6 +23,7 @@ from netbuilder.proto import NetError
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.profile.process_memory import resident
+from netbuilder.tools.profiling.zoo import ZooOptions, image_shape
 from netbuilder.tools.reporting import EXPECTED, reporting, text_of
 from netbuilder.tools.stored_nets import is_onnx
 from netbuilder.tools.terminal import print_report
@@ -242,6 +243,8 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
         f"model {options.net_name}: {run.model.parameter_count:,} parameters; "
         f"data {options.data}: {train} to train, {test} held out; {run.image_text}"
     )
+    if note := _size_note(options, run):
+        print(note)
     if options.recipe:
         print(f"recipe: {' '.join(options.recipe)}")
     if options.rendezvous is not None:
@@ -254,6 +257,20 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
         f"{_exchange_text(options)}; learning rate {_rate_text(options, run.steps)}, "
         f"{_update_text(options)}, weight decay {options.weight_decay:g}; seed {options.seed}",
         flush=True,
+    )
+
+
+def _size_note(options: Options, run: Run) -> str:
+    """Return what to say of photos that are fed as they are stored, if the net is usually given others; or ""."""
+    if not run.decodes or options.input.transforms or options.model is None:
+        return ""
+    _, side, _ = image_shape(options.model, ZooOptions())
+    _, height, width = run.image_shape
+    if all(side / 2 <= extent <= 2 * side for extent in (height, width)):
+        return ""
+    return (
+        f"note: {options.model} is made for images of {side} x {side}, and these are fed as they are stored; --recipe "
+        f"resizes photos and chooses batch, rate and epochs, or give --scale {side * 8 // 7} --crop {side}"
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from netbuilder.proto import ShapeError
 
-__all__ = ["ImageBatch", "warn_if_suspicious"]
+__all__ = ["DifferentSizesError", "ImageBatch", "warn_if_suspicious"]
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -19,6 +19,22 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _log = logging.getLogger("netbuilder.input")
 
 _FEW = 8  # fewer labels than this may all be equal by chance
+
+
+class DifferentSizesError(ShapeError):
+    """Images of a batch have different sizes.
+
+    Args:
+        found: which, and their sizes.
+        options: what makes them alike.
+    """
+
+    def __init__(self, found: str, options: str) -> None:
+        super().__init__(f"{found}; give {options}")
+        self.found = found
+
+    def __reduce__(self) -> tuple[type[ShapeError], tuple[str]]:
+        return ShapeError, (str(self),)
 
 
 class ImageBatch:
@@ -58,12 +74,10 @@ class ImageBatch:
                     self._images = self._fitting(size)
         other = self._images.shape[1:3] if self._pixels else self._images.shape[2:]
         if other != size:
-            raise ShapeError(
-                f"{where}: has {size[0]} x {size[1]} pixels, another image of its batch {other[0]} x {other[1]}; give "
-                "crop, or scale and warp"
-            )
-        found: Array = self._images[place]
-        return found
+            found = f"{where}: has {size[0]} x {size[1]} pixels, another image of its batch {other[0]} x {other[1]}"
+            raise DifferentSizesError(found, "crop, or scale and warp")
+        image: Array = self._images[place]
+        return image
 
     def _fitting(self, size: tuple[int, int]) -> Array:
         shape = (*size, self._channels) if self._pixels else (self._channels, *size)

@@ -116,8 +116,8 @@ def image_folder(path: PathLike) -> ImageFiles:
         hidden += left_out
         if not images:
             raise NetError(
-                f"{str(root / name)!r}: is a class without images: {folder_text(root / name)}; names of image files "
-                f"end in {', '.join(SUFFIXES)}"
+                f"{str(root / name)!r}: the folder of a class must hold images, and this one "
+                f"{folder_text(root / name)}; remove it, or add images ({', '.join(SUFFIXES)})"
             )
         files += images
         labels += [label] * len(images)

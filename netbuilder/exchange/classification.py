@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -109,6 +110,10 @@ class Classifier:
         }  # fmt: skip
         if isinstance(image, (str, os.PathLike)):
             name = os.fspath(image)
+            if os.path.isdir(name):
+                raise IsADirectoryError(
+                    errno.EISDIR, f"is a folder; give a list of its files, such as glob.glob({name + '/*.jpg'!r})", name
+                )
             data: bytes | Array = opened_files.read_bytes(name)
         else:
             name, data = "image", image if isinstance(image, bytes) else _pixels(image, channels)

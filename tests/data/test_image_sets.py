@@ -59,7 +59,7 @@ def test_folders_without_images_are_refused(tmp_path):
     with pytest.raises(NetError, match="is empty; it must have a folder with images for each class: CLASS/IMAGE.jpg"):
         image_folder(tmp_path)
     (tmp_path / "cat").mkdir()
-    with pytest.raises(NetError, match="cat': is a class without images"):
+    with pytest.raises(NetError, match="cat': the folder of a class must hold images, and this one"):
         image_folder(tmp_path)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.data import DummyImages, ImageLoader, ImageSet, ImageSubset, image_folder, read_npz_images
+from netbuilder.data.image_batch import DifferentSizesError
 from netbuilder.proto import NetError, ParseError
 from netbuilder.tools.databases.sources import open_source
 from netbuilder.tools.training.fed_images import FedImages
@@ -112,7 +113,7 @@ class DecodedImages:
         batches = self._loader.batches(
             order, size, epoch=epoch, replace=rng is not None, reuse=reuse, skip=start, part=part
         )
-        for images, labels in batches:
+        for images, labels in _of_one_size(batches):
             if len(labels) and not 0 <= labels.min() <= labels.max() < self.class_count:
                 raise NetError(
                     f"--data: labels must be in [0, {self.class_count}), got {labels.min()} to {labels.max()}; give "
@@ -120,6 +121,16 @@ class DecodedImages:
                 )
             if len(labels):
                 yield images, labels
+
+
+def _of_one_size(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches; the error for images of several sizes names the options of the command line."""
+    try:
+        yield from batches
+    except DifferentSizesError as error:
+        raise DifferentSizesError(
+            f"--data: {error.found}", "--scale 256 --crop 224, or --recipe, which resizes photos and chooses the rate"
+        ) from error
 
 
 def decoded_images(source: str, options: InputOptions) -> tuple[DecodedImages, DecodedImages]:

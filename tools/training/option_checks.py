@@ -17,7 +17,7 @@ from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.numbers import check_numbers
 from netbuilder.proto.os_errors import no_such_file
-from netbuilder.proto.suggestions import near_or_known
+from netbuilder.proto.suggestions import near_or_known, similar
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.stored_nets import is_onnx
 from netbuilder.tools.training.models import WHOLE_RUN
@@ -25,6 +25,9 @@ from netbuilder.tools.training.nets import NETS, instead_of_net
 from netbuilder.tools.training.settings import Options
 
 __all__ = ["AUTO", "check_machine", "problem_of"]
+
+_OTHER_FILES = (".h5", ".keras", ".pb", ".pt", ".pth", ".safetensors")
+"""Suffixes of what other libraries export into one file."""
 
 AUTO = "auto"
 """Value of ``resume``: the newest checkpoint in the run's folder, if there is one."""
@@ -113,9 +116,10 @@ def check_machine(options: Options) -> None:
     if problem := _file_problem(options):
         raise NetError(problem)
     if not options.cpu and gpu_count() <= max(options.devices):
+        given = "" if options.devices == (0,) else "--devices: "
         raise NetError(
-            f"--devices: there is no GPU {max(options.devices)} ({gpu_count()} found{_visible(options)}); give --cpu "
-            "to train on the CPU"
+            f"{given}there is no GPU {max(options.devices)} ({gpu_count()} found{_visible(options)}); give --cpu to "
+            "train on the CPU"
         )
 
 
@@ -130,6 +134,9 @@ def _file_problem(options: Options) -> str | None:
         return f"--export: {options.export!r} is a folder; give a file for an ONNX model, or a folder of another name"
     if options.export and not is_onnx(options.export) and Path(options.export).is_file():
         return f"--export: {options.export!r} is a file; give a folder, or FILE.onnx"
+    suffix = Path(options.export or "").suffix.lower()
+    if suffix != ".onnx" and (suffix in _OTHER_FILES or similar(suffix, [".onnx"])):
+        return f"--export: {options.export!r} would be a folder; give FILE.onnx for an ONNX model, or another folder"
     return None
 
 

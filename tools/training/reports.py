@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Printed", "Recorded"]
 
+_AGAIN = "some values are computed a second time in each step, to save memory"
+
 
 class Printed(Callback):
     """Prints the planned memory, and the results of each epoch.
@@ -44,7 +46,7 @@ class Printed(Callback):
                 f"memory of the process, expected after the first step: {bytes_text(memory.expected_peak)}", flush=True
             )
         if again := again_text(memory.predicted_again):
-            print(f"computed again to save memory: {again}", flush=True)
+            print(f"{_AGAIN}: {again}", flush=True)
 
     def after_epoch(self, run: Run, results: EpochResults) -> None:
         epoch, found = results.training, results.held_out
@@ -76,7 +78,7 @@ class Printed(Callback):
                   "net was built", flush=True)  # fmt: skip
         planned = run.model.planned
         if again and (text := again_text(planned.predicted_again if planned is not None else 0.0, again)):
-            print(f"computed again to save memory: {text}", flush=True)
+            print(f"{_AGAIN}: {text}", flush=True)
 
 
 def _top5(found: Evaluation) -> str:

@@ -163,6 +163,16 @@ class Run:
         return identity_of(self.options, len(self._train_images))
 
     @property
+    def decodes(self) -> bool:
+        """Whether images are decoded on demand, such as photos."""
+        return isinstance(self._train_images, DecodedImages)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels, height and width of an image in training."""
+        return tuple(self._train_images.shape)
+
+    @property
     def image_text(self) -> str:
         """The sizes of images, in training and held out, as C x H x W."""
         train, test = (" x ".join(map(str, images.shape)) for images in (self._train_images, self._test_images))

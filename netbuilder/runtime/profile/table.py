@@ -81,19 +81,23 @@ def _summary(profile: Profile) -> str:
     return "\n".join(lines)
 
 
-_LEAST = 0.005  # share of the time that is mentioned
+_LEAST = 0.01  # share of the time that is mentioned
 
 
 def again_text(predicted: float, measured: float | None = None) -> str:
-    """Return the time to compute values again, to save memory; "" if that is less than half a percent.
+    """Return the time to compute values again, to save memory; "" if that is less than one percent.
 
     >>> again_text(0.251, 0.3), again_text(0.25), again_text(0.004, 0.001)
     ('predicted +25 % time, measured +30 %', 'predicted +25 % time', '')
     """
     if max(predicted, measured or 0.0) < _LEAST:
         return ""
-    text = f"predicted +{100 * predicted:.0f} % time"
-    return text if measured is None else f"{text}, measured +{100 * measured:.0f} %"
+    text = f"predicted {_more(predicted)} time"
+    return text if measured is None else f"{text}, measured {_more(measured)}"
+
+
+def _more(share: float) -> str:
+    return f"+{100 * share:.0f} %" if share >= _LEAST else "less than +1 %"
 
 
 def _rounded(limits: Limits) -> str:

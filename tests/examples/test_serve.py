@@ -99,3 +99,10 @@ def test_what_is_no_image_is_refused(server):
 def test_the_description_of_requests(server):
     status, said = ask(server, "GET", "/openapi.json")
     assert status == 200 and {"/classify", "/health"} <= said["paths"].keys()
+
+
+def test_what_is_missing_is_named():
+    program = "import sys; sys.modules['uvicorn'] = None; import examples.serve"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 1 and done.stderr.startswith("serve.py: ") and done.stderr.count("\n") == 1
+    assert "uvicorn" in done.stderr and "pip install 'netbuilder-nn[data,serve]'" in done.stderr

@@ -82,6 +82,8 @@ def test_what_is_no_image(tmp_path):
     net = predictor()
     with pytest.raises(FileNotFoundError, match=r"none\.png"):
         net.classify(tmp_path / "none.png")
+    with pytest.raises(IsADirectoryError, match="is a folder; give a list of its files, such as glob.glob"):
+        net.classify(tmp_path)
     with pytest.raises(ParseError, match="image"):
         net.prepare(b"no image")
     for wrong in (np.zeros((4, 4, 3), np.float32), np.zeros((2, 4, 4, 3), np.uint8), np.zeros((4, 4, 2), np.uint8), 3):

@@ -12,6 +12,7 @@ import pytest
 from netbuilder import ModelHelper
 from netbuilder.tools import evaluate_predictor
 from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.training import option_checks
 from netbuilder.tools.training.images import Images, load_images
 from netbuilder.tools.training.nets import NETS, add_net
 from netbuilder.tools.training.options import parse
@@ -195,15 +196,21 @@ def test_a_batch_larger_than_the_data(capsys):
     assert "a batch of 5000 is larger than the data, 1438 samples" in capsys.readouterr().err
 
 
-def test_gpus_that_are_not_there(capsys):
+def test_gpus_that_are_not_there(capsys, monkeypatch):
     assert main(["--model=mlp", "--devices=99"]) == 1
     assert "there is no GPU 99" in capsys.readouterr().err
+    monkeypatch.setattr(option_checks, "gpu_count", lambda: 0)
+    assert main(["--model=mlp"]) == 1
+    assert capsys.readouterr().err.startswith("netbuilder-train: there is no GPU 0 (0 found")
 
 
 def test_an_export_that_cannot_be_written_ends_the_program_before_it_trains(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main([*QUICK, "--export", str(tmp_path / "file")]) == 1
     assert "is a file; give a folder" in capsys.readouterr().err
+    for name in ("net.onx", "net.pth"):
+        assert main([*QUICK, "--export", str(tmp_path / name)]) == 1
+        assert "would be a folder; give FILE.onnx for an ONNX model" in capsys.readouterr().err
     assert main([*QUICK, "--export", str(tmp_path / "file" / "below")]) == 1
     said = capsys.readouterr()
     assert "file" in said.err

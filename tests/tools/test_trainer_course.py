@@ -120,7 +120,9 @@ def test_a_run_writes_its_options_and_its_course(tmp_path):
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     planned = said.index("memory planned for a step: ")
     assert planned < said.index("epoch 1/1") < said.index("memory of the process: at most ")
-    assert re.search(r"step: \d\.\d MiB \(arena \d+\.\d [KM]iB, parameters 198\.5 KiB, state 198\.5 KiB, ", said)
+    assert re.search(
+        r"step: \d\.\d MiB \(intermediate values \d+\.\d [KM]iB, parameters 198\.5 KiB, state 198\.5 KiB, ", said
+    )
     assert said.count("memory planned") == said.count("memory of the process: ") == 1
     sizes = r"expected after the first step: ([\d.]+ [MG])iB.*memory of the process: at most ([\d.]+ [MG])iB"
     expected, most = (parse_budget(text, "test") for text in re.search(sizes, said, re.S).groups())

@@ -9,7 +9,7 @@ from image_cases import make_folder
 from netbuilder.data import encode_jpeg, image_libraries
 from netbuilder.proto import NetError
 from netbuilder.tools import make_db
-from netbuilder.tools.imagenet_trainer import main
+from netbuilder.tools.imagenet_trainer import _size_note, main
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import InputOptions
 from netbuilder.tools.training.options import parse
@@ -39,6 +39,19 @@ def test_a_folder_trains_evaluates_and_exports(tmp_path, capfd):
     found = re.findall(r"accuracy on 6 held-out images: (\S+)%", text)
     assert len(found) == 2 and found[0] == found[1]
     assert float(found[0]) > 80
+
+
+def test_photos_as_they_are_stored(tmp_path, capsys):
+    """The net's usual size is named where they are far from it; several sizes are an error that names options."""
+    source = colored(tmp_path / "images", each=5)
+    given = ["--cpu", "--batch=4", "--epochs=1", "--data", str(source)]
+    run = Run(options := parse([*given, "--model=squeezenet1.0"]), *load_images(str(source), options.input))
+    assert _size_note(options, run).endswith("chooses batch, rate and epochs, or give --scale 256 --crop 224")
+    for fine in (["--model=mlp"], ["--model=squeezenet1.0", "--crop=16"]):
+        assert not _size_note(parse([*given, *fine]), run)
+    (source / "dark" / "00.jpg").write_bytes(encode_jpeg(np.zeros((8, 9, 3), np.uint8)))
+    assert main([*given, "--model=mlp"]) == 1
+    assert "; give --scale 256 --crop 224, or --recipe, which resizes photos" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["lmdb", "minidb"])

@@ -131,8 +131,8 @@ class Memory:
         return {**dataclasses.asdict(self), "outside": self.outside, "values": self.values, "total": self.total}
 
     def __str__(self) -> str:
-        """The sums as text, such as "2.75 GiB (arena 2.55 GiB, parameters 97.5 MiB)"."""
-        named = {"arena": self.arena, **{kind: getattr(self, kind) for kind in KINDS}}
+        """The sums as text, such as "2.75 GiB (intermediate values 2.55 GiB, parameters 97.5 MiB)"."""
+        named = {"intermediate values": self.arena, **{kind: getattr(self, kind) for kind in KINDS}}
         parts = ", ".join(f"{name} {bytes_text(nbytes)}" for name, nbytes in named.items() if nbytes)
         gpus = "".join(f"; GPU {number}: {bytes_text(nbytes)}" for number, nbytes in self.gpus.items())
         return f"{bytes_text(self.total)} ({parts}{gpus})" if parts else "0 B"

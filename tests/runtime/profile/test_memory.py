@@ -151,4 +151,4 @@ def test_sizes_as_text():
         "0 B", "1023 B", "1.0 KiB", "1,024.0 KiB", "5.00 GiB", "5,000.00 GiB",
     ]  # fmt: skip
     memory = planned_memory(*chain(observable=["x6"]), ["w"])
-    assert str(memory).startswith("61.0 KiB (arena 23.5 KiB, parameters 14.1 KiB, inputs")
+    assert str(memory).startswith("61.0 KiB (intermediate values 23.5 KiB, parameters 14.1 KiB, inputs")

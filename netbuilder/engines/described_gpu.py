@@ -76,9 +76,10 @@ def read_gpu(name: str) -> DescribedGPU:
         return _checked(json.loads(_OWN.read_text())[name], _OWN)
     path = Path(name)
     if not path.is_file():
+        near = did_you_mean(name, known_gpus())
         raise DeviceError(
-            f"no GPU is described by the name {name!r}; there are {', '.join(known_gpus())}, or give a JSON file with "
-            f"{', '.join(each.name for each in fields(DescribedGPU))}{did_you_mean(name, known_gpus())}"
+            f"no GPU is described by the name {name!r}{near or '.'} {', '.join(known_gpus())} are; your own is described "
+            f"by a JSON file with {', '.join(each.name for each in fields(DescribedGPU))}"
         )
     try:
         found = json.loads(path.read_text())

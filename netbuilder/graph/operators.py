@@ -374,6 +374,7 @@ def unknown_arguments(cls: type[Operator], op: OperatorDef) -> list[str]:
 
 
 def known_arguments(cls: type[Operator], name: str) -> str:
-    """Return the end of a message, from "; " on: all arguments that the operator takes, and those of similar names."""
+    """Return the end of a message, from "; " on: arguments of similar names, and all that the operator takes."""
     known = argument_fields(cls)
-    return f"; it takes {sorted(known) or 'none'}{did_you_mean(name, known)}"
+    near = did_you_mean(name, known)
+    return f"{near}{' It' if near else '; it'} takes {sorted(known) or 'none'}"

@@ -168,7 +168,7 @@ def test_refusals():
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--gpu", "h10"], r"no GPU is described by the name 'h10'; there are a100, h100, h200"),
+        (["--gpu", "h10"], r"no GPU is described by the name 'h10'; did you mean 'h100'.* a100, h100, h200 are"),
         (["--gpu", "h100", "--numpy"], "leave out --numpy, --cpu and --devices"),
         (["--gpu", "h100", "--trace", "t.json"], "--trace is for nets that run"),
     ],

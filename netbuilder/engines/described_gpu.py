@@ -78,8 +78,8 @@ def read_gpu(name: str) -> DescribedGPU:
     if not path.is_file():
         near = did_you_mean(name, known_gpus())
         raise DeviceError(
-            f"no GPU is described by the name {name!r}{near or '.'} {', '.join(known_gpus())} are; your own is described "
-            f"by a JSON file with {', '.join(each.name for each in fields(DescribedGPU))}"
+            f"no GPU is described by the name {name!r}{near or '.'} {', '.join(known_gpus())} are; another one is "
+            f"described by a JSON file with {', '.join(each.name for each in fields(DescribedGPU))}"
         )
     try:
         found = json.loads(path.read_text())

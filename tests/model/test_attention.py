@@ -7,7 +7,7 @@ import pytest
 
 from netbuilder.model import Generator, ModelHelper, brew
 from netbuilder.model.helpers.attention import KeyValueCache
-from netbuilder.proto import ArgumentError, NetError
+from netbuilder.proto import ArgumentError, NetError, ShapeError
 from netbuilder.runtime import Workspace
 
 DIM, HEADS, STEPS, WIDTH = 12, 6, 5, 2
@@ -192,6 +192,13 @@ def whole_scores(workspace, model, tokens):
     workspace.feed("sequences", tokens)
     workspace.run_net_once(model.net)
     return workspace.fetch("scores")
+
+
+def test_a_sequence_longer_than_the_positions_is_told_their_number():
+    model = ModelHelper("short")
+    language_model(model, "tokens", None, "learned")
+    with pytest.raises(ShapeError, match=rf"made at .*\(sequences of {LENGTH} positions\): Add: A"):
+        run(model, tokens=np.zeros((1, LENGTH + 3), np.int32)).run_net_once(model.net)
 
 
 def test_one_step_a_token_gives_what_the_whole_net_gives(trained):

@@ -124,6 +124,9 @@ def positions(
             raise ArgumentError(f"positions {str(blob_out)!r}: steps must be at most length={length}, got {steps}")
         table = model.net.Slice(table, blob_out + "_rows", starts=[0, 0], ends=[steps, -1])
     result: BlobReference = model.net.Add([blob_in, table], blob_out)
+    if cache is None:
+        op = model.net.Proto().op[-1]
+        op.debug_info = f"{op.debug_info} (sequences of {steps or length} positions)".lstrip()
     return result
 
 

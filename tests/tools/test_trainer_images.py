@@ -1,6 +1,7 @@
 """netbuilder-train on images that are decoded as they are needed: folders, databases, options, evaluation, export."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,8 +46,10 @@ def test_photos_as_they_are_stored(tmp_path, capsys):
     """The net's usual size is named where they are far from it; several sizes are an error that names options."""
     source = colored(tmp_path / "images", each=5)
     given = ["--cpu", "--batch=4", "--epochs=1", "--data", str(source)]
-    run = Run(options := parse([*given, "--model=squeezenet1.0"]), *load_images(str(source), options.input))
-    assert _size_note(options, run).endswith("chooses batch, rate and epochs, or give --scale 256 --crop 224")
+    run = SimpleNamespace(decodes=True, image_shape=load_images(str(source))[0].shape)
+    assert _size_note(parse([*given, "--model=squeezenet1.0"]), run).endswith(
+        "chooses batch, rate and epochs, or give --scale 256 --crop 224"
+    )
     for fine in (["--model=mlp"], ["--model=squeezenet1.0", "--crop=16"]):
         assert not _size_note(parse([*given, *fine]), run)
     (source / "dark" / "00.jpg").write_bytes(encode_jpeg(np.zeros((8, 9, 3), np.uint8)))

@@ -47,9 +47,8 @@ def test_photos_as_they_are_stored(tmp_path, capsys):
     source = colored(tmp_path / "images", each=5)
     given = ["--cpu", "--batch=4", "--epochs=1", "--data", str(source)]
     run = SimpleNamespace(decodes=True, image_shape=load_images(str(source))[0].shape)
-    assert _size_note(parse([*given, "--model=squeezenet1.0"]), run).endswith(
-        "chooses batch, rate and epochs, or give --scale 256 --crop 224"
-    )
+    said = _size_note(parse([*given, "--model=squeezenet1.0"]), run)
+    assert said.endswith("chooses batch, rate and epochs, or give --scale 256 --crop 224")
     for fine in (["--model=mlp"], ["--model=squeezenet1.0", "--crop=16"]):
         assert not _size_note(parse([*given, *fine]), run)
     (source / "dark" / "00.jpg").write_bytes(encode_jpeg(np.zeros((8, 9, 3), np.uint8)))

@@ -214,8 +214,9 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
                 raise
             except ArgumentError as error:  # of the operator, which knows its own arguments only
                 said = str(error)
-                for key in kwargs.keys() - known if "did you mean" not in said else ():
-                    if f"unknown argument {key!r}" in said and (near := did_you_mean(key, names)):
+                for key in kwargs:
+                    unknown = key not in known and f"unknown argument {key!r}" in said and "did you mean" not in said
+                    if unknown and (near := did_you_mean(key, names)):
                         raise ArgumentError(f"brew.{name}: unknown argument {key!r}{near}") from error
                 raise
 

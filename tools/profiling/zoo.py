@@ -86,8 +86,7 @@ def _check(name: str, options: ZooOptions) -> None:
 
 def no_such_net(name: str) -> NetError:
     """Return the error for a name that is neither that of a file or folder nor of a net of the zoo."""
-    folder = Path(name).parent
-    files = [str(path.relative_to(".") if folder == Path() else path) for path in folder.glob("*")]
+    files = [str(path) for path in Path(name).parent.glob("*")]
     return NetError(f"{name!r} is no file, folder or net of the zoo{instead_of_net(name, files)}")
 
 

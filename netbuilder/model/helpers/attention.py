@@ -417,11 +417,11 @@ def transformer_block(
                 f"{did_you_mean(name, known)}"
             )
     given = {"weight_init": weight_init, "out_init": out_init, **own_arguments(of_attention)}
-    known = [*inspect.signature(attention).parameters, *inspect.signature(transformer_block).parameters]
+    possible = [*inspect.signature(attention).parameters, *inspect.signature(transformer_block).parameters]
     for name in given:
-        if name not in known:
+        if name not in possible:
             raise TypeError(
-                f"brew.transformer_block: got an unexpected keyword argument {name!r}{did_you_mean(name, known)}"
+                f"brew.transformer_block: got an unexpected keyword argument {name!r}{did_you_mean(name, possible)}"
             )
     last = weight_init if out_init is None else out_init
     op_type, arguments = _ACTIVATIONS[activation]

@@ -125,7 +125,8 @@ def onnx_model(
             f"net {net.name!r}: an ONNX model has shapes of its inputs; give shapes={{input: shape}}, the batch first"
         )
     outside = _read_from_outside(net)
-    shapes = given_shapes(shapes, outside, f"net {net.name!r}")
+    inputs = dict.fromkeys([*outside, *net.external_input])
+    shapes = given_shapes(shapes, inputs, f"net {net.name!r}")
     if parameters is None:
         parameters = [name for name in outside if name not in shapes]
     values = _values(net, parameters, workspace)

@@ -609,7 +609,7 @@ def test_nodes_have_names_of_their_own():
         ([make_op("Adagrad", ["x", "x", "x", "x"], ["y", "z"])], OperatorError, "Adagrad cannot be exported to ONNX"),
         ([make_op("Dropout", ["x"], ["y", "mask"])], OperatorError, "operator 0: Dropout.*training mode"),
         (
-            [make_op("Relu", ["other"], ["y"])],
+            [make_op("Add", ["x", "other"], ["y"])],
             OperatorError,
             "'other' is neither an input with a shape nor a parameter",
         ),

@@ -196,7 +196,7 @@ def test_the_reason_is_in_the_error(kind, inputs, match):
     net = Net("refused")
     getattr(net, kind)(inputs, ["y", "z"] if kind == "Adagrad" else ["y"])
     with pytest.raises(OperatorError, match=rf"{kind} cannot be exported to ONNX: {match}"):
-        onnx_model(net, {}, shapes={"x": (3, 4), "m": (3,)}, outputs=["y"])
+        onnx_model(net, {}, shapes={name: {"x": (3, 4), "m": (3,)}[name] for name in inputs}, outputs=["y"])
 
 
 def test_fills_are_written_as_constants():

@@ -238,7 +238,7 @@ def chained(form, times, monkeypatch, *, values=None, **options):
     given |= {"rm2": random(8, seed=7) / 8, "rv2": random(8, seed=8, low=0.5)}
     given["w"] = random(8, 8 // group, kernel, kernel, seed=4) / 8
     given["dc"] = random(3, 8, -(-6 // stride), -(-5 // stride), seed=9)
-    _, ran = run(form, times, monkeypatch, make=chain, values=given, **options)
+    ran = run(form, times, monkeypatch, make=chain, values=given, **options).graphs
     computing = [kinds for kinds in ran if any(kinds[i : i + 4] == NORMALIZED for i in range(len(kinds)))]
     return [
         "conv_fprop" if "conv_fprop" in kinds else "conv_dgrad, written" if "relu" in kinds else "conv_dgrad"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -34,7 +32,6 @@ NETS = {
     "Inception v1": (zoo.create_inception_v1, (3, 1000), 3, 224),
     "Inception v3": (zoo.create_inception_v3, (3, 1000), 3, 299),
     "LeNet": (zoo.create_lenet, (), 1, 28),
-    "MobileNetV2": (zoo.create_mobilenet_v2, (3, 1000), 3, 224),
     "OverFeat": (zoo.create_overfeat, (3, 1000), 3, 231),
     "ResNet-18": (zoo.create_resnet, (3, 1000, 18), 3, 224),
     "ResNet-50": (zoo.create_resnet50, (3, 1000), 3, 224),
@@ -45,9 +42,6 @@ NETS = {
     "SqueezeNet": (zoo.create_squeezenet, (3, 1000), 3, 224),
     "VGG-16": (zoo.create_vgg, (3, 1000, 16), 3, 224),
 }
-
-LIMITS = {"MobileNetV2": 6.0}
-"""The largest results of the Relus of nets."""
 
 
 def _specs(net: str) -> tuple[list, dict[str, TensorSpec]]:
@@ -91,16 +85,15 @@ def recipes_of(net: str, precision: str) -> Iterator[tuple[str, Recipe]]:
                 inputs = [specs[name] for name in op_def.input]
                 if op_def.type.startswith("SpatialBN") and stored != "float32":
                     inputs = [image_spec(spec, op.order, stored) if spec.ndim == 4 else spec for spec in inputs]
-                limit = LIMITS.get(net, math.inf)
-                for what, make, given in _kernels(op, op_def.type, inputs, specs[op_def.output[0]], limit):
+                for what, make, given in _kernels(op, op_def.type, inputs, specs[op_def.output[0]]):
                     recipes.clear()
                     assert make(op, ctx, *given) is not None, f"{net}: no kernel for {op_def}"
                     yield from ((what, recipe) for recipe in recipes)
                     if precision != "float32":  # exact products have no such kernels
-                        yield from _with_sums(what, recipes, limit)
+                        yield from _with_sums(what, recipes)
 
 
-def _kernels(op, op_type, inputs, y, limit):
+def _kernels(op, op_type, inputs, y):
     """Yield the name, the function and the inputs of the kernels for an operator: its own, and the fused ones."""
     yield op_type, KERNELS[op_type], inputs
     if op_type == "Conv":
@@ -111,50 +104,33 @@ def _kernels(op, op_type, inputs, y, limit):
         yield "Conv + Relu", kernels_conv.conv_relu, inputs
         yield "Conv + Sum + Relu", fused, [*inputs, y]
     if op_type == "SpatialBN" and not op.is_test:
-        relu, add_relu, _, _ = _of_relu(limit)
-        yield f"SpatialBN + {_name(limit)}", relu, inputs
-        yield f"SpatialBN + Sum + {_name(limit)}", add_relu, [*inputs, y]
+        yield "SpatialBN + Relu", kernels_norm.fused_bn_relu, inputs
+        yield "SpatialBN + Sum + Relu", kernels_norm.fused_bn_sum_relu, [*inputs, y]
     if op_type == "SpatialBNGradient" and not op.is_test:
-        _, _, gradient, shared = _of_relu(limit)
-        yield f"SpatialBNGradient of {_name(limit)}", gradient, [*inputs, inputs[0]]
-        yield f"SpatialBNGradient of Sum + {_name(limit)}", shared, [*inputs, inputs[0], inputs[0]]
+        yield "SpatialBNGradient of Relu", kernels_norm.fused_bn_relu_gradient, [*inputs, inputs[0]]
+        yield "SpatialBNGradient of Sum + Relu", kernels_norm.fused_shared_gradient, [*inputs, inputs[0], inputs[0]]
     if op_type == "FC":
         yield "FC + Relu", kernels_dense.BY_CUDNN.fused_fc_relu, inputs
 
 
-def _name(limit):
-    return "Relu" if limit == math.inf else "ReluN"
-
-
-def _of_relu(limit):
-    """The functions for kernels of a normalization and the Relu after it, and of their gradients."""
-    norm = kernels_norm
-    makes = (norm.fused_bn_relu, norm.fused_bn_sum_relu, norm.fused_bn_relu_gradient, norm.fused_shared_gradient)
-    return [partial(make, limit=limit) for make in makes]
-
-
-def _with_sums(what: str, recipes: list[Recipe], limit: float) -> Iterator[tuple[str, Recipe]]:
+def _with_sums(what: str, recipes: list[Recipe]) -> Iterator[tuple[str, Recipe]]:
     """Yield the graphs that do a part of a normalization besides the product of an operator without groups."""
-    images = "images" if limit == math.inf else "images of ReluN"
     for recipe in recipes:
         if what == "Conv" and isinstance(recipe, Convolution) and recipe.x.shape[1] == recipe.w.shape[1]:
             yield "Conv with sums", replace(recipe, shifted_sums=True)
             if recipe.x.shape[1] > 3:
-                computing = replace(recipe, normalizes=True, limit=limit)
-                yield f"Conv of computed {images}", computing
-                yield f"Conv of computed {images} with sums", replace(computing, shifted_sums=True)
+                yield "Conv of computed images", replace(recipe, normalizes=True)
+                yield "Conv of computed images with sums", replace(recipe, normalizes=True, shifted_sums=True)
         if what != "ConvGradient":
             continue
         if isinstance(recipe, DataGradient) and 3 < recipe.dx.shape[1] == recipe.w.shape[1]:
-            sums = DataGradientSums(
-                recipe.dy, recipe.w, recipe.dx, recipe.window, add=True, limit=limit, tf32=recipe.tf32
-            )  # fmt: skip
-            yield f"ConvGradient with sums{'' if limit == math.inf else ' of ReluN'}", sums
+            sums = DataGradientSums(recipe.dy, recipe.w, recipe.dx, recipe.window, add=True, tf32=recipe.tf32)
+            yield "ConvGradient with sums", sums
             for activation in ("computed", "written") if recipe.io == "float16" else ("written",):
-                yield f"ConvGradient that computes {images}", replace(sums, add=False, activation=activation)
+                yield "ConvGradient that computes images", replace(sums, add=False, activation=activation)
         if isinstance(recipe, FilterGradient) and recipe.io == "float16":
             if 3 < recipe.x.shape[1] == recipe.dw.shape[1]:
-                yield f"ConvGradient that scales {images}", replace(recipe, scales=True, limit=limit)
+                yield "ConvGradient that scales images", replace(recipe, scales=True)
 
 
 def recipes_of_the_zoo() -> dict[tuple[str, str], list[Recipe]]:

@@ -272,8 +272,8 @@ def _over_channels() -> None:
                 gradient_pair(op, x, c, add=add, shared=shared, limit=limit, computes=computes)
             for limit in _LIMITS:
                 normalize_by_statistics_step(op, x, {}, limit=limit)
-            for add, limit in product((False, True), (None, *_LIMITS)):
-                normalize_step(op, x, {}, add=add, limit=limit)
+            for add, most in product((False, True), (None, *_LIMITS)):
+                normalize_step(op, x, {}, add=add, limit=most)
             statistics_step(op, x, {})
             statistics_of_sums_step(op, x, {})
             factors_step(op, x, "float16", {})

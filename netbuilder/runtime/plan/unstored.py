@@ -96,7 +96,9 @@ class _Choice:
         self.computing, self.stored = [], True
         trial = _Trial(ctx, maker)
         first = own(trial, computed=False, stored=True)
-        for stored in (False, True) if first is not None else ():
+        if first is None:
+            return
+        for stored in (False, True):
             if self.needed and not stored:
                 continue
             second = own(trial, computed=True, stored=stored)
@@ -263,7 +265,8 @@ def _found(graph: PlanGraph, rule: Unstored, node: Node, readers: Mapping[Value,
         value = None if names is None else names[rule.value]
         if names is None or value is None:
             continue
-        makes, own, repeating = _makes(rule.makers, node, names), [], set()
+        makes, own = _makes(rule.makers, node, names), []
+        repeating: set[Node] = set()
         for reader in dict.fromkeys(readers.get(value, ())):
             of_reader = _makes({**rule.readers, **rule.repeating}, reader, names)
             if of_reader and reader.first.device == node.first.device:

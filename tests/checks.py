@@ -263,7 +263,8 @@ def _in_a_net(ops: Sequence[OperatorDef], given: Mapping[str, Any]) -> dict[str,
         if not step:
             workspace.create_net(net, **({} if ops[1:] else {"observable": [*ops[0].output]}))
         workspace.run_net(net.name)
-    passed = {blob for op in ops[1:] for blob in op.output}.intersection(blob for op in ops[1:] for blob in op.input)
+    written = {blob: i for i, op in enumerate(ops[1:]) for blob in op.output}  # last
+    passed = {blob for i, op in enumerate(ops[1:]) for blob in op.input if written.get(blob, i) < i}
     return {name: workspace.fetch(name) for name in workspace.blobs() if name not in passed}
 
 

@@ -24,7 +24,7 @@ from emulated_gpu import machine
 from emulated_gpu.machine import Touches
 from netbuilder.engines.cudnn import compiled, library
 
-__all__ = ["POINTWISE", "CudnnDouble", "Invalid", "NotSupported", "cudnn_double"]
+__all__ = ["OPTIONS", "POINTWISE", "CudnnDouble", "Invalid", "NotSupported", "cudnn_double"]
 
 
 class NotSupported(Exception):
@@ -93,7 +93,11 @@ POINTWISE = {
     "relu": ("input",),
     "rsqrt": ("input",),
     "cmp_gt": ("input", "comparison"),
+    "cmp_lt": ("input", "comparison"),
 }
+
+
+OPTIONS = {"relu": ("upper_clip",)}
 
 
 class _Graph:
@@ -138,8 +142,9 @@ class _Graph:
             raise AttributeError(f"the frontend's graph has no {kind}")
 
         def build(**given):
+            options = {name: given.pop(name) for name in OPTIONS.get(kind, ()) if name in given}
             assert given.keys() == set(names), f"{kind} takes {names}"
-            return self._add(kind, [given[name] for name in names])
+            return self._add(kind, [given[name] for name in names], **options)
 
         return build
 
@@ -496,9 +501,10 @@ _COMPUTE = {
     "sub": lambda node, a, b: [a - b],
     "mul": lambda node, a, b: [a * b],
     "bias": lambda node, a, b: [a + b],
-    "relu": lambda node, x: [np.maximum(x, 0)],
+    "relu": lambda node, x: [np.minimum(np.maximum(x, 0), node.options.get("upper_clip", np.inf))],
     "rsqrt": lambda node, x: [1 / np.sqrt(x)],
     "cmp_gt": lambda node, a, b: [a > b],
+    "cmp_lt": lambda node, a, b: [a < b],
     "conv_fprop": _fprop,
     "conv_dgrad": _dgrad,
     "conv_wgrad": _wgrad,

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from cudnn_double import POINTWISE, CudnnDouble
+from cudnn_double import OPTIONS, POINTWISE, CudnnDouble
 from netbuilder.engines.choices import CACHE_VARIABLE
 from netbuilder.engines.cudnn import compiled, graphs, library, plan_processes, plans
 from netbuilder.engines.cudnn.compiled import CompiledGraph
@@ -120,7 +120,7 @@ def differences(cudnn: Any) -> Iterator[str]:
                 given = inspect.signature(method).parameters.values()
                 yield from lacking(real, name, [each.name for each in given if each.kind is each.KEYWORD_ONLY])
     for name, words in POINTWISE.items():
-        yield from lacking(cudnn.pygraph, name, words)
+        yield from lacking(cudnn.pygraph, name, (*words, *OPTIONS.get(name, ())))
 
 
 def lacking(owner: Any, name: str, words: Iterable[str]) -> Iterator[str]:

@@ -6,7 +6,8 @@ A rule says the operators, with names for the values that they read and write; a
 another reads is an edge. It says what the kernel reads and writes, in the same names, and what else must be true.
 ``netbuilder.runtime.plan.fusion`` finds where rules apply.
 
-Unstored: no kernel writes a value that all kernels which read it can compute (``netbuilder.runtime.plan.unstored``).
+Unstored: no kernel writes a value that all kernels which read it can compute, or some of these do so although it is
+written (``netbuilder.runtime.plan.unstored``).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Fusion:
         place: the index of the operator at whose place in the net the kernel runs. Operators after it may move there
             if they write first versions of names, or overwrite values that nobody else needs.
         conditions: what else must be true, by the name of a value.
-        further: the indices of the further operators that ``make`` is given.
+        further: the indices of the further operators that ``make`` is given; joined ones count one by one.
         of_joined: the rule is tried after those without, for operators as they are then, joined or not.
 
     Raises:
@@ -139,18 +140,22 @@ Make = Callable[..., Prepared | None]
 class Unstored:
     """A value that no kernel writes, because all that read it compute it from other values.
 
+    Where it is written all the same, for other readers, those of ``repeating`` may compute it: to the bit as it is
+    written then, by a kernel of ``makers``.
+
     Operators are written as those of a ``Fusion``: that which makes the value is bound together with each that reads
     it, so that equal names are equal values.
 
-    Their kernels are made by ``make(operators, ctx, *specs, computes=, stored=) -> Prepared | None``. With
-    ``computes``, the inputs are followed by the sources, and the value is not read; without ``stored``, the value that
-    the operators make is not written.
+    Their kernels are made by ``make(operators, ctx, *specs, computes=, stored=) -> Prepared | None``. ``computes``
+    are the operators that make a value which these read, or None: with it the inputs are followed by the sources, and
+    the value is not read. Without ``stored``, the value that the operators make is not written.
 
     Args:
         value: its name.
         sources: the names of what it is computed from.
         makers: how the kernel of operators that make it is made.
         readers: how the kernel of operators that read it is made.
+        repeating: how that of operators is made which compute it to the bit.
         faster: ``faster(ctx, key, first, second)``: whether the second one of two sequences of kernels is faster.
     """
 
@@ -159,3 +164,4 @@ class Unstored:
     makers: Mapping[str, Make]
     readers: Mapping[str, Make]
     faster: Callable[[Any, str, Sequence[Prepared], Sequence[Prepared]], bool]
+    repeating: Mapping[str, Make] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator
 from itertools import product
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from netbuilder.engines.cuda.row_sums import ADDED, add_kernel, gather_kernel, s
 from netbuilder.engines.cuda.segments import REDUCTIONS, SPREADS, reduction_kernel, spread_kernel
 from netbuilder.engines.cuda.shifted_sums import (
     factors_step,
+    normalize_by_statistics_step,
     normalize_step,
     statistics_of_sums_step,
     statistics_step,
@@ -45,6 +47,7 @@ from netbuilder.proto.arguments import make_op
 __all__ = ["join", "make_kernels", "of_tables", "over_rows", "pool", "prepared", "update_rows"]
 
 _TYPES = [np.dtype(name) for name in ("float32", "float16", "float64", "int32", "bool")]
+_LIMITS = (math.inf, 6.0)  # of the results of Relu and of ReluN
 _MOST = 3  # numbers of inputs and outputs that are tried of an operator
 _LARGE = 1 << 31  # elements: indices need 64 bits
 _ARGUMENTS: dict[str, list[dict[str, Any]]] = {
@@ -264,10 +267,13 @@ def _over_channels() -> None:
         }
         if dtype != np.float64:
             op = decode(find("SpatialBNGradient"), make_op("SpatialBNGradient", [*"xsdmv"], [*"ycb"]))
-            for add, shared in ((False, False), (False, True), (True, True)):
-                gradient_pair(op, x, c, add=add, shared=shared)
-            for add, relu in product((False, True), (False, True)):
-                normalize_step(op, x, {}, add=add, relu=relu)
+            forms = ((False, False), (False, True), (True, True))
+            for (add, shared), limit, computes in product(forms, _LIMITS, (False, True)):
+                gradient_pair(op, x, c, add=add, shared=shared, limit=limit, computes=computes)
+            for limit in _LIMITS:
+                normalize_by_statistics_step(op, x, {}, limit=limit)
+            for add, most in product((False, True), (None, *_LIMITS)):
+                normalize_step(op, x, {}, add=add, limit=most)
             statistics_step(op, x, {})
             statistics_of_sums_step(op, x, {})
             factors_step(op, x, "float16", {})

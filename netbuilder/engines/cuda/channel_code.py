@@ -32,10 +32,14 @@ __all__ = [
     "each_place",
     "images_of",
     "memory_of_sums",
+    "normalized",
+    "normalized_again",
     "numbers_of",
     "of_channels",
     "one_number",
     "own_channel",
+    "passes",
+    "rectified",
     "source",
     "sums",
     "widest",
@@ -58,7 +62,8 @@ class ChannelsVariant:
         images: the arrays of the kernel with an element for each of X, and the types of their elements.
         weight, count: the types of the weight and of the number of elements; None: there is none.
         counts: the number of elements is an output.
-        relu: a Relu, or its gradient, is computed, too.
+        limit: the largest result of a Relu that is computed, too, or whose gradient is; inf: there is a Relu without a
+            limit; None: there is none.
     """
 
     last: bool
@@ -68,7 +73,11 @@ class ChannelsVariant:
     weight: str | None = None
     count: str | None = None
     counts: bool = False
-    relu: bool = False
+    limit: float | None = None
+
+    @property
+    def relu(self) -> bool:
+        return self.limit is not None
 
     @property
     def wide(self) -> str:
@@ -84,9 +93,9 @@ class ChannelsVariant:
     def masked(self) -> bool:
         """Whether the kernel for sums notes where the Relu's result is positive, a byte for each read of a thread.
 
-        So it is where several elements are read at once, unless the gradient of the Relu is written.
+        So it is where several elements of Y are read at once, unless the gradient of the Relu is written.
         """
-        return self.relu and self.width > 1 and not self.has("dz")
+        return self.relu and self.has("y") and self.width > 1 and not self.has("dz")
 
     def has(self, name: str) -> bool:
         return any(name == other for other, _ in self.images)
@@ -216,6 +225,36 @@ def one_number(name: str, storage: str | None) -> list[str]:
 def own_channel(v: ChannelsVariant) -> str:
     """Return the index of an element's channel among those of the thread."""
     return "j" if v.last else "0"
+
+
+def rectified(v: ChannelsVariant, name: str) -> list[str]:
+    """Return the statements for the Relu of a variable; [] without one. What is not a number stays so."""
+    limit = f"({v.wide}){v.limit!r}"
+    lower = [f"{name} = ({name} > 0 || {name} != {name}) ? {name} : 0;"] if v.relu else []
+    return [*lower, *([f"{name} = {name} > {limit} ? {limit} : {name};"] if v.relu and v.limit != math.inf else [])]
+
+
+def passes(v: ChannelsVariant) -> str:
+    """Return whether the gradient of the Relu passes on that of its result ``y_``, which is below the stored limit."""
+    storage = dict(v.images)["x"]
+    limit = value_of(stored(f"({v.wide}){v.limit!r}", storage), storage)
+    return "y_ > 0" if v.limit == math.inf else f"(y_ > 0 && y_ < {limit})"
+
+
+def normalized(v: ChannelsVariant) -> str:
+    """Return the normalized ``x_``, from ``average``, ``factor`` and ``offset`` of a thread's channels.
+
+    Products are rounded before they are added (``kernel.OPTIONS``), so this has the same bits in all kernels.
+    """
+    own = own_channel(v)
+    return f"(x_ - average[{own}]) * factor[{own}] + offset[{own}]"
+
+
+def normalized_again(v: ChannelsVariant) -> list[str]:
+    """Return the statements for ``y_``, the Relu's result as a kernel has stored it, in the type of X."""
+    storage = dict(v.images)["x"]
+    again = [f"{v.wide} again_ = {normalized(v)};", *rectified(v, "again_")]
+    return [*again, f"const {v.wide} y_ = {value_of(stored('again_', storage), storage)};"]
 
 
 def sums(v: ChannelsVariant, finish: Sequence[str]) -> list[str]:

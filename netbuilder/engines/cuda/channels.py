@@ -7,6 +7,7 @@ kernel, and their gradients part of the sums for the gradient.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,10 +22,13 @@ from netbuilder.engines.cuda.channel_code import (
     each_place,
     images_of,
     memory_of_sums,
+    normalized_again,
     numbers_of,
     of_channels,
     one_number,
     own_channel,
+    passes,
+    rectified,
     source,
     sums,
 )
@@ -61,33 +65,44 @@ def _stats_kernel(v: ChannelsVariant) -> Kernel:
 
 @functools.cache
 def backprop_stats_kernel(v: ChannelsVariant) -> Kernel:
-    """Return the kernel for dscale and dbias. With a Relu, dz is written, if it is an image, or else ``mask``."""
+    """Return the kernel for dscale and dbias.
+
+    With a Relu, dz is written, if it is an image; else, if Y is read, ``mask``. If it is not, it is computed from X.
+    """
     dz, body, note = "dy_", [], {}
+    again = v.relu and not v.has("y")
     if v.relu and not v.has("dz"):
-        dz, body = "dz_", [f"const {v.wide} dz_ = dy_ * ({v.wide})(y_ > 0);"]
+        dz, body = "dz_", [f"const {v.wide} dz_ = dy_ * ({v.wide})({passes(v)});"]
         if v.masked:
-            body.append("mine |= (unsigned)(y_ > 0) << j;")
+            body.append(f"mine |= (unsigned)({passes(v)}) << j;")
             note = {"before": "unsigned mine = 0;", "after": f"mask[at / {v.width}] = (unsigned char)mine;"}
     elif v.relu:
         total, storage = ("dy_ + addend_" if v.has("addend") else "dy_"), dict(v.images)["dz"]
-        rounded = value_of(stored(f"(({total}) * ({v.wide})(y_ > 0))", storage), storage)  # as readers see it
+        rounded = value_of(stored(f"(({total}) * ({v.wide})({passes(v)}))", storage), storage)  # as readers see it
         dz, body = "dz_", [f"const {v.wide} dz_ = {rounded};"]
-    mean = f"means[{own_channel(v)}]"
+    numbers = {"average": "mean[first + j]"}
+    if again:
+        numbers |= {"factor": "scale[first + j] * inverse[first + j]", "offset": "bias[first + j]"}
+        body = [*normalized_again(v), *body]
+    own = v.width if v.last else 1
     lines = [
         accumulators(v),
-        f"{v.wide} means[{v.width if v.last else 1}] = {{}};",
-        f"if (inside) for (int j = 0; j < {v.width if v.last else 1}; j++) means[j] = mean[first + j];",
+        *(f"{v.wide} {name}[{own}] = {{}};" for name in numbers),
+        f"if (inside) for (int j = 0; j < {own}; j++) {{",
+        *(f"{name}[j] = {value};" for name, value in numbers.items()),
+        "}",
         *each_place(
             v,
             [name for name in ("x", "dy", "y", "addend") if v.has(name)],
-            [*body, f"one[j] += {dz} * (x_ - {mean});", f"two[j] += {dz};"],
+            [*body, f"one[j] += {dz} * (x_ - average[{own_channel(v)}]);", f"two[j] += {dz};"],
             ["dz"] if v.has("dz") else [],
             **note,
         ),
         *sums(v, [f"dscale[c] = ({v.wide})(sum_one * inverse[c]);", f"dbias[c] = ({v.wide})sum_two;"]),
     ]
-    parameters = [*arrays(v, "x"), *numbers_of(v, "mean", "inverse"), *arrays(v, "dy", "y", "addend")]
-    parameters += arrays(v, "dz", const=False) or (["unsigned char* mask"] if v.relu else [])
+    parameters = [*arrays(v, "x"), *numbers_of(v, "mean", "inverse", *(("scale", "bias") if again else ()))]
+    parameters += arrays(v, "dy", "y", "addend")
+    parameters += arrays(v, "dz", const=False) or (["unsigned char* mask"] if v.relu and not again else [])
     parameters += [f"{v.wide}* dscale", f"{v.wide}* dbias", *memory_of_sums()]
     title = "channel_backprop_stats"
     return Kernel(f"relu_{title}" if v.relu else title, source(v, parameters, lines))
@@ -116,7 +131,7 @@ def _normalize_kernel(v: ChannelsVariant) -> Kernel:
     ])  # fmt: skip
     own = own_channel(v)
     body = [f"{v.wide} y_ = x_ * factor[{own}] + offset[{own}]{' + addend_' if v.has('addend') else ''};"]
-    body += ["y_ = (y_ > 0 || y_ != y_) ? y_ : 0;"] if v.relu else []
+    body += rectified(v, "y_")
     lines = [*channels, *each_place(v, [name for name in ("x", "addend") if v.has(name)], body, ["y"])]
     parameters = [
         *arrays(v, "x"),
@@ -133,14 +148,16 @@ def _normalize_kernel(v: ChannelsVariant) -> Kernel:
 
 @functools.cache
 def gradient_kernel(v: ChannelsVariant) -> Kernel:
-    """Return the kernel for dx; with a Relu, from y and the ``mask`` that the kernel for sums has written."""
+    """Return the kernel for dx; with a Relu, from y or the ``mask`` that the kernel for sums has written, or from x."""
     given = "(double)images * pixels * num_batches" if v.count is None else "(*count > 1 ? (double)*count : 1.0)"
-    names = ["average", "inv", "factor", "of_bias", "of_scale"]
+    again = v.relu and not v.has("y")
+    names = ["average", "inv", "factor", "of_bias", "of_scale", *(["offset"] if again else [])]
     channels = of_channels(v, names, [
         f"const {v.wide} total = ({v.wide})({given});",
         "all_average[slot] = mean[c];",
         "all_inv[slot] = inverse[c];",
         "all_factor[slot] = scale[c] * inverse[c];",
+        "all_offset[slot] = bias[c];" if again else "",
         "all_of_bias[slot] = dbias_sum[c] / total;",
         "all_of_scale[slot] = dscale_sum[c] / total;",
         "if (part == 0) {",
@@ -151,17 +168,19 @@ def gradient_kernel(v: ChannelsVariant) -> Kernel:
     own = own_channel(v)
     dz = "dy_"
     if v.relu:
-        dz = f"dy_ * ({v.wide})({'(mine >> j & 1)' if v.masked else '(y_ > 0)'})"
+        dz = f"dy_ * ({v.wide})({'(mine >> j & 1)' if v.masked else f'({passes(v)})'})"
     body = [
+        *(normalized_again(v) if again else []),
         f"const {v.wide} normal = (x_ - average[{own}]) * inv[{own}];",
         f"{v.wide} dx_ = factor[{own}] * ({dz} - of_bias[{own}] - normal * of_scale[{own}]);",
         "if (*weight == 0) dx_ = 0;" if v.weight is not None else "",
     ]
-    reads = ["x", "dy", *(["y"] if v.relu and not v.masked else [])]
+    reads = ["x", "dy", *(["y"] if v.has("y") and not v.masked else [])]
     before = f"const unsigned mine = mask[at / {v.width}];" if v.masked else ""
     lines = [*channels, *each_place(v, reads, body, ["dx"], before=before)]
     parameters = [*arrays(v, "x"), *numbers_of(v, "scale"), *arrays(v, "dy"), *numbers_of(v, "mean", "inverse")]
-    parameters += [*arrays(v, "y"), "const unsigned char* mask"] if v.relu else []
+    if v.relu:
+        parameters += numbers_of(v, "bias") if again else [*arrays(v, "y"), "const unsigned char* mask"]
     parameters += [
         *numbers_of(v, "dscale_sum", "dbias_sum"),
         *one_number("count", v.count),
@@ -209,7 +228,7 @@ def _backprop_stats(
     named = dict(zip(("x", "dy", "y", "addend"), images))
     if others:
         named["dz"] = in_order(dy, order_of(x), elements_of(x))
-    launch = Launcher(backprop_stats_kernel, found, named, relu=bool(others))
+    launch = Launcher(backprop_stats_kernel, found, named, limit=math.inf if others else None)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         arrays = [inputs[0], inputs[3], *inputs[4:], *outputs[:-2]]
@@ -245,7 +264,13 @@ def _normalize(op: Any, *specs: TensorSpec, add: bool = False, relu: bool = Fals
         return None
     found, images = images_of(op, x), [as_stored(x, spec) for spec in (x, *addend)]
     y, count = in_order(x, order_of(x), elements_of(x)), numbers[6].dtype.name if len(numbers) > 6 else None
-    launch = Launcher(_normalize_kernel, found, dict(zip(("x", "addend"), images)) | {"y": y}, count=count, relu=relu)
+    launch = Launcher(
+        _normalize_kernel,
+        found,
+        dict(zip(("x", "addend"), images)) | {"y": y},
+        count=count,
+        limit=math.inf if relu else None,
+    )
     constants = [np.float64(value) for value in (op.epsilon, op.momentum, op.num_batches)]
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:

@@ -23,6 +23,7 @@ __all__ = [
     "in_one_layout",
     "in_order",
     "order_of",
+    "rounded",
     "row_major_spec",
 ]
 
@@ -94,6 +95,14 @@ def row_major_spec(spec: TensorSpec, elements: str) -> TensorSpec:
     if spec.dtype.name == elements:
         return spec.plain
     return spec.plain.with_layout(ChannelsLast(spec.size, 1, 1, elements))
+
+
+def rounded(number: float, elements: str) -> float:
+    """Return a number as elements of a type store it."""
+    if elements != BFLOAT16:
+        return float(np.dtype(elements).type(number))
+    bits = int(np.float32(number).view(np.uint32))
+    return float(np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32))
 
 
 def elements_of(spec: TensorSpec) -> str:

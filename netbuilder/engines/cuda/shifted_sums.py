@@ -24,9 +24,11 @@ from netbuilder.engines.cuda.channel_code import (
     each_place,
     images_of,
     memory_of_sums,
+    normalized,
     numbers_of,
     of_channels,
     own_channel,
+    rectified,
     source,
     sums,
 )
@@ -36,7 +38,13 @@ from netbuilder.engines.cuda.steps import Reference, Step
 from netbuilder.ops.core.contexts import Call
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["factors_step", "normalize_step", "statistics_of_sums_step", "statistics_step"]
+__all__ = [
+    "factors_step",
+    "normalize_by_statistics_step",
+    "normalize_step",
+    "statistics_of_sums_step",
+    "statistics_step",
+]
 
 
 def _statistics(one: str, two: str) -> list[str]:
@@ -50,30 +58,38 @@ def _statistics(one: str, two: str) -> list[str]:
 _SAVED = ["saved_mean[c] = (float)exact;", "saved_inverse[c] = inv;"]
 
 
+def _normalizing(v: ChannelsVariant, mean: str, inverse: str, before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Return the statements that normalize, given a channel's mean and inverse deviation.
+
+    Args:
+        v: the variant.
+        mean, inverse: of channel ``c``.
+        before, after: statements before and after those that use them.
+    """
+    given = [
+        f"all_average[slot] = {mean};", f"all_factor[slot] = scale[c] * {inverse};", "all_offset[slot] = bias[c];"
+    ]  # fmt: skip
+    channels = of_channels(v, ["average", "factor", "offset"], [*before, *given, *after])
+    body = [f"float y_ = {normalized(v)}{' + addend_' if v.has('addend') else ''};", *rectified(v, "y_")]
+    return [*channels, *each_place(v, [name for name in ("x", "addend") if v.has(name)], body, ["y"])]
+
+
 @functools.cache
-def _kernel(v: ChannelsVariant) -> Kernel:
-    channels = of_channels(v, ["average", "factor", "offset"], [
-        "const double total = (double)images * pixels;",
-        *_statistics("sums[c]", "sumsq[c]"),
-        "all_average[slot] = (float)exact;",
-        "all_factor[slot] = scale[c] * inv;",
-        "all_offset[slot] = bias[c];",
-        "if (part == 0) {",
-        *_SAVED,
-        "}",
-    ])  # fmt: skip
-    own = own_channel(v)
-    body = [
-        f"float y_ = (x_ - average[{own}]) * factor[{own}] + offset[{own}]{' + addend_' if v.has('addend') else ''};"
-    ]
-    body += ["y_ = (y_ > 0 || y_ != y_) ? y_ : 0;"] if v.relu else []
-    lines = [*channels, *each_place(v, [name for name in ("x", "addend") if v.has(name)], body, ["y"])]
+def _by_sums_kernel(v: ChannelsVariant) -> Kernel:
+    before = ["const double total = (double)images * pixels;", *_statistics("sums[c]", "sumsq[c]")]
+    lines = _normalizing(v, "(float)exact", "inv", before, ["if (part == 0) {", *_SAVED, "}"])
     parameters = [*arrays(v, "x"), *numbers_of(v, "scale", "bias", "shift", "sums", "sumsq"), *arrays(v, "addend")]
     parameters += [*arrays(v, "y", const=False), "float* saved_mean", "float* saved_inverse", "double epsilon"]
     return Kernel("normalize_by_sums", source(v, parameters, lines))
 
 
-def normalize_step(op: Any, x: TensorSpec, memory: Mapping[str, Reference], *, add: bool, relu: bool) -> Step:
+@functools.cache
+def _by_statistics_kernel(v: ChannelsVariant) -> Kernel:
+    parameters = [*arrays(v, "x"), *numbers_of(v, "scale", "bias", "mean", "inverse"), *arrays(v, "y", const=False)]
+    return Kernel("normalize_by_statistics", source(v, parameters, _normalizing(v, "mean[c]", "inverse[c]", [], [])))
+
+
+def normalize_step(op: Any, x: TensorSpec, memory: Mapping[str, Reference], *, add: bool, limit: float | None) -> Step:
     """Return the step of a normalization with the statistics of the batch, in float32.
 
     Args:
@@ -82,10 +98,10 @@ def normalize_step(op: Any, x: TensorSpec, memory: Mapping[str, Reference], *, a
         memory: of ``x``, ``scale``, ``bias``, the ``shift`` of the ``sums`` and ``sumsq``, ``y``, the batch's ``mean``
             and ``inverse`` deviation; with ``add``, of the ``addend``.
         add: an addend is added after the normalization.
-        relu: a Relu follows.
+        limit: the largest result of the Relu that follows, which may be inf; None: none follows.
     """
     images = ["x", *(["addend"] if add else []), "y"]
-    launch = Launcher(_kernel, images_of(op, x), dict.fromkeys(images, x), relu=relu)
+    launch = Launcher(_by_sums_kernel, images_of(op, x), dict.fromkeys(images, x), limit=limit)
     numbers = ("scale", "bias", "shift", "sums", "sumsq")
 
     def bind(memory: Mapping[str, Any], workspace: Any) -> Call:
@@ -93,6 +109,24 @@ def normalize_step(op: Any, x: TensorSpec, memory: Mapping[str, Reference], *, a
         return launch.bind(
             [memory[name] for name in images], [*(memory[name] for name in names), np.float64(op.epsilon)]
         )
+
+    return Step(launch.name, bind, memory)
+
+
+def normalize_by_statistics_step(op: Any, x: TensorSpec, memory: Mapping[str, Reference], *, limit: float) -> Step:
+    """Return the step of a normalization with statistics that are known, and the Relu after it; in float32.
+
+    Args:
+        op: the SpatialBN.
+        x: the spec of X and Y.
+        memory: of ``x``, ``scale``, ``bias``, ``mean``, ``inverse`` deviation, ``y``.
+        limit: the largest result of the Relu, which may be inf.
+    """
+    launch = Launcher(_by_statistics_kernel, images_of(op, x), {"x": x, "y": x}, limit=limit)
+
+    def bind(memory: Mapping[str, Any], workspace: Any) -> Call:
+        names = ("x", "scale", "bias", "mean", "inverse", "y")
+        return launch.bind([memory["x"], memory["y"]], [memory[name] for name in names])
 
     return Step(launch.name, bind, memory)
 

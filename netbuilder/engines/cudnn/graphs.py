@@ -10,6 +10,7 @@ import math
 from dataclasses import field
 from typing import Any, Literal, Protocol
 
+from netbuilder.engines.cuda.gpu_layout import rounded
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = [
@@ -161,10 +162,18 @@ class Builder:
         node.set_dim([*tensor.shape]).set_stride([*tensor.strides])
         node.set_output(True).set_data_type(self.type_of(tensor.elements)).set_uid(self._uid(name))
 
-    def positive(self, node: Any, axes: int) -> Any:
-        """Return whether each element is positive, as a tensor of truth values."""
-        result = self.graph.cmp_gt(input=node, comparison=self.scalar("zero", 0.0, axes))
-        return result.set_data_type(self._cudnn.data_type.BOOLEAN)
+    def relu(self, node: Any, limit: float) -> Any:
+        """Add a Relu with a largest result, which may be inf."""
+        return self.graph.relu(input=node, **({} if limit == math.inf else {"upper_clip": limit}))
+
+    def relu_gradient(self, dy: Any, y: Any, image: Tensor, limit: float) -> Any:
+        """Add dy where 0 < y < limit, else 0; the limit is rounded as the ``image`` y is."""
+        g, bounds = self.graph, [(self.graph.cmp_gt, "zero", 0.0)]
+        bounds += [(g.cmp_lt, "limit", rounded(limit, image.elements))] if limit != math.inf else []
+        for compare, name, bound in bounds:
+            passes = compare(input=y, comparison=self.scalar(name, bound, len(image.shape)))
+            dy = g.mul(a=dy, b=passes.set_data_type(self._cudnn.data_type.BOOLEAN))
+        return dy
 
     def normalized(self, x: Tensor) -> tuple[Any, Any]:
         """Add (x - mean) * inverse, and that times scale plus bias, of numbers for each channel, in float32."""
@@ -221,7 +230,8 @@ class Convolution(_Products):
     """y = relu(convolution of x and w + b + z), where bias, addend and Relu are optional.
 
     With ``shifted_sums``, sums and sumsq are those of y - shift and of its square for each channel, of y in float32.
-    With ``normalizes``, what is convolved is the Relu of the normalized x, rounded to the type of x.
+    With ``normalizes``, what is convolved is the Relu of the normalized x, rounded to the type of x; ``limit`` is the
+    largest result of that Relu.
     """
 
     x: Tensor
@@ -233,6 +243,7 @@ class Convolution(_Products):
     relu: bool = False
     shifted_sums: bool = False
     normalizes: bool = False
+    limit: float = math.inf
 
     @property
     def io(self) -> str:
@@ -241,7 +252,7 @@ class Convolution(_Products):
     def build(self, to: Builder) -> None:
         g = to.graph
         if self.normalizes:
-            image = g.relu(input=to.normalized(self.x)[1]).set_data_type(to.type_of(self.x.elements))
+            image = to.relu(to.normalized(self.x)[1], self.limit).set_data_type(to.type_of(self.x.elements))
         else:
             image = to.input("x", self.x)
         y = g.conv_fprop(image=image, weight=to.input("w", self.w), **self.window.arguments)
@@ -282,7 +293,8 @@ class DataGradientSums(_Products):
 
     dz is the gradient of the Relu, which is given the convolution's dx, or the sum of that and of an addend. dbias is
     the sum of dz for each channel, dscale that of its products with the normalized x, of dz in float32.
-    ``activation`` says what happens to y: it is read, or computed again from x, or that and written.
+    ``activation`` says what happens to y: it is read, or computed again from x, or that and written; ``limit`` is its
+    largest value.
     """
 
     dy: Tensor
@@ -291,6 +303,7 @@ class DataGradientSums(_Products):
     window: Window
     add: bool = False
     activation: Literal["read", "computed", "written"] = "read"
+    limit: float = math.inf
 
     @property
     def io(self) -> str:
@@ -308,10 +321,10 @@ class DataGradientSums(_Products):
             normal, y = g.mul(a=apart, b=to.input("inverse", channels)), to.input("y", self.x)
         else:
             normal, y = to.normalized(self.x)
-        dz = g.mul(a=dz, b=to.positive(y, len(self.x.shape)))
+        dz = to.relu_gradient(dz, y, self.x, self.limit)
         to.output("dz", dz, self.x)
         if self.activation == "written":
-            to.output("y", g.relu(input=y), self.x)
+            to.output("y", to.relu(y, self.limit), self.x)
         to.channel_sums("dbias_sum", dz, self.x)
         to.channel_sums("dscale_sum", g.mul(a=normal, b=dz), self.x)
 
@@ -320,7 +333,8 @@ class DataGradientSums(_Products):
 class FilterGradient(_Products):
     """dw of a convolution, from x and dy.
 
-    With ``scales``, what was convolved is relu(x factor + offset), of numbers for each channel in the type of x.
+    With ``scales``, what was convolved is relu(x factor + offset), of numbers for each channel in the type of x, and at
+    most ``limit``.
     """
 
     x: Tensor
@@ -328,6 +342,7 @@ class FilterGradient(_Products):
     dw: Tensor
     window: Window
     scales: bool = False
+    limit: float = math.inf
 
     @property
     def io(self) -> str:
@@ -337,7 +352,7 @@ class FilterGradient(_Products):
         g, image, loss = to.graph, to.input("x", self.x), to.input("dy", self.dy)
         if self.scales:
             factor, offset = (to.input(name, per_channel(self.x, self.x.elements)) for name in ("factor", "offset"))
-            image = g.relu(input=g.add(a=g.mul(a=image, b=factor), b=offset))
+            image = to.relu(g.add(a=g.mul(a=image, b=factor), b=offset), self.limit)
         to.output("dw", g.conv_wgrad(image=image, loss=loss, **self.window.arguments), self.dw)
 
 
@@ -384,12 +399,13 @@ class _Pointwise:
 class BatchNormalization(_Pointwise):
     """y = relu(normalized x + z), with the statistics of the batch: mean and inverse deviation of each channel.
 
-    Addend and Relu are optional. ``epsilon`` is added to the variance, which is the biased one.
+    Addend and Relu are optional; ``limit`` is the largest result of the Relu, None: there is none. ``epsilon`` is added
+    to the variance, which is the biased one.
     """
 
     epsilon: float
     z: Tensor | None = None
-    relu: bool = False
+    limit: float | None = None
 
     def build(self, to: Builder) -> None:
         g, channels = to.graph, per_channel(self.x)
@@ -407,8 +423,8 @@ class BatchNormalization(_Pointwise):
         to.output("inverse", inverse, channels)
         if self.z is not None:
             y = g.add(a=y, b=to.input("z", self.z))
-        if self.relu:
-            y = g.relu(input=y)
+        if self.limit is not None:
+            y = to.relu(y, self.limit)
         to.output("y", y, self.x)
 
 
@@ -416,12 +432,12 @@ class BatchNormalization(_Pointwise):
 class BatchNormalizationGradient(_Pointwise):
     """dx, dscale and dbias from dy, x and the statistics of the batch.
 
-    With ``relu``, y is the result of the Relu after the normalization, and dy the gradient of that; dz, the gradient of
-    what the Relu was given, is written too: without it cuDNN 9 has no kernels for elements of 16 bits. With ``add``,
-    too, the gradient of y is the sum of dy and of an addend.
+    With a ``limit``, y is the result of the Relu after the normalization, which is at most that, and dy the gradient of
+    y; dz, the gradient of what the Relu was given, is written too: without it cuDNN 9 has no kernels for elements of 16
+    bits. With ``add``, too, the gradient of y is the sum of dy and of an addend.
     """
 
-    relu: bool = False
+    limit: float | None = None
     add: bool = False
 
     def build(self, to: Builder) -> None:
@@ -429,8 +445,8 @@ class BatchNormalizationGradient(_Pointwise):
         dy = to.input("dy", self.x)
         if self.add:
             dy = g.add(a=dy, b=to.input("addend", self.x))
-        if self.relu:
-            dy = g.mul(a=dy, b=to.positive(to.input("y", self.x), len(self.x.shape)))
+        if self.limit is not None:
+            dy = to.relu_gradient(dy, to.input("y", self.x), self.x, self.limit)
             to.output("dz", dy, self.x)
         dx, dscale, dbias = g.batchnorm_backward(
             grad=dy,
@@ -448,12 +464,12 @@ class BatchNormalizationGradient(_Pointwise):
 class Normalization(_Pointwise):
     """y = relu((x - mean) / sqrt(variance + epsilon) * scale + bias + z), with given statistics.
 
-    Addend and Relu are optional.
+    Addend and Relu are optional; ``limit`` is the largest result of the Relu, None: there is none.
     """
 
     epsilon: float
     z: Tensor | None = None
-    relu: bool = False
+    limit: float | None = None
 
     def build(self, to: Builder) -> None:
         g, channels = to.graph, per_channel(self.x)
@@ -463,7 +479,7 @@ class Normalization(_Pointwise):
         y = g.add(a=g.mul(a=y, b=scale), b=bias)
         if self.z is not None:
             y = g.add(a=y, b=to.input("z", self.z))
-        to.output("y", g.relu(input=y) if self.relu else y, self.x)
+        to.output("y", y if self.limit is None else to.relu(y, self.limit), self.x)
 
 
 @dataclass(frozen=True)

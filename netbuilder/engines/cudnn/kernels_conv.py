@@ -196,16 +196,17 @@ def parameter_gradients(
 
 
 def scaled_parameter_gradients(
-    ctx: PlanContext, images: Images, window: Window, memory: Mapping[str, Reference]
+    ctx: PlanContext, images: Images, window: Window, memory: Mapping[str, Reference], limit: float
 ) -> list[Any] | None:
     """Return the steps of ``parameter_gradients`` for images that are computed as they are read.
 
     Args:
         ctx, images, window: of the convolution.
         memory: of ``x``, and of ``factor`` and ``offset`` for each channel: relu(x factor + offset) was convolved.
+        limit: the largest result of that Relu, which may be inf.
     """
     x, y, dw = images.tensor(images.x), images.tensor(images.y), images.tensor(images.w)
-    product = graph_of(FilterGradient(x, y, dw, window, scales=True), ctx)
+    product = graph_of(FilterGradient(x, y, dw, window, scales=True, limit=limit), ctx)
     step = None if product is None else product.step({**memory, "dy": In(2), "dw": Out(0)})
     return None if step is None else _with_bias_gradient(ctx, images, step)
 

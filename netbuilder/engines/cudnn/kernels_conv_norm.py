@@ -43,7 +43,7 @@ class ConvBN:
         images, window: of the Conv.
         specs: of X, W, [b], scale, bias, running mean, running variance, and of the other summand, if there is one.
         add: Y is that of the Sum after the SpatialBN.
-        relu: Y is that of the Relu after these.
+        limit: the largest result of the Relu after these, whose result is Y, which may be inf; None: there is none.
     """
 
     bn: Any
@@ -52,11 +52,11 @@ class ConvBN:
     window: Window
     specs: Sequence[TensorSpec]
     add: bool
-    relu: bool
+    limit: float | None
 
     @staticmethod
     def of(
-        conv: Any, bn: Any, ctx: PlanContext, specs: Sequence[TensorSpec], *, add: bool, relu: bool
+        conv: Any, bn: Any, ctx: PlanContext, specs: Sequence[TensorSpec], *, add: bool, limit: float | None
     ) -> ConvBN | None:
         """Return the pair of two operators; None if their kernel is not searched for, or cuDNN has none."""
         own, addend = specs[: len(specs) - 4 - add], specs[len(specs) - add :]
@@ -69,7 +69,7 @@ class ConvBN:
         window = images.window
         if window is None or any((spec.shape, spec.dtype) != (images.y.shape, images.y.dtype) for spec in addend):
             return None
-        return ConvBN(bn, ctx, images, window, specs, add, relu)
+        return ConvBN(bn, ctx, images, window, specs, add, limit)
 
     @property
     def first(self) -> int:
@@ -110,7 +110,7 @@ class ConvBN:
         """Return cuDNN's graphs for the two, one after the other, and what they are."""
         images, channels = self.images, self.channels
         y, spec = images.tensor(images.y), images.spec(images.y)
-        normalization = BatchNormalization(y, float(self.bn.epsilon), y if self.add else None, self.relu)
+        normalization = BatchNormalization(y, float(self.bn.epsilon), y if self.add else None, self.limit)
         first, second = graph_of(self.product(), self.ctx), graph_of(normalization, self.ctx)
         if first is None or second is None:
             return "", None
@@ -119,27 +119,29 @@ class ConvBN:
         outputs = [spec, spec, None, None, channels, channels]
         return str(normalization), prepared(self.own_inputs, outputs, steps, again=y.nbytes)
 
-    def together(self, *, computes: bool = False, stored: bool = True) -> Prepared | None:
+    def together(self, *, computes: float | None = None, stored: bool = True) -> Prepared | None:
         """Return the kernel whose product computes the sums.
 
         Args:
-            computes: the Conv's X is computed: further inputs have what it is computed from (``computed_images``).
+            computes: the Conv's X is computed: further inputs have what it is computed from (``computed_images``), and
+                this is the largest result of the Relu that makes it.
             stored: Y is written.
         """
-        graph = graph_of(self.product(shifted_sums=True, normalizes=computes), self.ctx)
+        limit = {} if computes is None else {"limit": computes}
+        graph = graph_of(self.product(shifted_sums=True, normalizes=computes is not None, **limit), self.ctx)
         if graph is None:
             return None
         images, channels, first = self.images, self.channels, self.first
         spec, inputs, scratch = images.spec(images.y), self.own_inputs, scratch_memory()
         source: dict[str, Reference] = {}
-        if computes:
+        if computes is not None:
             inputs, source = computed_images(inputs, images)
         sums: dict[str, Reference] = {name: scratch.allocate(channels.nbytes) for name in ("sums", "sumsq")}
         shifted: dict[str, Reference] = {"shift": In(first + 2), **sums}
         addend: dict[str, Reference] = {"addend": In(first + 4)} if self.add else {}
         if stored:
             memory = {**self.normalized, **shifted, **addend}
-            last = normalize_step(self.bn, spec, memory, add=self.add, relu=self.relu)
+            last = normalize_step(self.bn, spec, memory, add=self.add, limit=self.limit)
         else:
             last = statistics_of_sums_step(self.bn, spec, {**shifted, "mean": Out(4), "inverse": Out(5)})
         steps = [graph.step({**self.convolved, **source, **shifted}), last]
@@ -177,15 +179,15 @@ def summed_images(conv: Any, ctx: PlanContext, specs: Sequence[TensorSpec]) -> I
 
 
 def fused_conv_bn(
-    conv: Any, bn: Any, ctx: PlanContext, *specs: TensorSpec, add: bool = False, relu: bool = False
+    conv: Any, bn: Any, ctx: PlanContext, *specs: TensorSpec, add: bool = False, limit: float | None = None
 ) -> Prepared | None:
     """Prepare a Conv and the SpatialBN after it, if their kernel is faster than the two that it replaces.
 
     Args:
         conv: the Conv.
-        bn, ctx, specs, add, relu: see ``ConvBN``.
+        bn, ctx, specs, add, limit: see ``ConvBN``.
     """
-    pair = ConvBN.of(conv, bn, ctx, specs, add=add, relu=relu)
+    pair = ConvBN.of(conv, bn, ctx, specs, add=add, limit=limit)
     together = None if pair is None else pair.together()
     if pair is None or together is None:
         return None
@@ -214,7 +216,7 @@ def gradient_images(conv: Any, bn: Any, ctx: PlanContext, specs: Sequence[Tensor
 
 
 def fused_conv_bn_gradient(
-    conv: Any, bn: Any, ctx: PlanContext, *specs: TensorSpec, add: bool, shared: bool
+    conv: Any, bn: Any, ctx: PlanContext, *specs: TensorSpec, add: bool, shared: bool, limit: float
 ) -> Prepared | None:
     """Prepare the gradients of a Conv, and of the SpatialBN and Relu before it: -> dW, [db], [dZ], dX, dscale, dbias.
 
@@ -226,12 +228,13 @@ def fused_conv_bn_gradient(
             SpatialBN; and with ``add`` of a value that is added to the gradient of the Relu's result.
         add: the Relu's result has another gradient.
         shared: dZ, the gradient of the Relu, is an output.
+        limit: the largest result of the Relu, which may be inf.
     """
     images = gradient_images(conv, bn, ctx, specs)
     window = None if images is None else images.window
     if images is None or window is None:
         return None
-    chosen = _faster_gradient(bn, ctx, images, window, specs[4].plain, add=add, shared=shared)
+    chosen = _faster_gradient(bn, ctx, images, window, specs[4].plain, add=add, shared=shared, limit=limit)
     parameters = None if chosen is None else parameter_gradients(ctx, images, window)
     if chosen is None or parameters is None:
         return None
@@ -252,7 +255,15 @@ def fused_conv_bn_gradient(
 
 
 def _faster_gradient(
-    bn: Any, ctx: PlanContext, images: Images, window: Window, channels: TensorSpec, *, add: bool, shared: bool
+    bn: Any,
+    ctx: PlanContext,
+    images: Images,
+    window: Window,
+    channels: TensorSpec,
+    *,
+    add: bool,
+    shared: bool,
+    limit: float,
 ) -> Prepared | None:
     """Return the kernel for dY, W, X, scale, mean, inverse deviation, Y, [addend] -> [dZ], dX, dscale, dbias.
 
@@ -261,12 +272,12 @@ def _faster_gradient(
     """
     x, w, y = (images.tensor(each) for each in (images.x, images.w, images.y))
     spec = images.spec(images.x)
-    recipe = DataGradientSums(y, w, x, window, add, tf32=ctx.allow_tf32)
+    recipe = DataGradientSums(y, w, x, window, add, limit=limit, tf32=ctx.allow_tf32)
     together = graph_of(recipe, ctx)
     product = graph_of(DataGradient(y, w, x, window, tf32=ctx.allow_tf32), ctx)
     given = [spec, channels, spec, channels, channels, spec, *([spec] if add else [])]
     make: Callable[..., Prepared | None] = fused_shared_gradient if shared else fused_bn_relu_gradient
-    apart = make(bn, ctx, *given)
+    apart = make(bn, ctx, *given, limit=limit)
     if together is None or product is None or apart is None:
         return None
     scratch = scratch_memory()

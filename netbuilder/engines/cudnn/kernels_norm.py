@@ -6,6 +6,8 @@ computed from them as the operator defines them.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,8 @@ __all__ = [
     "fused_bn_sum",
     "fused_bn_sum_relu",
     "fused_shared_gradient",
+    "gradient_serves",
+    "limit_of",
     "running_statistics",
     "spatial_bn",
     "spatial_bn_gradient",
@@ -49,15 +53,21 @@ def spatial_bn(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None
     return _forward(op, ctx, *specs)
 
 
-def fused_bn_relu(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+def limit_of(activation: Any) -> float:
+    """Return the largest result of a Relu or a ReluN, or of that whose gradient an operator computes; may be inf."""
+    return float(getattr(activation, "n", math.inf))
+
+
+def fused_bn_relu(op: Any, ctx: PlanContext, *specs: TensorSpec, limit: float = math.inf) -> Prepared | None:
     """Prepare a SpatialBN with the Relu that follows it; output 0 is the Relu's.
 
     Args:
         op: the SpatialBN.
         ctx: of the plan.
         specs: of its inputs.
+        limit: the largest result of the Relu, which may be inf.
     """
-    return _forward(op, ctx, *specs, relu=True)
+    return _forward(op, ctx, *specs, limit=limit)
 
 
 def fused_bn_sum(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -71,13 +81,14 @@ def fused_bn_sum(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | No
     return _forward(op, ctx, *specs[:-1], addend=specs[-1])
 
 
-def fused_bn_sum_relu(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+def fused_bn_sum_relu(op: Any, ctx: PlanContext, *specs: TensorSpec, limit: float = math.inf) -> Prepared | None:
     """Prepare a SpatialBN with the Sum and the Relu that follow it; output 0 is the Relu's.
 
     Args:
         op, ctx, specs: as in ``fused_bn_sum``.
+        limit: the largest result of the Relu, which may be inf.
     """
-    return _forward(op, ctx, *specs[:-1], addend=specs[-1], relu=True)
+    return _forward(op, ctx, *specs[:-1], addend=specs[-1], limit=limit)
 
 
 def bn_serves(x: TensorSpec, *statistics: TensorSpec) -> bool:
@@ -87,7 +98,7 @@ def bn_serves(x: TensorSpec, *statistics: TensorSpec) -> bool:
 
 def _forward(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, *others: TensorSpec,
-    addend: TensorSpec | None = None, relu: bool = False,
+    addend: TensorSpec | None = None, limit: float | None = None,
 ) -> Prepared | None:  # fmt: skip
     if not bn_serves(x, scale, *others) or len(others) != 3 or op.n_out != (1 if op.is_test else 5):
         return None  # with more inputs, X is a part of a batch
@@ -95,17 +106,17 @@ def _forward(
         return None
     for elements in types_as_given(ctx, x):
         make = _in_test if op.is_test else _in_training
-        made = make(op, ctx, x.plain, scale, elements, add=addend is not None, relu=relu)
+        made = make(op, ctx, x.plain, scale, elements, add=addend is not None, limit=limit)
         if made is not None:
             return made
     return None
 
 
 def _in_test(
-    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, add: bool, relu: bool
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, add: bool, limit: float | None
 ) -> Prepared | None:
     images = image_tensor(x, op.order, elements)
-    graph = graph_of(Normalization(images, float(op.epsilon), images if add else None, relu), ctx)
+    graph = graph_of(Normalization(images, float(op.epsilon), images if add else None, limit), ctx)
     if graph is None:
         return None
     names = ("x", "scale", "bias", "mean", "variance", *(["z"] if add else []))
@@ -115,10 +126,10 @@ def _in_test(
 
 
 def _in_training(
-    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, add: bool, relu: bool
+    op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, elements: str, *, add: bool, limit: float | None
 ) -> Prepared | None:
     images, epsilon = image_tensor(x, op.order, elements), float(op.epsilon)
-    batch = graph_of(BatchNormalization(images, epsilon, images if add else None, relu), ctx)
+    batch = graph_of(BatchNormalization(images, epsilon, images if add else None, limit), ctx)
     if batch is None:
         return None
     memory: dict[str, Reference] = {
@@ -155,6 +166,13 @@ def running_statistics(op: Any, count: int, channels: TensorSpec) -> Joinable:
     return joinable_program("running_statistics", tracer.program(running), [channels] * 4, [channels] * 2)
 
 
+def gradient_serves(op: Any, images: Sequence[TensorSpec], *numbers: TensorSpec) -> bool:
+    """Whether cuDNN, and our pair of kernels, have the gradient of a SpatialBN with these images and numbers."""
+    x = images[0]
+    alike = all((spec.shape, spec.dtype) == (x.shape, x.dtype) for spec in images)
+    return alike and bn_serves(x, *numbers) and not op.is_test and op.num_batches <= 1
+
+
 def spatial_bn_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare SpatialBNGradient: X, scale, dY, saved mean, saved inverse deviation -> dX, dscale, dbias."""
     return _gradient(op, ctx, *specs) if len(specs) == 5 else None
@@ -162,7 +180,7 @@ def spatial_bn_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepar
 
 def fused_bn_relu_gradient(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, mean: TensorSpec, inverse: TensorSpec,
-    y: TensorSpec,
+    y: TensorSpec, *, limit: float = math.inf,
 ) -> Prepared | None:  # fmt: skip
     """Prepare the gradient of a SpatialBN with the Relu after it.
 
@@ -172,11 +190,12 @@ def fused_bn_relu_gradient(
         x, scale, mean, inverse: as in SpatialBNGradient.
         dy: gradient of the Relu's output.
         y: the Relu's output.
+        limit: its largest value, which may be inf.
     """
-    return _gradient(op, ctx, x, scale, dy, mean, inverse, y)
+    return _gradient(op, ctx, x, scale, dy, mean, inverse, y, limit=limit)
 
 
-def fused_shared_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
+def fused_shared_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec, limit: float = math.inf) -> Prepared | None:
     """Prepare the gradient of a SpatialBN with the gradient of a Relu before it, which is output 0.
 
     Args:
@@ -184,22 +203,21 @@ def fused_shared_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prep
         ctx: of the plan.
         specs: of X, scale, dY, mean, inverse deviation, and of the Relu's result; the gradient of that is dY, or the
             sum of dY and of a further input.
+        limit: the largest result of the Relu, which may be inf.
     """
-    return _gradient(op, ctx, *specs, shared=True) if len(specs) in (6, 7) else None
+    return _gradient(op, ctx, *specs, limit=limit, shared=True) if len(specs) in (6, 7) else None
 
 
 def _gradient(
     op: Any, ctx: PlanContext, x: TensorSpec, scale: TensorSpec, dy: TensorSpec, mean: TensorSpec, inverse: TensorSpec,
-    *others: TensorSpec, shared: bool = False,
+    *others: TensorSpec, limit: float | None = None, shared: bool = False,
 ) -> Prepared | None:  # fmt: skip
     """Prepare a gradient; ``others`` are the Relu's result and a further summand, ``shared`` as in the fused kernel."""
-    if not bn_serves(x, scale, mean, inverse) or op.is_test or op.num_batches > 1:
-        return None
-    if any((spec.shape, spec.dtype) != (x.shape, x.dtype) for spec in (dy, *others)):
+    if not gradient_serves(op, [x, dy, *others], scale, mean, inverse):
         return None
     for elements in types_as_given(ctx, x):
         images, spec, channels = image_tensor(x, op.order, elements), image_spec(x, op.order, elements), scale.plain
-        graph = graph_of(BatchNormalizationGradient(images, relu=bool(others), add=len(others) > 1), ctx)
+        graph = graph_of(BatchNormalizationGradient(images, limit, add=len(others) > 1), ctx)
         if graph is None:
             continue
         scratch = scratch_memory()
@@ -214,8 +232,8 @@ def _gradient(
         again = images.nbytes * (2 + len(others))  # what the sums are computed from is read again for dX
         results = [spec, *outputs] if shared else outputs
         made = prepared(inputs, results, [graph.step(memory)], scratch, again=again)
-        if others and searches(ctx):
-            pair = gradient_pair(op, spec, channels, add=len(others) > 1, shared=shared)
+        if limit is not None and searches(ctx):
+            pair = gradient_pair(op, spec, channels, add=len(others) > 1, shared=shared, limit=limit)
             return faster(ctx, f"{graph.recipe} {shared=}", made, pair)
         return made
     return None

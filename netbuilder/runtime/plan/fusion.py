@@ -232,7 +232,8 @@ class _Matcher:
     def _apply(self, bound: _Bound, fusion: Fusion) -> None:
         """Replace the operators of a rule by one node."""
         nodes, inputs, outputs = bound.nodes, bound.all(fusion.inputs), bound.all(fusion.outputs)
-        main, *further = (nodes[i].first.op for i in (fusion.main, *fusion.further))
+        operators = [part.op for node in nodes for part in node.parts]
+        main, further = nodes[fusion.main].first.op, [operators[i] for i in fusion.further]
         deferred = [
             self._when_fetched(bound, name)
             for name, condition in fusion.conditions.items()

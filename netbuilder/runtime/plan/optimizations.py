@@ -77,9 +77,10 @@ class Optimization:
 
 _ALL = (
     Optimization("bn_relu", "fusion",
-        "SpatialBN, or on a GPU SpatialBN with a Sum, and the Relu after it run as one kernel"),
+        "SpatialBN, or on a GPU SpatialBN with a Sum, and the Relu (on a GPU ReluN, too) after it run as one kernel"),
     Optimization("bn_relu_gradient", "fusion",
-        "ReluGradient and the SpatialBNGradient after it run as one kernel, on a GPU with the Sum before them; "
+        "ReluGradient (on a GPU ReluNGradient, too) and the SpatialBNGradient after it run as one kernel, on a GPU "
+        "with the Sum before them; "
         "the gradient between them, if it can be fetched, is computed then"),
     Optimization("relu_gradient_stats", "fusion",
         "ReluGradient and the ChannelBackpropStats after it, of a SpatialBN over several devices, run as one "
@@ -94,8 +95,9 @@ _ALL = (
         "on a GPU, where that was measured to be faster, Conv computes the sums for the statistics of the SpatialBN "
         "after it, and ConvGradient those for the gradient of the SpatialBN and the Relu before it", ROUNDING),
     Optimization("unstored_activations", "fusion",
-        "on a GPU, where that was measured to be faster, the result of a SpatialBN and Relu is not stored: the "
-        "convolutions that read it, and their gradients, compute it", ROUNDING),
+        "on a GPU, where that was measured to be faster, the result of a SpatialBN and Relu or ReluN is not stored: "
+        "the convolutions that read it, and their gradients, compute it; or only the gradient of these two does",
+        ROUNDING),
     Optimization("engine_fusions", "fusion",
         "neighboring operators for which an engine has one kernel run as that kernel, where the fusion has no "
         "optimization of its own", ROUNDING),

@@ -1,17 +1,21 @@
-"""Values that no kernel writes, because all kernels that read them can compute them (``engines.fusion.Unstored``).
+"""Values that kernels compute from others rather than read them (``engines.fusion.Unstored``).
+
+If all kernels that read a value can do so, no kernel writes it. Else those may do so that compute it to the bit as the
+kernel which writes it.
 
 Operators stay what they are: those that read such a value get what it is computed from as further inputs. Whether it is
-stored is decided when the kernel of the operators that make it is chosen: all kernels with it and all without it are
+computed is decided when the kernel of the operators that make it is chosen: all kernels with it and all without it are
 made, and the engine says which are faster. Kernels that read the value then are made accordingly.
 
-A value is stored if it is visible, if an operator reads it that has no such kernel, or if something overwrites what it
-would be computed from before the last operator reads it.
+A value is stored if it is visible, or if an operator reads it that has no such kernel. Nothing computes it if something
+overwrites what it would be computed from before the last operator reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 from netbuilder.engines.fusion import Make, Part, Unstored
@@ -49,23 +53,36 @@ def leave_unstored(graph: PlanGraph) -> None:
 
 @dataclass(eq=False)
 class _Choice:
-    """Whether a value is stored.
+    """Whether a value is stored, and which kernels compute it.
 
     Args:
         rule: which says how it is computed.
+        maker: the node that makes it.
         value: the value.
         sources: what it is computed from.
-        readers: the nodes that read it, in order.
+        readers: the nodes that read it and may compute it, in order.
         makes: how the kernel of each of these is made, and of those that make the value; of their originals, too.
-        computing: the nodes whose kernels compute the value; none: it is stored.
+        repeating: those of them that compute it to the bit.
+        needed: the value is visible, or has other readers: it is stored.
+        computing: the nodes whose kernels compute the value.
+        stored: whether the value is stored.
     """
 
     rule: Unstored
+    maker: Node
     value: Value
     sources: list[Value]
     readers: list[Node]
     makes: dict[Node, Make]
+    repeating: set[Node]
+    needed: bool
     computing: list[Node] = field(default_factory=list, init=False)
+    stored: bool = field(default=True, init=False)
+
+    @property
+    def made_by(self) -> list[Any]:
+        """The operators that make the value."""
+        return _operators(self.maker)
 
     def decide(self, ctx: Any, maker: Node, specs: Sequence[TensorSpec], own: Callable[..., Prepared | None]) -> None:
         """Decide it.
@@ -74,48 +91,85 @@ class _Choice:
             ctx: of the operators that make the value.
             maker: these.
             specs: of what their kernel is given.
-            own: ``own(ctx, stored=)`` returns that kernel.
+            own: ``own(ctx, computed=, stored=)`` returns that kernel.
         """
-        self.computing = []
+        self.computing, self.stored = [], True
         trial = _Trial(ctx, maker)
-        first, second = own(trial, stored=True), own(trial, stored=False)
-        if first is None or second is None:
+        first = own(trial, computed=False, stored=True)
+        if first is None:
             return
-        known = {**dict(zip(maker.inputs, specs)), **dict(zip(maker.outputs, first.outputs))}
-        apart, together, computing = [first], [second], []
-        for reader in self.readers:
-            for node in self._parts(reader):
-                given = [known.get(value) or value.spec for value in node.inputs]
-                trial = _Trial(ctx, node)
-                stored = _stored(node, self.makes[node], trial, given)
-                if stored is not None:
-                    break
-            else:
+        for stored in (False, True):
+            if self.needed and not stored:
+                continue
+            second = own(trial, computed=True, stored=stored)
+            if second is None:
+                continue
+            known = {**dict(zip(maker.inputs, specs)), **dict(zip(maker.outputs, first.outputs))}
+            found = self._of_readers(ctx, known, stored=stored)
+            if not found:
+                continue
+            apart, together = [first, *(each.reads for each in found)], [second, *(each.computes for each in found)]
+            what = [_operators(node) for node in (maker, *(each.node for each in found))]
+            how = "with a reader that computes it" if stored else "computed"
+            key = f"{self.rule.value} stored or {how} by {what} of {[str(made.inputs) for made in apart]}"
+            if self.rule.faster(ctx, key, apart, together):
+                self.computing, self.stored = [each.node for each in found], stored
                 return
-            sources = [known.get(value) or value.spec for value in self.sources]
-            made = self.makes[node](_operators(node), trial, *given, *sources, computes=True, stored=True)
-            if made is None:
-                return
-            apart.append(stored)
-            together.append(made)
-            computing.append(node)
-        what = [_operators(node) for node in (maker, *computing)]
-        key = f"{self.rule.value} stored or computed by {what} of {[str(made.inputs) for made in apart]}"
-        if self.rule.faster(ctx, key, apart, together):
-            self.computing = computing
 
-    def _parts(self, node: Node) -> Iterator[Node]:
-        """Yield a node and its originals, where there is a kernel that reads the value."""
-        if node in self.makes:
-            yield node
-        for original in node.originals:
-            yield from self._parts(original)
+    def _of_readers(self, ctx: Any, known: Mapping[Value, TensorSpec], *, stored: bool) -> list[_Kernels]:
+        """Return the kernels of the readers that compute the value; [] if one does not that would have to."""
+        found = []
+        for reader in self.readers:
+            kernels = self._of_reader(ctx, reader, known, stored=stored)
+            if kernels is None and not stored:
+                return []
+            found += kernels or []
+        return found
+
+    def _of_reader(
+        self, ctx: Any, node: Node, known: Mapping[Value, TensorSpec], *, stored: bool
+    ) -> list[_Kernels] | None:
+        """Return the kernels that a node runs as, itself or its originals; None if one of them reads the value."""
+        trial, given = _Trial(ctx, node), [known.get(value) or value.spec for value in node.inputs]
+        make = self.makes.get(node)
+        if node.fused is not None:
+            reads = node.fused(trial, *given)
+        else:
+            reads = None if make is None else make(_operators(node), trial, *given, computes=None, stored=True)
+        if reads is not None:
+            sources = [known.get(value) or value.spec for value in self.sources]
+            if make is None or stored and node not in self.repeating:
+                return None
+            computes = make(_operators(node), trial, *given, *sources, computes=self.made_by, stored=True)
+            return None if computes is None else [_Kernels(node, reads, computes)]
+        found: list[_Kernels] = []
+        reading = [each for each in node.originals if self.value in each.inputs]
+        for original in reading:
+            kernels = self._of_reader(ctx, original, known, stored=stored)
+            if kernels is None and not stored:
+                return None
+            found += kernels or []
+        return found if reading else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Kernels:
+    """The kernel of a node that reads a value, and that which computes it."""
+
+    node: Node
+    reads: Prepared
+    computes: Prepared
+
+
+def _within(node: Node, nodes: Container[Node]) -> bool:
+    """Whether a node or one of its originals is among some."""
+    return node in nodes or any(_within(each, nodes) for each in node.originals)
 
 
 def _chosen(node: Node, making: _Choice | None, reading: _Choice | None) -> Node:
     """Return a node with the kernel that choices ask for; so are its originals."""
     making = making if making is not None and making.value in node.outputs and node in making.makes else None
-    reading = reading if reading is not None and node in reading.makes else None
+    reading = reading if reading is not None and _within(node, reading.makes) else None
     if making is None and reading is None:
         return node
     kernel = _Kernel(node, making, reading)
@@ -139,21 +193,32 @@ class _Kernel:
     def __call__(self, ctx: Any, *specs: TensorSpec) -> Prepared | None:
         choice, node = self._making, self._node
         if choice is None:
-            return self._kernel(ctx, specs, stored=True)
-        choice.decide(ctx, node, specs, lambda trial, *, stored: self._kernel(trial, specs, stored=stored))
+            return self._kernel(ctx, specs, computed=False, stored=True)
+        choice.decide(ctx, node, specs, partial(self._of_specs, specs))
         # Kernels that read it are made again if this changes.
-        ctx.publish(node.outputs.index(choice.value), _PUBLISHED, bool(choice.computing))
-        return self._kernel(ctx, specs, stored=not choice.computing)
+        ctx.publish(node.outputs.index(choice.value), _PUBLISHED, (bool(choice.computing), choice.stored))
+        return self._kernel(ctx, specs, computed=bool(choice.computing), stored=choice.stored)
 
-    def _kernel(self, ctx: Any, specs: Sequence[TensorSpec], *, stored: bool) -> Prepared | None:
+    def _of_specs(self, specs: Sequence[TensorSpec], ctx: Any, *, computed: bool, stored: bool) -> Prepared | None:
+        return self._kernel(ctx, specs, computed=computed, stored=stored)
+
+    def _kernel(self, ctx: Any, specs: Sequence[TensorSpec], *, computed: bool, stored: bool) -> Prepared | None:
+        """Return the kernel.
+
+        Args:
+            ctx: of the operators.
+            specs: of their inputs.
+            computed: some kernel computes the value that these make.
+            stored: that is written.
+        """
         node, reading, making = self._node, self._reading, self._making
         own = specs[: len(node.inputs)]
-        if reading is not None and reading.computing:
-            if node not in reading.computing:
-                return None  # one of its originals is
-            return reading.makes[node](_operators(node), ctx, *specs, computes=True, stored=stored)
-        if not stored and making is not None:
-            made = making.makes[node](_operators(node), ctx, *own, computes=False, stored=False)
+        if reading is not None and node in reading.computing:
+            return reading.makes[node](_operators(node), ctx, *specs, computes=reading.made_by, stored=stored)
+        if reading is not None and _within(node, reading.computing):
+            return None  # one of its originals computes what it reads
+        if computed and making is not None:
+            made = making.makes[node](_operators(node), ctx, *own, computes=None, stored=stored)
         else:
             made = None if node.fused is None else node.fused(ctx, *own)
         return None if made is None else _with_unread(made, len(own), len(specs) - len(own))
@@ -189,13 +254,6 @@ class _Trial:
         return "run"
 
 
-def _stored(node: Node, make: Make, ctx: Any, specs: Sequence[TensorSpec | None]) -> Prepared | None:
-    """Return the kernel of a node that reads the value."""
-    if node.fused is not None:
-        return node.fused(ctx, *specs)
-    return make(_operators(node), ctx, *specs, computes=False, stored=True)
-
-
 def _operators(node: Node) -> list[Any]:
     return [part.op for part in node.parts]
 
@@ -205,17 +263,20 @@ def _found(graph: PlanGraph, rule: Unstored, node: Node, readers: Mapping[Value,
     for text in rule.makers:
         names = _bound(Part.parse(text), node, {})
         value = None if names is None else names[rule.value]
-        if names is None or value is None or graph.visible(value) or not readers.get(value):
+        if names is None or value is None:
             continue
-        own = list(dict.fromkeys(readers[value]))
-        makes = _makes(rule.makers, node, names)
-        for reader in own:
-            of_reader = _makes(rule.readers, reader, names)
-            if reader not in of_reader or reader.first.device != node.first.device:
-                break
-            makes |= of_reader
-        else:
-            return _Choice(rule, value, [names[name] for name in rule.sources.split()], own, makes)
+        makes, own = _makes(rule.makers, node, names), []
+        repeating: set[Node] = set()
+        for reader in dict.fromkeys(readers.get(value, ())):
+            of_reader = _makes({**rule.readers, **rule.repeating}, reader, names)
+            if of_reader and reader.first.device == node.first.device:
+                own.append(reader)
+                makes |= of_reader
+                repeating |= _makes(rule.repeating, reader, names).keys()
+        needed = graph.visible(value) or len(own) < len(dict.fromkeys(readers.get(value, ())))
+        if own and (repeating or not needed):
+            sources = [names[name] for name in rule.sources.split()]
+            return _Choice(rule, node, value, sources, own, makes, repeating, needed)
     return None
 
 

@@ -9,6 +9,7 @@ import pytest
 from checks import interpret
 from kernel_cases import normalization, random
 from netbuilder.engines.choices import CACHE_VARIABLE, SWITCH_VARIABLE
+from netbuilder.engines.cuda.kernel import known_kernels
 from netbuilder.engines.cudnn import plans
 from netbuilder.proto import PROTO_CUDA, NetDef
 from netbuilder.proto.arguments import make_argument, make_device_option, make_op
@@ -25,17 +26,29 @@ SCALED = ("mul", "add", "relu", "conv_wgrad")
 TOLERANCES = {"float32": 4e-3, "bfloat16": 3e-2, "float16": 4e-3}  # of factors in TF32, in float32
 
 
+def relu(source, result, n=None):
+    return make_op("Relu", [source], [result]) if n is None else make_op("ReluN", [source], [result], n=n)
+
+
+def relu_gradient(result, da, dz, n=None):
+    given = {} if n is None else {"n": n}
+    return make_op("ReluGradient" if n is None else "ReluNGradient", [result, da], [dz], **given)
+
+
+LIMIT = 1.41  # of a Relu; no result of the normalization is near to it
+
+
 @pytest.fixture
 def times(monkeypatch, tmp_path):
-    """The seconds of a convolution with sums and our normalization, of kernels that compute what they read, and of
-    those that do so in float16; other calls take 2. Choices have their own file."""
+    """The seconds of a convolution with sums and our normalization, of kernels that compute what they read, of those
+    that do so in float16, and of our pair that does so; other calls take 2. Choices have their own file."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
     monkeypatch.setattr(plans, "machine", lambda: f"a GPU of {tmp_path}; cuDNN 9.28.0")
-    return {"fused": 1.0, "unstored": 0.5, "scaled": 0.4}
+    return {"fused": 1.0, "unstored": 0.5, "scaled": 0.4, "repeated": 1.5}
 
 
-def operators(form, *, bias=True, search=1, between=False, group=1):
+def operators(form, *, bias=True, search=1, between=False, group=1, n=None):
     """Conv and SpatialBN with what follows: "", "sum", "relu" or "sum relu"; the Relu is in place."""
     inputs = ["x", "w", *(["cb"] if bias else [])]
     ops = [make_op("Conv", inputs, ["a"], kernel=3, pad=1, group=group, exhaustive_search=search)]
@@ -47,7 +60,7 @@ def operators(form, *, bias=True, search=1, between=False, group=1):
         last = "t"
         ops.append(make_op("Sum", ["y", "other"], ["t"]))
     if "relu" in form:
-        ops.append(make_op("Relu", [last], [last]))
+        ops.append(relu(last, last, n))
     return ops, [*(["read"] if between else []), "a", last, "rm", "rv", "mean", "inverse"]
 
 
@@ -59,11 +72,11 @@ def arrays(*, offset=0.0, group=1):
     return found
 
 
-def gradients(form, *, bias=True, search=1, group=1):
+def gradients(form, *, bias=True, search=1, group=1, n=None):
     """SpatialBN and Relu, and the gradients of these and of a Conv after them, in the forms of a residual net."""
     ops = [make_op("Conv", ["x", "v"], ["a"], kernel=1)]  # so X of the SpatialBN is stored as products are
     ops.append(make_op("SpatialBN", ["a", "s", "b", "rm", "rv"], ["y", "rm", "rv", "mean", "inverse"]))
-    ops.append(make_op("Relu", ["y"], ["y"]))
+    ops.append(relu("y", "y", n))
     made = ["dw", *(["db"] if bias else []), "da"]
     given = {"kernel": 3, "pad": 1, "group": group, "exhaustive_search": search, **({} if bias else {"no_bias": 1})}
     ops.append(make_op("ConvGradient", ["y", "w", "other"], made, **given))
@@ -72,7 +85,7 @@ def gradients(form, *, bias=True, search=1, group=1):
         last = "total"
         ops.append(make_op("Sum", ["da", "a"] if form == "sum" else ["a", "da"], [last]))
     dz = "da" if form == "fetched" else "dz"
-    ops.append(make_op("ReluGradient", ["y", last], [dz]))
+    ops.append(relu_gradient("y", last, dz, n))
     ops.append(make_op("SpatialBNGradient", ["a", "s", dz, "mean", "inverse"], ["dx", "ds", "dt"]))
     if form not in ("alone", "fetched"):
         ops.append(make_op("Scale", ["dz"], ["read"], scale=2.0))
@@ -97,6 +110,8 @@ def run(form, times, monkeypatch, *, make=operators, precision="float32", values
             names = [launch.name for launch in machine.launches[before:]]
             if any(" ".join(SCALED) in name for name in names):
                 return times["scaled"]
+            if any(map(repeats, names)):
+                return times["repeated"]
             if any(" ".join(NORMALIZED) in name or name.startswith("nb_statistics") for name in names):
                 return times["unstored"]
             return times["fused"] if any(name.startswith((OWN, SUMMED)) for name in names) else 2.0
@@ -108,7 +123,7 @@ def run(form, times, monkeypatch, *, make=operators, precision="float32", values
         workspace.net("net").plan_ahead()
         before, graphs = len(machine.launches), len(cudnn.ran_graphs)
         workspace.run_net("net")
-        launched = any(launch.name.startswith(OWN) for launch in machine.launches[before:])
+        names = [launch.name for launch in machine.launches[before:]]
         ran = cudnn.ran_graphs[graphs:]
         asked = [tuple(node.kind for node in graph.nodes) for graph in cudnn.graphs]
         got = {name: workspace.fetch(name) for name in wanted}
@@ -116,13 +131,20 @@ def run(form, times, monkeypatch, *, make=operators, precision="float32", values
     for name in wanted:
         bound = TOLERANCES[precision] * max(float(np.abs(exact[name]).max()), 1.0)
         np.testing.assert_allclose(got[name], exact[name], rtol=0, atol=bound, err_msg=name)
-    return Ran(launched, ran, asked)
+    return Ran(any(name.startswith(OWN) for name in names), any(map(repeats, names)), ran, asked)
+
+
+def repeats(name):
+    """Whether a kernel is one of ours that computes the result of a Relu again."""
+    return name in known_kernels() and "again_" in known_kernels()[name].source
 
 
 class Ran(NamedTuple):
-    """Whether our normalization ran, the operations of the graphs that did, and of those that cuDNN was asked for."""
+    """Whether our normalization ran and a kernel that repeats it, the operations of the graphs that did, and of those
+    that cuDNN was asked for."""
 
     launched: bool
+    repeated: bool
     graphs: list[tuple[str, ...]]
     asked: list[tuple[str, ...]]
 
@@ -140,6 +162,11 @@ def test_the_convolution_computes_the_sums_where_that_is_faster(form, precision,
 
 def test_without_a_bias(times, monkeypatch):
     assert fused(run("relu", times, monkeypatch, bias=False))
+
+
+@pytest.mark.parametrize("form", ["relu", "sum relu"])
+def test_a_relu_with_a_limit(form, times, monkeypatch):
+    assert fused(run(form, times, monkeypatch, n=LIMIT, precision="bfloat16"))
 
 
 @pytest.mark.parametrize("case", ["slower", "not asked for", "exact"])
@@ -183,6 +210,11 @@ def test_the_gradient_computes_the_sums_where_that_is_faster(form, precision, ti
     assert summed(run(form, times, monkeypatch, make=gradients, precision=precision))
 
 
+@pytest.mark.parametrize("form", ["alone", "read by others", "sum"])
+def test_the_gradient_of_a_relu_with_a_limit(form, times, monkeypatch):
+    assert summed(run(form, times, monkeypatch, make=gradients, n=LIMIT))
+
+
 def test_the_gradient_without_a_bias(times, monkeypatch):
     assert summed(run("alone", times, monkeypatch, make=gradients, bias=False))
 
@@ -200,18 +232,33 @@ def test_a_gradient_of_the_relu_that_can_be_fetched_keeps_them_apart(times, monk
     assert not summed(run("fetched", times, monkeypatch, make=gradients))
 
 
-def chain(form, *, bias=True, search=1, stride=1, group=1, kernel=3, between="", normalizes=False, keep=False):
+def chain(
+    form,
+    *,
+    bias=True,
+    search=1,
+    stride=1,
+    group=1,
+    kernel=3,
+    between="",
+    normalizes=False,
+    keep=False,
+    n=None,
+    other_n=None,
+):
     """Conv, SpatialBN, Relu, Conv, and the gradients of all but the first; with ``normalizes`` a SpatialBN at the end.
 
     Args:
         form: "sums", where the first Conv computes the sums for its SpatialBN; else a kernel of ours does.
         between: a further operator: a "reader" of the Relu's result, or one that "overwrites" the scale.
         keep: the Relu's result can be fetched.
+        n: the limit of the Relu.
+        other_n: that of its gradient, if it is another one.
     """
     ops = [make_op("Conv", ["x", "v"], ["a"], kernel=1, exhaustive_search=int(form == "sums"))]
     more = ["y", "rm", "rv", "mean", "inverse"]
     ops.append(make_op("SpatialBN", ["a", "s", "b", "rm", "rv"], more, exhaustive_search=search))
-    ops.append(make_op("Relu", ["y"], ["y"]))
+    ops.append(relu("y", "y", n))
     given = {"kernel": kernel, "pad": kernel // 2, "stride": stride, "group": group, "exhaustive_search": search}
     ops.append(make_op("Conv", ["y", "w", *(["cb"] if bias else [])], ["c"], **given))
     if normalizes:
@@ -223,14 +270,16 @@ def chain(form, *, bias=True, search=1, stride=1, group=1, kernel=3, between="",
         ops.append(make_op("Scale", ["s"], ["s"], scale=1.0))
     made = ["dw", *(["db"] if bias else []), "da"]
     ops.append(make_op("ConvGradient", ["y", "w", "dc"], made, **given, **({} if bias else {"no_bias": 1})))
-    ops.append(make_op("ReluGradient", ["y", "da"], ["da"]))
-    ops.append(make_op("SpatialBNGradient", ["a", "s", "da", "mean", "inverse"], ["dx", "ds", "dt"]))
+    ops.append(relu_gradient("y", "da", "da", other_n or n))
+    ops.append(
+        make_op("SpatialBNGradient", ["a", "s", "da", "mean", "inverse"], ["dx", "ds", "dt"], exhaustive_search=search)
+    )
     fetched = ["a", *more[1 - keep :], *made[:-1], "dx", "ds", "dt", *(["read"] if between == "reader" else [])]
     return ops, [*fetched, *(last if normalizes else ["c"])]
 
 
 def chained(form, times, monkeypatch, *, values=None, **options):
-    """Run the chain; return the kinds of the convolutions that compute what they read, and how that is done."""
+    """Run the chain; return the kinds of kernels that compute what they read, and how that is done."""
     stride, kernel, group = (
         options.get(name, default) for name, default in (("stride", 1), ("kernel", 3), ("group", 1))
     )
@@ -238,12 +287,16 @@ def chained(form, times, monkeypatch, *, values=None, **options):
     given |= {"rm2": random(8, seed=7) / 8, "rv2": random(8, seed=8, low=0.5)}
     given["w"] = random(8, 8 // group, kernel, kernel, seed=4) / 8
     given["dc"] = random(3, 8, -(-6 // stride), -(-5 // stride), seed=9)
-    _, ran = run(form, times, monkeypatch, make=chain, values=given, **options)
-    computing = [kinds for kinds in ran if any(kinds[i : i + 4] == NORMALIZED for i in range(len(kinds)))]
-    return [
-        "conv_fprop" if "conv_fprop" in kinds else "conv_dgrad, written" if "relu" in kinds else "conv_dgrad"
-        for kinds in computing
-    ] + ["conv_wgrad" for kinds in ran if kinds == SCALED]
+    result = run(form, times, monkeypatch, make=chain, values=given, **options)
+    computing = [kinds for kinds in result.graphs if any(kinds[i : i + 4] == NORMALIZED for i in range(len(kinds)))]
+    return (
+        [
+            "conv_fprop" if "conv_fprop" in kinds else "conv_dgrad, written" if "relu" in kinds else "conv_dgrad"
+            for kinds in computing
+        ]
+        + ["conv_wgrad" for kinds in result.graphs if kinds == SCALED]
+        + ["pair"] * result.repeated
+    )
 
 
 WRITTEN = ["conv_fprop", "conv_dgrad, written"]
@@ -263,16 +316,35 @@ def test_of_other_windows(kernel, stride, bias, times, monkeypatch):
     assert found == WRITTEN
 
 
+@pytest.mark.parametrize("n", [None, LIMIT])
+@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("form", ["sums", "statistics"])
+def test_our_gradient_computes_the_result_of_a_relu_that_is_stored(form, precision, n, times, monkeypatch):
+    """For a Conv in groups. It has the bits of the kernel that stores it."""
+    assert chained(form, times, monkeypatch, precision=precision, group=2, n=n) == ["pair"]
+
+
+@pytest.mark.parametrize("options", [{"tf32": False}, {"between": "reader", "group": 2}], ids=str)
+def test_so_it_does_in_exact_float32_and_with_other_readers(options, times, monkeypatch):
+    assert chained("statistics", times, monkeypatch, **options) == ["pair"]
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_the_result_of_a_relu_with_a_limit_is_not_stored(precision, times, monkeypatch):
+    found = chained("sums", times, monkeypatch, precision=precision, normalizes=True, n=LIMIT)
+    assert found == (["conv_fprop", "conv_dgrad", "conv_wgrad"] if precision == "float16" else WRITTEN)
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {"group": 2}, {"search": 0}, {"keep": True}, {"between": "reader"}, {"between": "overwrites"},
-        {"tf32": False}, {"slower": True}, {"off": True},
+        {"search": 0}, {"keep": True}, {"between": "overwrites"}, {"slower": True}, {"off": True},
+        {"n": LIMIT, "other_n": 1.5},
     ],
     ids=str,
 )  # fmt: skip
-def test_else_the_result_of_the_relu_is_stored(options, times, monkeypatch):
-    """In groups, where it was not asked for, can be fetched, is read by others, or cannot be computed again, ..."""
+def test_else_the_result_of_the_relu_is_stored_and_read(options, times, monkeypatch):
+    """Where it was not asked for, cannot be computed again, or with the gradient of another Relu, ..."""
     given = {**options}
     if given.pop("slower", False):
         times |= {"unstored": 3.0, "scaled": 3.0}

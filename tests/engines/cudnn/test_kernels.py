@@ -115,23 +115,24 @@ def test_spatial_bn(shape, order):
     assert not LISTED or [kinds[0] for kinds in ran] == ["batchnorm", "batchnorm_backward", "running_statistics"]
 
 
-@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("relu", [None, ("Relu", {}), ("ReluN", {"n": 0.5})], ids=str)
 def test_spatial_bn_in_test_mode(relu):
     arrays = normalization((2, 6, 3, 3), 6)
     ops = [make_op("SpatialBN", list(arrays), ["n"], is_test=1)]
     if relu:
-        ops.append(make_op("Relu", ["n"], ["n"]))
+        ops.append(make_op(relu[0], ["n"], ["n"], **relu[1]))
     ran = check(ops, arrays)
     assert not LISTED or len(ran) == 1
 
 
-def test_spatial_bn_with_relu_and_its_gradient():
+@pytest.mark.parametrize("relu, limit", [("Relu", {}), ("ReluN", {"n": 0.5})])
+def test_spatial_bn_with_relu_and_its_gradient(relu, limit):
     """One graph forward, one backward."""
     arrays = {**normalization((2, 8, 4, 4), 8), "dy": random(2, 8, 4, 4, seed=9)}
     ops = [
         make_op("SpatialBN", ["x", "s", "b", "rm", "rv"], BN_OUTPUTS),
-        make_op("Relu", ["y"], ["y"]),
-        make_op("ReluGradient", ["y", "dy"], ["dr"]),
+        make_op(relu, ["y"], ["y"], **limit),
+        make_op(f"{relu}Gradient", ["y", "dy"], ["dr"], **limit),
         make_op("SpatialBNGradient", ["x", "s", "dr", "mean", "inverse"], ["dx", "ds", "db"]),
     ]
     ran = check(ops, arrays, [*BN_OUTPUTS, "dx", "ds", "db"])

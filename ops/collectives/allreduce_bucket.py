@@ -168,7 +168,7 @@ class _Exchange:
                 self._own = float(part.buffer[0])
             communicator.allreduce(part.buffer, bfloat16=part.bfloat16, deterministic=self._op.deterministic)
             if number == self._place and self.may_vote:
-                self._doubtful = communicator.unasked and part.begins_with_nan
+                self._doubtful = communicator.unasked is not None and part.begins_with_nan
                 if self._doubtful and self.stops:
                     self._add_nothing_again()
                     return

@@ -101,7 +101,7 @@ class _Exchange:
         self.doubtful = False
 
     def __call__(self, communicator: Communicator) -> None:
-        if communicator.unasked and self.may_vote:
+        if communicator.unasked is not None and self.may_vote:
             self.doubtful = not self._bucket.broadcast_by_sum(communicator, self._op.root, self._sum)
             if self.doubtful:
                 return

@@ -121,7 +121,7 @@ class _Exchange:
         """Return the messages of all ranks; None: one has refused."""
         if not self._op.counts_differ:
             rows = communicator.allgather(message).reshape(communicator.size, -1)
-            return None if communicator.unasked and (rows[:, 0] == _REFUSAL).any() else list(rows)
+            return None if communicator.unasked is not None and (rows[:, 0] == _REFUSAL).any() else list(rows)
         counts = communicator.allgather(np.array([message.size], np.int64))
         if (counts < 0).any():
             return None

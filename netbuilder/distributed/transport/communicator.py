@@ -35,7 +35,8 @@ class Communicator(ABC):
         engine: its name.
         check: called every now and then while a call waits; what it raises ends the wait, and the communicator cannot
             be used any more.
-        unasked: whether other ranks may arrive much later in each call.
+        unasked: None where all ranks have begun the call, else seconds that it takes from then on, as far as known:
+            other ranks may arrive much later.
         given_bytes: bytes of the values that this rank has given to calls with other ranks so far.
     """
 
@@ -43,7 +44,7 @@ class Communicator(ABC):
 
     def __init__(self, rank: int, size: int, check: Callable[[], object] = _nothing) -> None:
         self.rank, self.size, self.check = rank, size, check
-        self.unasked = False
+        self.unasked: float | None = None
         self.given_bytes = 0
 
     # What an engine provides. Arrays are one-dimensional and not empty on all ranks; there are at least two ranks.

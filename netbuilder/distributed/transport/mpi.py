@@ -37,6 +37,9 @@ byte, since their copies leave the caches, and with smaller ones the ranks wait 
 _PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_PATIENT = 5e-5, 5e-5, 1e-3
 _LONGEST_PAUSE_UNASKED = 2e-4
 """Where either ranks are late or data move: half of the processor time of the first, hardly longer than the second."""
+_OF_USUAL, _LATE = 1.5, 1e-3
+"""A call is awaited without pauses, in which nothing moves, for this many times the seconds that it takes when all are
+there, if they were in the call before: it took no longer, but for so many seconds."""
 
 
 @functools.cache
@@ -112,6 +115,7 @@ class MpiCommunicator(Communicator):
         self._comm = comm
         self._in_place = mpi().IN_PLACE
         self._posted: list[Any] = []
+        self._punctual = False  # the others were there in the last call before which nobody asked
 
     def clone(self) -> Communicator:
         comm, request = self._comm.Idup()  # Dup waits where nothing can end the wait
@@ -146,9 +150,11 @@ class MpiCommunicator(Communicator):
         abort_over(self._comm, code)
 
     def _finish(self, request: Any, *, patient: bool = False, status: Any = None) -> None:
-        longest = _LONGEST_PAUSE_PATIENT if patient else _LONGEST_PAUSE_UNASKED if self.unasked else _LONGEST_PAUSE
-        pause = _PAUSE
-        until = time.perf_counter() + (_YIELD_SECONDS_PATIENT if patient or self.unasked else _YIELD_SECONDS)
+        unasked, begun, pause = self.unasked, time.perf_counter(), _PAUSE
+        longest = _LONGEST_PAUSE_PATIENT if patient else _LONGEST_PAUSE if unasked is None else _LONGEST_PAUSE_UNASKED
+        until = begun + (_YIELD_SECONDS if not patient and unasked is None else _YIELD_SECONDS_PATIENT)
+        if unasked is not None and self._punctual:
+            until += _OF_USUAL * unasked
         while not request.Test(status):
             if time.perf_counter() < until:
                 os.sched_yield()
@@ -156,6 +162,8 @@ class MpiCommunicator(Communicator):
             self.check()
             time.sleep(pause)
             pause = min(2 * pause, longest)
+        if unasked is not None:
+            self._punctual = time.perf_counter() < begun + _OF_USUAL * unasked + _LATE
 
     def _allreduce(self, array: Array, maximum: bool, patient: bool) -> None:
         op = mpi().MAX if maximum else mpi().SUM

@@ -30,13 +30,17 @@ class Promised(ABC):
     communicator: Communicator
 
     @contextmanager
-    def unasked(self) -> Iterator[None]:
-        """In the block, the ranks have not found out whether all are there."""
-        self.communicator.unasked = True
+    def unasked(self, seconds: float = 0.0) -> Iterator[None]:
+        """In the block, the ranks have not found out whether all are there.
+
+        Args:
+            seconds: in which the values move.
+        """
+        self.communicator.unasked = seconds
         try:
             yield
         finally:
-            self.communicator.unasked = False
+            self.communicator.unasked = None
 
     def refuse(self) -> None:
         """Take part with values by which all ranks see that this one does something else."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from pprint import pformat
 
-from netbuilder.engines.onednn.declarations import CDEF, OMP_CDEF
+from netbuilder.engines.onednn.declarations import CDEF
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.whole_file import write_text
 from netbuilder.tools.options import OptionsParser, argument
@@ -44,7 +44,7 @@ def interface_text() -> str:
     import cffi
 
     ffi = cffi.FFI()
-    ffi.cdef(CDEF + OMP_CDEF)
+    ffi.cdef(CDEF)
     ffi.set_source("interface", None)
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         path = Path(folder) / "interface.py"

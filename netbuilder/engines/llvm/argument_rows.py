@@ -16,6 +16,7 @@ import numpy as np
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.code import Code, generate
 from netbuilder.engines.llvm.emitter import LANES
+from netbuilder.engines.openmp import openmp
 from netbuilder.engines.programs import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
 from netbuilder.proto.late_dataclass import dataclass
@@ -52,10 +53,45 @@ done:
 )
 """The function that calls those of many rows."""
 
+_TEAM = """
+define void @kernel(ptr %arguments) {
+entry:
+  %number = load ptr, ptr %arguments, align 8
+  %sized = getelementptr i64, ptr %arguments, i64 1
+  %size = load ptr, ptr %sized, align 8
+  %counted = getelementptr i64, ptr %arguments, i64 2
+  %count = load i64, ptr %counted, align 8
+  %rows = getelementptr i64, ptr %arguments, i64 3
+  %own = call i32 %number()
+  %all = call i32 %size()
+  %first = zext i32 %own to i64
+  %step = zext i32 %all to i64
+  br label %next
+next:
+  %i = phi i64 [%first, %entry], [%i1, %loop]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %loop, label %done
+loop:
+  %place = getelementptr ptr, ptr %rows, i64 %i
+  %row = load ptr, ptr %place, align 8
+  %function = load ptr, ptr %row, align 8
+  call void %function(ptr %row)
+  %i1 = add i64 %i, %step
+  br label %next
+done:
+  ret void
+}
+"""
+"""What each thread of an OpenMP team does: it calls the functions of its rows.
+
+Its arguments are the addresses of the functions that return the thread's number and the size of the team, how many
+rows there are, and their addresses.
+"""
+
 _BRIEF = 1 << 15
 """Work, in instructions on an element, for which the interpreter's lock is kept: some microseconds."""
 
-_OF_A_THREAD = 1 << 20
+_OF_A_THREAD = 1 << 18
 """Up to about so much work, one thread is done before several threads have synchronized."""
 
 
@@ -198,7 +234,7 @@ def address_of(code: Code) -> int:
 
 
 def call_of_threads(ctx: PlanContext, rows: Sequence[Any], keep: Any, *, brief: bool) -> Call:
-    """Return the call of functions, each in a thread of the lane.
+    """Return the call of functions, each in a thread of the lane: one of OpenMP, where there is libgomp.
 
     Args:
         ctx: of the plan.
@@ -206,12 +242,26 @@ def call_of_threads(ctx: PlanContext, rows: Sequence[Any], keep: Any, *, brief: 
         keep: what must stay in memory.
         brief: see ``machine.function_at``.
     """
-    calls: list[Call] = []
-    for row in rows:
-        argument: Any = ctypes.c_void_p(row.ctypes.data)
-        argument.kept = (row, keep)
-        calls.append(partial(machine.function_at(int(row[0]), brief=brief), argument))
-    return calls[0] if len(calls) == 1 else ctx.together(calls)
+    if len(rows) == 1:
+        return _call_of(rows[0], keep, brief)
+    omp, team = openmp(), machine.address_of(_TEAM)
+    if isinstance(omp, OSError) or team is None:
+        return ctx.together([_call_of(row, keep, brief) for row in rows])
+    places = [row.ctypes.data for row in rows]
+    argument = _pointer(np.array([omp.thread_number, omp.team_size, len(rows), *places], np.int64), rows, keep)
+    parallel = machine.function_at(omp.parallel, brief=brief, of_team=True)
+    return partial(parallel, ctypes.c_void_p(team), argument, ctx.threads, 0)
+
+
+def _call_of(row: Any, keep: Any, brief: bool) -> Call:
+    return partial(machine.function_at(int(row[0]), brief=brief), _pointer(row, keep))
+
+
+def _pointer(words: Any, *keep: Any) -> Any:
+    """Return the address of words, which stay in memory with what else must."""
+    pointer: Any = ctypes.c_void_p(words.ctypes.data)
+    pointer.kept = (words, keep)
+    return pointer
 
 
 def shares(count: int, threads: int) -> Iterator[tuple[int, int]]:

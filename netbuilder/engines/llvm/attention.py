@@ -36,7 +36,7 @@ _BLOCK = 32
 _FEW = 4
 """For fewer queries, as where a net generates one word at a time, copies of the keys take longer than the products."""
 
-_BRIEF, _OF_A_THREAD = 1 << 15, 1 << 20  # multiplications; see ``rows``
+_BRIEF, _OF_A_THREAD = 1 << 15, 1 << 15  # multiplications; see ``rows``
 
 _POINTERS = ("q", "k", "v", "mask", "dy", "y", "dq", "dk", "dv", "ds")
 _MEMORY = ("keys", "key_rows", "values", "p", "dp", "out", "factors", "dk_sum", "dv_sum", "dy_block", "q_block")

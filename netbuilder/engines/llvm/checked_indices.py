@@ -16,7 +16,7 @@ from netbuilder.ops.core.registry import CPU, plain_kernel
 
 __all__ = ["BRIEF", "OF_A_THREAD", "CheckedIndices", "checked_call"]
 
-BRIEF, OF_A_THREAD = 1 << 14, 1 << 18  # bytes that are moved; see ``argument_rows``
+BRIEF, OF_A_THREAD = 1 << 14, 1 << 17  # bytes that are moved; see ``argument_rows``
 
 _AHEAD, _MOST_AHEAD = 8, 512
 """How many rows ahead, and how many bytes of each, are brought to the cache."""

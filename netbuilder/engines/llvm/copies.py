@@ -29,7 +29,7 @@ from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["COPIES", "copying"]
 
-_BRIEF, _OF_A_THREAD = 1 << 15, 1 << 20  # bytes; see ``rows``
+_BRIEF, _OF_A_THREAD = 1 << 15, 1 << 17  # bytes; see ``rows``
 _LONG = 512
 """Bytes that C's function copies faster than a loop."""
 

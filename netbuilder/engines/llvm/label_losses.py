@@ -26,7 +26,7 @@ from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["LABEL_LOSSES"]
 
-_BRIEF, _OF_A_THREAD = 1 << 13, 1 << 17  # elements; see ``argument_rows``
+_BRIEF, _OF_A_THREAD = 1 << 13, 1 << 14  # elements; see ``argument_rows``
 _BLOCK = 4 * LANES  # positions of an image; as much of a row is read at once
 _F, _L = np.dtype(np.float32), np.dtype(np.int64)
 _TINY = 1e-20

@@ -188,14 +188,17 @@ def address_of(text: str) -> int | None:
     return found[0]
 
 
-def function_at(address: int, *, brief: bool) -> Callable[..., None]:
+def function_at(address: int, *, brief: bool, of_team: bool = False) -> Callable[..., None]:
     """Return a function that is called with the address of its arguments.
 
     Args:
         address: of the function.
         brief: it takes microseconds, so the caller keeps the interpreter's lock; else other threads run meanwhile.
+        of_team: it is ``GOMP_parallel``: called with the address of a function, that of its arguments, the number of
+            threads, and 0.
     """
-    return (ctypes.PYFUNCTYPE if brief else ctypes.CFUNCTYPE)(None, ctypes.c_void_p)(address)
+    arguments = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint] if of_team else [ctypes.c_void_p]
+    return (ctypes.PYFUNCTYPE if brief else ctypes.CFUNCTYPE)(None, *arguments)(address)
 
 
 def _made(key: bytes, text: str) -> tuple[int, Any] | None:

@@ -8,18 +8,16 @@ less than one long sum. Threads have panels of their own: a sum's order is the s
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from netbuilder.engines.llvm import machine
-from netbuilder.engines.llvm.argument_rows import shares
+from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.copies import copying
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.panels import Multiplying
@@ -45,7 +43,7 @@ _SHARE_COPIED = 64
 Without panels a library packs the matrix in each run, which takes as long as the product where there are few rows.
 """
 
-_BRIEF, _OF_A_THREAD = 1 << 17, 1 << 19  # multiplications
+_BRIEF, _OF_A_THREAD = 1 << 17, 1 << 17  # multiplications
 _F = np.dtype(np.float32)
 _WORDS = ("a", "b", "bias", "y", "m", "n", "k", "chunk", "begin", "end")
 
@@ -203,14 +201,9 @@ def _product(
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         buffers = [inputs[0], inputs[1], inputs[2] if bias else outputs[0], outputs[0]]
-        calls: list[Call] = []
-        for begin, end in shares(count, threads):
-            pointers = [buffer.ctypes.data for buffer in buffers]
-            words = np.array([address, *pointers, m, n, k, chunk, begin, end], np.int64)
-            argument: Any = ctypes.c_void_p(words.ctypes.data)
-            argument.kept = (words, inputs, outputs)
-            calls.append(partial(machine.function_at(address, brief=cost < _BRIEF), argument))
-        return calls[0] if threads == 1 else ctx.together(calls)
+        fixed = [address, *(buffer.ctypes.data for buffer in buffers), m, n, k, chunk]
+        words = [np.array([*fixed, *share], np.int64) for share in shares(count, threads)]
+        return call_of_threads(ctx, words, (inputs, outputs), brief=cost < _BRIEF)
 
     expected: list[TensorSpec | None] = [plain[0], specs[1].with_layout(layout), *([plain[2]] if bias else [])]
     expected += [None] * (len(specs) - len(expected))  # of further inputs only the shapes are used

@@ -24,7 +24,7 @@ from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["RECURRENT_UNITS"]
 
-_BRIEF, _OF_A_THREAD = 1 << 11, 1 << 16  # elements of the state
+_BRIEF, _OF_A_THREAD = 1 << 11, 1 << 13  # elements of the state
 _F = np.dtype(np.float32)
 
 

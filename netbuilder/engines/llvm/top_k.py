@@ -20,7 +20,7 @@ __all__ = ["top_k"]
 _MOST = 64
 """For more elements, sorting is faster than inserting one by one."""
 
-_BRIEF, _OF_A_THREAD = 1 << 15, 1 << 18  # elements; see ``rows``
+_BRIEF, _OF_A_THREAD = 1 << 13, 1 << 14  # elements; see ``rows``
 _F, _I, _L = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int64)
 _WORDS = ("x", "values", "indices", "positions", "n", "k", "begin", "end")
 

@@ -6,9 +6,7 @@ Handles are pointers to opaque structures; enumerations are ints. The values are
 
 from __future__ import annotations
 
-__all__ = ["CDEF", "OMP_CDEF", "STATUS_NAMES"]
-
-OMP_CDEF = "void omp_set_num_threads(int); int omp_get_max_threads(void); int omp_pause_resource_all(int);"
+__all__ = ["CDEF", "STATUS_NAMES"]
 
 _HANDLES = ("engine", "stream", "memory_desc", "memory", "primitive_desc", "primitive", "primitive_attr", "post_ops")
 

@@ -9,7 +9,6 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from netbuilder.data.forking import loading
 from netbuilder.engines.brief_calls import brief_call
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.signal_stack import give_signals_a_stack
+from netbuilder.engines.openmp import RTLD_NODELETE, OpenMP, openmp
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.proto.os_errors import is_out_of_memory
 
@@ -44,12 +44,8 @@ SWITCH_VARIABLE = "NETBUILDER_ONEDNN"
 AVX512_CORE, AVX512_BF16 = 0x27, 0xE7
 _INSTRUCTIONS = {"AVX-512 with bfloat16": AVX512_BF16, "AVX-512": AVX512_CORE, "AVX2": 0x7, "AVX": 0x3, "SSE4.1": 0x1}
 
-_OPENMP = "libgomp.so.1"
-_OMP_PAUSE_HARD = 2
-_SPIN_VARIABLE, _SPINS = "GOMP_SPINCOUNT", 10_000  # about 0.1 ms
 _CACHED_PRIMITIVES = 128  # about 20 MB of code; plans keep the primitives that they use
 _RTLD_NOW = 0x2
-_RTLD_NODELETE = 0x1000  # Linux; OpenMP's workers still spin inside the library when the interpreter unloads it
 
 
 class OneDnnError(RuntimeError):
@@ -67,17 +63,16 @@ class Library:
     Attributes:
         execute_briefly: ``dnnl_primitive_execute`` for primitives that take microseconds (see ``brief_calls``); its
             pointers are those that ``address`` returns.
-        set_threads: ``omp_set_num_threads``.
+        omp: its threads.
     """
 
     ffi: Any
     lib: Any
-    omp: Any
+    omp: OpenMP
     engine: Any
     version: tuple[int, int, int]
     path: str
     execute_briefly: Callable[..., int]
-    set_threads: Callable[[int], object]
 
     def address(self, pointer: Any) -> ctypes.c_void_p:
         """Return a pointer for ``execute_briefly``; the caller keeps what it points to."""
@@ -129,18 +124,18 @@ def check(status: int, what: str) -> None:
 
 def set_threads(n: int) -> None:
     """Set how many threads OpenMP uses for calls made by this Python thread, and for primitives made on it."""
-    dnnl().set_threads(max(1, n))
+    dnnl().omp.set_threads(max(1, n))
 
 
 def thread_setter(n: int) -> Callable[[], object]:
     """Return a call that does ``set_threads(n)`` on the thread that makes it."""
-    return functools.partial(dnnl().set_threads, max(1, n))
+    return functools.partial(dnnl().omp.set_threads, max(1, n))
 
 
 @contextlib.contextmanager
 def threads(n: int) -> Iterator[None]:
     """Use ``n`` threads for primitives made inside: a primitive keeps the number of its creation."""
-    before = dnnl().omp.omp_get_max_threads()
+    before = dnnl().omp.max_threads()
     set_threads(n)
     try:
         yield
@@ -176,19 +171,16 @@ def _loaded() -> Library | str:
                 f"wheel has outside its packages; install into an environment, or set {PATH_VARIABLE} to a libdnnl.so.3"
             )
         return f"the package is not installed (pip install {PACKAGE})"
-    flags = _RTLD_NOW | (_RTLD_NODELETE if sys.platform == "linux" else 0)
     from netbuilder.engines.onednn.interface import ffi
 
-    try:
-        with _brief_waits():
-            omp: Any = ffi.dlopen(_OPENMP, flags)
-    except OSError as error:
-        if is_out_of_memory(error):
-            return f"there is not enough memory for it: {error}"
+    omp = openmp()
+    if isinstance(omp, OSError):
+        if is_out_of_memory(omp):
+            return f"there is not enough memory for it: {omp}"
         return "libgomp.so.1 is missing (Debian and Ubuntu: apt-get install libgomp1)"
     lib: Any
     try:
-        lib = ffi.dlopen(path, flags)
+        lib = ffi.dlopen(path, _RTLD_NOW | RTLD_NODELETE)
         found = lib.dnnl_version()
     except (OSError, AttributeError) as error:
         if is_out_of_memory(error):
@@ -199,56 +191,11 @@ def _loaded() -> Library | str:
         return f"{path} is oneDNN {'.'.join(map(str, version))}, but version 3 is needed (pip install {PACKAGE})"
     engine = ffi.new("engine_t *")
     check(lib.dnnl_engine_create(engine, 1, 0), "engine")
-    _end_team_before_fork(omp)
     give_signals_a_stack()
     execute = brief_call(path, "dnnl_primitive_execute", ctypes.c_int)
-    setter = brief_call(_OPENMP, "omp_set_num_threads")
-    library = Library(ffi, lib, omp, engine[0], version, path, execute, setter)
+    library = Library(ffi, lib, omp, engine[0], version, path, execute)
     limit_cache(library=library)
     return library
-
-
-@contextlib.contextmanager
-def _brief_waits() -> Iterator[None]:
-    """Load libgomp such that a thread without work releases its core soon, unless the environment sets this.
-
-    libgomp reads the variable once, when it is loaded. By default threads spin for some milliseconds, which keeps the
-    core from others for longer than the next work of a net ever takes to come. Threads also spin at the end of each
-    kernel until the last one has finished; if other programs use the cores, that one may be waiting for the very core
-    on which another spins. If another library has loaded libgomp before, nothing changes.
-    """
-    chosen = any(os.environ.get(name) for name in (_SPIN_VARIABLE, "OMP_WAIT_POLICY"))
-    if not chosen:
-        os.environ[_SPIN_VARIABLE] = str(_SPINS)
-    try:
-        yield
-    finally:
-        if not chosen:
-            del os.environ[_SPIN_VARIABLE]
-
-
-def _end_team_before_fork(omp: Any) -> None:
-    """End the OpenMP threads of a thread that forks, before the fork; parent and child make new ones when needed.
-
-    libgomp does not support forks: a child would wait for threads that only its parent has. The OpenMP teams of other
-    threads do not matter, since these threads do not exist in the child.
-    """
-    if not hasattr(os, "register_at_fork"):
-        return
-    pause = getattr(omp, "omp_pause_resource_all", None)
-    if pause is not None:
-        os.register_at_fork(before=functools.partial(pause, _OMP_PAUSE_HARD))
-        return
-
-    def warn() -> None:
-        warnings.warn(
-            "this libgomp is older than that of GCC 9, whose threads do not survive a fork: nets that use oneDNN may "
-            "hang in this process; start it with multiprocessing.get_context('spawn')",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-    os.register_at_fork(after_in_child=warn)
 
 
 def _find() -> str | None:

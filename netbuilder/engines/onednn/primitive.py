@@ -349,7 +349,7 @@ _BRIEF_FLOPS, _BRIEF_BYTES = 1 << 18, 1 << 17
 def _execution(primitive: Primitive, stream: Any, arguments: Any, nbytes: int, threads_after: int, keep: Any) -> Call:
     """Return the call; ``nbytes``: of all arguments."""
     d = dnnl()
-    set_threads = d.set_threads
+    set_threads = d.omp.set_threads
     execute: Callable[..., int] = d.lib.dnnl_primitive_execute
     given: tuple[Any, ...] = (primitive.handle, stream, len(arguments), arguments)
     if primitive.flops <= _BRIEF_FLOPS and nbytes <= _BRIEF_BYTES and not primitive.slow:

@@ -120,15 +120,15 @@ def test_threads_are_set_for_one_thread_of_python():
 
     def other(n: int) -> None:
         onednn.set_threads(n)
-        seen[n] = omp.omp_get_max_threads()
+        seen[n] = omp.max_threads()
 
-    before = omp.omp_get_max_threads()
+    before = omp.max_threads()
     for n in (1, 3):
         thread = threading.Thread(target=other, args=(n,))
         thread.start()
         thread.join()
     assert seen == {1: 1, 3: 3}
-    assert omp.omp_get_max_threads() == before
+    assert omp.max_threads() == before
 
 
 @needs_onednn

@@ -31,3 +31,15 @@ def run_traced(function, *arrays, threads=1):
     work = Work(code, code.read, range(len(outs)), (), program.size, code.extents)
     Rows(alone(threads), [work]).bind(arrays, outs)()
     return outs
+
+
+def parts_of_calls(monkeypatch, module):
+    """Return a list to which each call that a module makes from now on adds into how many parts it is divided."""
+    made, counts = module.call_of_threads, []
+
+    def counting(ctx, rows, keep, *, brief):
+        counts.append(len(rows))
+        return made(ctx, rows, keep, brief=brief)
+
+    monkeypatch.setattr(module, "call_of_threads", counting)
+    return counts

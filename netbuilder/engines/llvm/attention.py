@@ -2,8 +2,8 @@
 
 A head's keys and values are copied to panels (see ``panels``), and then a block of queries at a time computes its
 scores, their softmax and the product with the values. The gradient computes the weights again. What a causal mask hides
-is not computed. The heads that share keys are computed one after the other, in each sample by one thread, so results do
-not depend on threads.
+is not computed. Threads have blocks of their own, and in the gradient, where the heads that share keys are computed one
+after the other, whole samples and groups of heads: so results do not depend on threads.
 """
 
 from __future__ import annotations
@@ -83,11 +83,14 @@ class _Code(Loops):
         self._scale = e.splat("%scale", "float")
         self._padded = {name: self._round_up(e, f"%{name}") for name in "SDE"}
         b = self._body
-        with self._for("%begin", "%end", 1) as unit:
-            if self._variant.gradient:
+        if self._variant.gradient:
+            with self._for("%begin", "%end", 1) as unit:
                 self._backward(unit)
-            else:
-                self._forward(unit)
+        else:
+            blocks = b.let(f"udiv i64 {self._sum('%T', _BLOCK - 1)}, {_BLOCK}")
+            last = b.let(f"udiv i64 {self._sum(self._sum('%end', blocks), -1)}, {blocks}")
+            with self._for(b.let(f"udiv i64 %begin, {blocks}"), last, 1) as unit:
+                self._forward(unit, self._product(unit, blocks))
         functions, declared = panel_functions(*used)
         head = "define void @kernel(ptr %arguments) {\nentry:"
         lines = [*sorted(declared | b.declared), functions, head, *e.lines, "  br label %body", "body:", *b.lines]
@@ -127,7 +130,8 @@ class _Code(Loops):
 
     # The two functions
 
-    def _forward(self, unit: str) -> None:
+    def _forward(self, unit: str, before: str) -> None:
+        """Write the blocks of a head from ``begin`` to ``end``; ``before`` counts those of the heads before it."""
         b = self._body
         sample, head = b.let(f"udiv i64 {unit}, %H"), b.let(f"urem i64 {unit}, %H")
         group = b.let(f"udiv i64 {head}, {b.let('udiv i64 %H, %G')}")
@@ -139,7 +143,9 @@ class _Code(Loops):
         self._call("pack_transposed", keys, "%D", "%D", "%S", "%keys")
         self._call("pack", values, "%E", "%S", "%E", "%values")
         queries, results = self._at("%q", unit, "%T", "%D"), self._at("%y", unit, "%T", "%E")
-        with self._for("0", "%T", _BLOCK) as first:
+        start = self._product(self._most(b.let(f"sub i64 %begin, {before}"), 0), str(_BLOCK))
+        stop = self._least(self._product(b.let(f"sub i64 %end, {before}"), str(_BLOCK)), "%T")
+        with self._for(start, stop, _BLOCK) as first:
             rows = self._least(b.let(f"sub i64 %T, {first}"), _BLOCK)
             seen = self._scores(self._at(queries, first, "%D"), sample, head, first, rows, normalized=False)
             wide = self._padded["E"]
@@ -356,7 +362,8 @@ class _Shapes:
 
     @property
     def units(self) -> int:
-        return self.n * (self.g if self.gradient else self.h)
+        """Into how many parts the work can be divided: blocks of queries, or what shares keys."""
+        return self.n * (self.g if self.gradient else self.h * -(-self.t // _BLOCK))
 
     @property
     def cost(self) -> int:

@@ -3,7 +3,8 @@
 Element (k, n) of the matrix is at ``(n // LANES, k, n % LANES)``. Some rows of the other factor are multiplied by a
 panel at a time, with their sums in registers: first the products of the first ``_DEEP`` columns, then those of the
 next, so that what is read again stays in the cache. The sum of such a block is added to those before it, which rounds
-less than one long sum. Threads have panels of their own: a sum's order is the same for any number of them.
+less than one long sum. Threads have panels of their own, or rows if these are more to read than the matrix: a sum's
+order is the same for any number of them.
 """
 
 from __future__ import annotations
@@ -195,14 +196,21 @@ def _product(
         return None
     plain = [spec.plain for spec in specs]
     count, cost = -(-n // LANES), m * n * k
-    threads = max(1, min(ctx.threads, count, cost // _OF_A_THREAD))
+    by_rows = m * (n + k) > n * k
+    units = -(-m // _ROWS[0]) if by_rows else count
+    threads = max(1, min(ctx.threads, units, cost // _OF_A_THREAD))
     chunks = -(-m * k // _CHUNK)
     chunk = -(-m // chunks // _ROWS[0]) * _ROWS[0]  # chunks of about the same size
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         buffers = [inputs[0], inputs[1], inputs[2] if bias else outputs[0], outputs[0]]
-        fixed = [address, *(buffer.ctypes.data for buffer in buffers), m, n, k, chunk]
-        words = [np.array([*fixed, *share], np.int64) for share in shares(count, threads)]
+        a, matrix, start, y = (buffer.ctypes.data for buffer in buffers)
+        words = []
+        for begin, end in shares(units, threads):
+            first, last = (min(_ROWS[0] * unit, m) for unit in (begin, end)) if by_rows else (0, m)
+            places = [a + first * k * _F.itemsize, matrix, start, y + first * n * _F.itemsize]
+            bounds = (0, count) if by_rows else (begin, end)
+            words.append(np.array([address, *places, last - first, n, k, chunk, *bounds], np.int64))
         return call_of_threads(ctx, words, (inputs, outputs), brief=cost < _BRIEF)
 
     expected: list[TensorSpec | None] = [plain[0], specs[1].with_layout(layout), *([plain[2]] if bias else [])]

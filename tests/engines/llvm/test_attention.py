@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from checks import interpret
+from machine_code import parts_of_calls
+from netbuilder.engines.llvm import attention as attention_module
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.attention import attention, attention_gradient
 from netbuilder.ops.core.operator import decode
@@ -25,6 +27,7 @@ SHAPES = {  # N, H, G, T, S, D, E
     "odd": (2, 3, 3, 37, 41, 19, 21),
     "groups": (1, 6, 2, 33, 70, 8, 24),
     "few keys": (2, 2, 1, 50, 5, 33, 3),
+    "one head": (1, 1, 1, 140, 9, 16, 16),
     "one feature": (1, 2, 2, 5, 100, 1, 1),
     "one query": (2, 4, 2, 1, 70, 40, 67),
     "three queries": (1, 2, 1, 3, 20, 16, 128),
@@ -85,13 +88,16 @@ def test_undefined_weights(shape, zero):
     assert np.isnan(run(forward, arrays)["y"][0, 0, 2]).all() == (zero != "nan")
 
 
-@pytest.mark.parametrize("shape", ["odd", "groups"])
+@pytest.mark.parametrize("shape", ["odd", "groups", "one head"])  # a head has several blocks of queries
 def test_threads_compute_the_same(shape, monkeypatch):
-    monkeypatch.setattr("netbuilder.engines.llvm.attention._OF_A_THREAD", 1)
+    monkeypatch.setattr(attention_module, "_OF_A_THREAD", 1)
+    divided = parts_of_calls(monkeypatch, attention_module)
     for op_def, arrays in ((made(shape, "bias")[i], made(shape, "bias")[2]) for i in (0, 1)):
-        one, two = (run(op_def, arrays, threads) for threads in (1, 2))
+        one, *others = (run(op_def, arrays, threads) for threads in (1, 2, 5))
         for name in op_def.output:
-            np.testing.assert_array_equal(one[name], two[name])
+            for other in others:
+                np.testing.assert_array_equal(one[name], other[name])
+    assert divided[:3] == [1, 2, 5]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from machine_code import alone
+from machine_code import alone, parts_of_calls
 from netbuilder.engines.llvm import machine, products
 from netbuilder.engines.llvm.emitter import LANES
 from netbuilder.engines.llvm.products import Panels, reorder
@@ -79,10 +79,13 @@ def test_long_sums_are_as_exact_as_those_of_blocks():
     assert np.max(np.abs(run(net, feeds).fetch("y") / want - 1)) < 2e-6
 
 
-def test_threads_change_no_bit():
-    net, feeds, _ = built(("FC", True), 150, 300, 200)
+@pytest.mark.parametrize("rows", [40, 250])  # threads have columns, or rows
+def test_threads_change_no_bit(rows, monkeypatch):
+    net, feeds, _ = built(("FC", True), rows, 600, 400)
+    divided = parts_of_calls(monkeypatch, products)
     found = [run(net, feeds, threads=threads).fetch("y") for threads in (1, 2, 3)]
     assert all(np.array_equal(found[0], other) for other in found[1:])
+    assert divided == [1, 2, 3]
 
 
 def test_rows_do_not_depend_on_others_and_nan_stays():

@@ -4,6 +4,7 @@ import gc
 import os
 import threading
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,27 +67,53 @@ def test_a_thread_that_is_interrupted_while_it_enters(monkeypatch):
     """One thread looks whether collection is enabled while another pauses it, and disables it when that has ended."""
     other = Pausing()
 
-    class Slow:
-        enable = staticmethod(gc.enable)
+    def isenabled():
+        found = gc.isenabled()
+        other.leave.set()
+        other.join(0.2)
+        return found
 
-        @staticmethod
-        def isenabled():
-            found = gc.isenabled()
-            other.leave.set()
-            other.join(0.2)
-            return found
+    def disable():
+        other.leave.set()
+        other.join(0.2)
+        gc.disable()
 
-        @staticmethod
-        def disable():
-            other.leave.set()
-            other.join(0.2)
-            gc.disable()
-
-    monkeypatch.setattr(gc_paused, "gc", Slow)
+    slow = SimpleNamespace(**{**vars(gc), "isenabled": isenabled, "disable": disable})
+    monkeypatch.setattr(gc_paused, "gc", slow)
     with collection_paused():
         assert not gc.isenabled()
     other.end()
     assert gc.isenabled()
+
+
+def _made_in_a_block():
+    """Return whether an object that a block makes is among the oldest ones after it."""
+    with collection_paused():
+        made = [[]]
+    return any(each is made for each in gc.get_objects(generation=2))
+
+
+@pytest.fixture
+def _nothing_frozen():  # as in a program; the tests freeze what they have imported
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
+def test_what_a_block_makes_is_old_until_blocks_alone_would_keep_garbage():
+    for _ in range(2):
+        gc.collect()
+        assert [_made_in_a_block() for _ in range(10)] == [True] * 8 + [False] * 2
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
+def test_what_is_frozen_stays_frozen():
+    gc.collect()
+    gc.freeze()
+    before = gc.get_freeze_count()
+    assert not _made_in_a_block()
+    assert gc.get_freeze_count() == before
 
 
 def test_disabled_before_it_stays_disabled():

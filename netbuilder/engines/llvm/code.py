@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from netbuilder.engines.llvm.emitter import LANES, Emitter, memory_type, register_type, vector
 from netbuilder.engines.llvm.functions import FUNCTIONS, FUNCTIONS_OF_DOUBLES
 from netbuilder.engines.programs import Constant, HostNumber, Load, NotTraced, Program, Stacked, Step, Uniform
+from netbuilder.engines.remembered import Remembered
 from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["FROM_BFLOAT16", "TO_BFLOAT16", "Code", "Function", "converted", "generate"]
@@ -79,7 +81,13 @@ def generate(program: Program, *, halves: Callable[[], bool]) -> Code:
     dtypes = [*program.dtypes, *(load.dtype for load in program.loads()), *(step.compute for step in program.steps())]
     if any(dtype.char == "e" for dtype in dtypes) and not halves():
         raise NotTraced("float16 on a CPU without instructions for it")
-    return Function(program).code()
+    function = Function(program)
+    if program.numbers:
+        return function.code()
+    return replace(_codes(function.form(), function.code), extents=function.extents)
+
+
+_codes = Remembered[Code](1024)
 
 
 def _axes(program: Program, loads: Sequence[Load]) -> list[tuple[int, tuple[bool, ...], int]]:
@@ -148,6 +156,32 @@ class Function:
         self._begin = self._first_extent + len(self._axes)
         self._first_constant = self._begin + 2
 
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return tuple(extent for extent, _, _ in self._axes)
+
+    def form(self) -> tuple[Any, ...]:
+        """Return a key that programs without numbers share if they have the same code, but for the extents."""
+        program = self._program
+        steps = {id(step): place for place, step in enumerate(program.steps())}
+        loads = {load: place for place, load in enumerate(self._loads)}
+
+        def known(value: Any) -> Any:
+            if isinstance(value, Step):
+                return steps[id(value)]
+            if isinstance(value, Load):
+                return "load", loads[value]
+            return type(value.value), repr(value.value)
+
+        return (
+            self._period,
+            *(flags for _, flags, _ in self._axes),
+            *self._repeated,
+            *((load.input, load.dtype) for load in self._loads),
+            *((step.function, step.compute, step.dtype, *map(known, step.operands)) for step in program.steps()),
+            *zip(map(known, program.outputs), program.dtypes),
+        )
+
     def code(self) -> Code:
         program, e = self._program, self._entry
         sources = {i: self._argument(1 + k, "ptr") for k, i in enumerate(self._read)}
@@ -187,7 +221,7 @@ class Function:
             self._assembled(inner, begin, end, single),
             self._read,
             tuple(bits for bits, _ in self._constants),
-            tuple(extent for extent, _, _ in self._axes),
+            self.extents,
             len(self._loads) + len(outs) + len(program.steps()) + 16 * self._functions,
         )
 

@@ -46,7 +46,7 @@ class _Made:
 
 _of_operators = Remembered[_Made](256, lambda each: not each.plain.numbers)
 _of_chains = Remembered[_Made](256, lambda each: not each.plain.numbers)
-_chainable = Remembered[bool](4096)
+_chainable = Remembered[Program | None](4096)
 
 
 def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -69,8 +69,11 @@ def with_reductions(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared |
 def _of_operator(op: Any, ctx: PlanContext, specs: Sequence[TensorSpec]) -> _Made:
     plain = [spec.plain for spec in specs]
     outs = list(op.infer(*plain))
-    tracer = Tracer(run_context=ctx.run, is_gpu=False)
-    return _made(tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs)), specs, outs)
+    program = _chainable_program(op, specs)
+    if program is None or program.numbers:  # these may depend on the run
+        tracer = Tracer(run_context=ctx.run, is_gpu=False)
+        program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
+    return _made(program, specs, outs)
 
 
 def _made(program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> _Made:
@@ -82,17 +85,23 @@ def _made(program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSp
 
 def is_chainable(op: Any, specs: Sequence[TensorSpec]) -> bool:
     """Whether an operator can be part of a chain: it is elementwise, and there is code for it."""
-    return _chainable(operator_key(op, specs), lambda: _has_code(chainable_program(op, specs, is_gpu=False)))
+    return _chainable_program(op, specs) is not None
 
 
-def _has_code(program: Program | None) -> bool:
+def _chainable_program(op: Any, specs: Sequence[TensorSpec]) -> Program | None:
+    key = operator_key(op, [spec.plain for spec in specs])
+    return _chainable(key, lambda: _with_code(chainable_program(op, specs, is_gpu=False)))
+
+
+def _with_code(program: Program | None) -> Program | None:
+    """Return a program if there is code for it, and it computes something."""
     if program is None:
-        return False
+        return None
     try:
         made(program)
     except NotTraced:
-        return False
-    return bool(program.size and program.loads())
+        return None
+    return program if program.size and program.loads() else None
 
 
 def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:

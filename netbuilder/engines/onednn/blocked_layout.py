@@ -301,11 +301,12 @@ def _structure(descriptor: Any) -> tuple[Digits, tuple[int, ...], int, int]:
     For each dimension it has (extent, stride) digits, the most significant first, without those of extent 1 and with
     adjacent ones merged; further the padded extents, the element type and the offset.
     """
-    dims = _dims(descriptor, c.QUERY_DIMS)
-    padded = _dims(descriptor, c.QUERY_PADDED_DIMS)
+    ndim = _number(descriptor, c.QUERY_NDIMS)
+    dims = _dims(descriptor, c.QUERY_DIMS, ndim)
+    padded = _dims(descriptor, c.QUERY_PADDED_DIMS, ndim)
     if _number(descriptor, c.QUERY_FORMAT) != c.FORMAT_BLOCKED:
         raise ValueError(f"oneDNN chose an opaque layout for a value of extents {dims}")
-    strides = _dims(descriptor, c.QUERY_STRIDES)
+    strides = _dims(descriptor, c.QUERY_STRIDES, ndim)
     count = _number(descriptor, c.QUERY_BLOCK_COUNT)
     blocks = _dims(descriptor, c.QUERY_BLOCKS, count)
     block_dims = _dims(descriptor, c.QUERY_BLOCK_DIMS, count)
@@ -399,12 +400,13 @@ def _number(descriptor: Any, what: int, kind: str = "int *") -> int:
     return int(out[0])
 
 
-def _dims(descriptor: Any, what: int, count: int | None = None) -> tuple[int, ...]:
+def _dims(descriptor: Any, what: int, count: int) -> tuple[int, ...]:
+    if not count:
+        return ()
     d = dnnl()
     out = d.ffi.new("dim_t **")
     check(d.lib.dnnl_memory_desc_query(descriptor, what, out), "query of a memory descriptor")
-    n = _number(descriptor, c.QUERY_NDIMS) if count is None else count
-    return tuple(out[0][i] for i in range(n))
+    return tuple(d.ffi.unpack(out[0], count))
 
 
 def _describe(view: View, digits: Digits, padded: Sequence[int]) -> str:

@@ -104,8 +104,8 @@ class _Choice:
             second = own(trial, computed=True, stored=stored)
             if second is None:
                 continue
-            known = {**dict(zip(maker.inputs, specs)), **dict(zip(maker.outputs, first.outputs))}
-            found = self._of_readers(ctx, known, stored=stored)
+            known = [*zip(maker.inputs, specs), *zip(maker.outputs, first.outputs)]
+            found = self._of_readers(ctx, {value: spec for value, spec in known if spec is not None}, stored=stored)
             if not found:
                 continue
             apart, together = [first, *(each.reads for each in found)], [second, *(each.computes for each in found)]

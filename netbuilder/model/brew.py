@@ -215,7 +215,7 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
             except ArgumentError as error:  # of the operator, which knows its own arguments only
                 said = str(error)
                 for key in kwargs:
-                    unknown = key not in known and f"unknown argument {key!r}" in said and "did you mean" not in said
+                    unknown = key not in known and f"unknown argument {key!r}" in said and "?" not in said
                     if unknown and (near := did_you_mean(key, names)):
                         raise ArgumentError(f"brew.{name}: unknown argument {key!r}{near}") from error
                 raise

@@ -157,7 +157,7 @@ def test_a_predictor(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["resnet51"], "; did you mean 'resnet50'"),
-        (["mobilenet-v2"], "; did you mean 'mobilenet-v2-0.5x' or 'mobilenet-v2-0.75x' or "),
+        (["mobilenet-v2"], "; did you mean 'mobilenet-v2-1.4x' or "),
         (["unet"], "; that net is no classifier of images: in a program, netbuilder.zoo.create_unet builds it"),
         (
             ["lenet", "--batch", "5", "--devices", "2"],

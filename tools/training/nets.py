@@ -122,8 +122,8 @@ def instead_of_net(name: str, others: Iterable[str] = ()) -> str:
         name: as it was given.
         others: further names that may have been meant.
     """
-    if sizes := [each for each in NETS if name and each.startswith(name)]:
-        return f"; did you mean {' or '.join(map(repr, sizes[:8]))}?"
+    if near := did_you_mean(name, [each for each in NETS if each.startswith(name)]):
+        return near
     builder = f"create_{name.replace('-', '_')}"
     if hasattr(zoo, builder):
         return f"; that net is no classifier of images: in a program, netbuilder.zoo.{builder} builds it"

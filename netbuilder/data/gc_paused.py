@@ -22,6 +22,7 @@ _MOST_TIMES = 8
 So cycles that a program drops, in a loop that makes one net after another, are found as without the blocks.
 """
 
+_frozen = False
 _put = [0, 0]
 """How many times all objects had been collected, and after how many blocks since then theirs were put away."""
 
@@ -60,10 +61,20 @@ def _put_away() -> None:
     collections = gc.get_stats()[-1]["collections"]
     if _put[0] != collections:
         _put[:] = collections, 0
-    if _put[1] < _MOST_TIMES and not gc.get_freeze_count():  # what a program has frozen stays so
+    if _put[1] < _MOST_TIMES and not _program_freezes():
         _put[1] += 1
         gc.freeze()
         gc.unfreeze()
+
+
+def _program_freezes() -> bool:
+    """Return whether objects are frozen, or were when it was asked before: they stay so.
+
+    Python counts them one by one, so that is done until there are some.
+    """
+    global _frozen
+    _frozen = _frozen or gc.get_freeze_count() > 0
+    return _frozen
 
 
 @after_fork

@@ -94,8 +94,9 @@ def _made_in_a_block():
 
 
 @pytest.fixture
-def _nothing_frozen():  # as in a program; the tests freeze what they have imported
+def _nothing_frozen(monkeypatch):  # as in a program; the tests freeze what they have imported
     gc.unfreeze()
+    monkeypatch.setattr(gc_paused, "_frozen", False)
     yield
     gc.freeze()
 
@@ -108,11 +109,15 @@ def test_what_a_block_makes_is_old_until_blocks_alone_would_keep_garbage():
 
 
 @pytest.mark.usefixtures("_nothing_frozen")
-def test_what_is_frozen_stays_frozen():
+def test_what_is_frozen_stays_frozen(monkeypatch):
     gc.collect()
     gc.freeze()
     before = gc.get_freeze_count()
-    assert not _made_in_a_block()
+    counted = []
+    slow = SimpleNamespace(**{**vars(gc), "get_freeze_count": lambda: counted.append(1) or before})
+    monkeypatch.setattr(gc_paused, "gc", slow)
+    assert not _made_in_a_block() and not _made_in_a_block()
+    assert counted == [1], "they are a million, and counted one by one"
     assert gc.get_freeze_count() == before
 
 

@@ -19,6 +19,18 @@ _RATIOS = (0.7, 0.6)
 _LISTED = 20
 """Names in a list that a message shows; of more than these it shows some."""
 
+_ELSEWHERE = {
+    "linear": "fc",
+    "dense": "fc",
+    "lr": "base_learning_rate",
+    "in_features": "dim_in",
+    "in_channels": "dim_in",
+    "out_features": "dim_out",
+    "out_channels": "dim_out",
+    "units": "dim_out",
+}
+"""Names that other frameworks give to what has another name here."""
+
 _SHORTEST = 3
 """Letters of the shortest name that counts as the beginning of another one."""
 
@@ -26,8 +38,9 @@ _SHORTEST = 3
 def similar(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """Return the known names that are most similar to ``name``, the best first.
 
-    They are ``name`` under scopes, as replicas have it; or else in other cases; or else those with most letters in
-    common, in the same order; or else those that ``name`` begins with, and those that begin with ``name``.
+    They are ``name`` under scopes, as replicas have it; or else in other cases; or else what other frameworks call
+    ``name``; or else those with most letters in common, in the same order; or else those that ``name`` begins with,
+    and those that begin with ``name``.
 
     >>> known = ["cpu_0/loss", "losses", "pad", "kernel"]
     >>> similar("loss", known), similar("kernels", known), similar("paddding", known), similar("ker", known)
@@ -38,6 +51,8 @@ def similar(name: str, known: Iterable[str], most: int = 3) -> list[str]:
         return scoped[:most]
     if alike := [other for other in names if other.casefold() == name.casefold()]:
         return alike[:most]
+    if (other := _ELSEWHERE.get(name.casefold())) in names:
+        return [other]
     for ratio in _RATIOS:
         if near := difflib.get_close_matches(name, names, most, ratio):
             return near
@@ -76,6 +91,8 @@ def near_or_known(name: str, known: Iterable[str], what: str) -> str:
 def mismatch(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return why arguments do not match a signature, with similar names for those it lacks; "" if they match.
 
+    Where a required argument is missing, the keywords that the signature does not have are said first.
+
     >>> mismatch(inspect.signature(lambda devices=None: None), [], {"device": [0]})
     "got an unexpected keyword argument 'device'; instead of 'device', did you mean 'devices'?"
     """
@@ -85,7 +102,12 @@ def mismatch(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[
         free = [key for key in list(signature.parameters)[len(args) :] if key not in kwargs]
         wrong = [key for key in kwargs if key not in signature.parameters]
         hints = [f"; instead of {key!r}, did you mean {near[0]!r}?" for key in wrong if (near := similar(key, free, 1))]
-        return f"{error}{''.join(hints)}"
+        text = str(error)
+        if wrong and text.startswith("missing"):
+            kinds = {parameter.kind for parameter in signature.parameters.values()}
+            what = "" if inspect.Parameter.VAR_KEYWORD in kinds else "unexpected keyword arguments "
+            text = f"got {what}{', '.join(map(repr, wrong))}; {text}"
+        return f"{text}{''.join(hints)}"
     return ""
 
 

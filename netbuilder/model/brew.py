@@ -201,15 +201,19 @@ def _with_scopes(helper: Callable[P, R], name: str) -> Callable[P, R]:
             for key in names[optional_from : len(args)]:
                 given.pop(key, None)
         given.update(kwargs)
+
+        def unlike() -> str:
+            return mismatch(signature, args, {key: given[key] for key in given if key in known or key in kwargs})
+
         if problem := checks.problem(args, given):
-            if why := mismatch(signature, args, given):
+            if why := unlike():
                 raise TypeError(f"brew.{name}: {why}")
             raise ArgumentError(problem)
         with remove_added_on_error(model):
             try:
                 return helper(*args, **given)
             except TypeError as error:
-                if why := mismatch(signature, args, given):
+                if why := unlike():
                     raise TypeError(f"brew.{name}: {why}") from error
                 raise
             except ArgumentError as error:  # of the operator, which knows its own arguments only

@@ -127,6 +127,11 @@ class TestRegistry:
                 "brew.transformer_block: got an unexpected keyword argument 'casual'; did you mean 'causal'?",
             ),
             (lambda m: brew.fc(m, "x", "y", 3), "brew.fc: missing a required argument: 'dim_out'$"),
+            (
+                lambda m: brew.fc(m, "x", "y", in_features=8, out_features=4),
+                "brew.fc: got 'in_features', 'out_features'; missing a required argument: 'dim_in'; "
+                "instead of 'in_features', did you mean 'dim_in'",
+            ),
             (lambda m: brew.accuracy(m, *range(9)), "brew.accuracy: too many positional arguments$"),
         ],
     )

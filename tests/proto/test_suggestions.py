@@ -25,6 +25,8 @@ from netbuilder.runtime import Workspace
         ("kernal", {"kernel": 1, "stride": 2}, ["kernel"]),
         ("nothing", ["x"], []),
         ("", ["data"], []),
+        ("Linear", ["iter", "fc"], ["fc"]),
+        ("linear", ["iter", "Linear", "fc"], ["Linear"]),
     ],
 )
 def test_similar(name, known, found):
@@ -46,6 +48,8 @@ def test_arguments_that_do_not_match():
     assert said.endswith("; instead of 'kernal', did you mean 'kernel'?; instead of 'strid', did you mean 'stride'?")
     assert "did you mean" not in mismatch(signature, [[0]], {"device": [0]})  # devices is given
     assert mismatch(signature, [], {}) == "missing a required argument: 'devices'"
+    said = mismatch(signature, [], {"strid": 1, "qwerty": 2})
+    assert said.startswith("got unexpected keyword arguments 'strid', 'qwerty'; missing a required argument: 'devices'")
 
 
 @pytest.mark.parametrize(
@@ -53,8 +57,9 @@ def test_arguments_that_do_not_match():
     [
         (lambda: Workspace(sed=3), "Workspace: .*; instead of 'sed', did you mean 'seed'"),
         (lambda: ModelHelper(init_param=True), "ModelHelper: .*; instead of 'init_param', did you mean 'init_params'"),
-        (lambda: build_sgd(None, learning_rate=1), "build_sgd: missing .*; instead of 'learning_rate', did you mean"),
-        (lambda: build_adam(None, rate=1, beta=1), "build_adam: missing a required argument: 'base_learning_rate'"),
+        (lambda: build_sgd(None, learning_rate=1), "build_sgd: got .*; missing .*; instead of 'learning_rate', did you mean"),
+        (lambda: build_adam(None, rate=1, beta=1), "build_adam: got 'rate', 'beta'; missing a required argument: 'base"),
+        (lambda: build_adam(None, lr=1), "build_adam: got 'lr'; missing .*; instead of 'lr', did you mean 'base_lear"),
     ],
 )  # fmt: skip
 def test_objects_and_optimizers_name_similar_arguments(make, said):

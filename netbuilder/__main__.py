@@ -47,11 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name = given[0].removeprefix("netbuilder-")
     if name not in COMMANDS:
-        from netbuilder.proto.suggestions import did_you_mean
+        from netbuilder.proto.suggestions import near_or_known
 
-        print(
-            f"netbuilder: unknown command {given[0]!r}{did_you_mean(name, COMMANDS)}\n\n{_listing()}", file=sys.stderr
-        )
+        print(f"netbuilder: unknown command {given[0]!r}{near_or_known(name, COMMANDS, 'commands')}", file=sys.stderr)
         return 2
     status: int = importlib.import_module(f"netbuilder.tools.{COMMANDS[name][0]}").main(given[1:])
     return status

@@ -30,7 +30,7 @@ def names_on_first_use(
         else:
             from netbuilder.proto.suggestions import did_you_mean
 
-            hint = did_you_mean(name, [*home, *subpackages])
+            hint = did_you_mean(name, [other for other in names() if not other.startswith("_")])
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         setattr(sys.modules[package], name, value)
         return value

@@ -114,8 +114,8 @@ def mismatch(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[
 def arguments_of(source: Callable[P, R], *fixed: str) -> Callable[[Callable[..., R]], Callable[P, R]]:
     """Return a decorator for a function that passes its arguments to ``source``: it gets the signature of ``source``.
 
-    A TypeError for arguments that do not match names the decorated function (``__init__``: its class), and similar
-    arguments.
+    A TypeError for arguments that do not match names the decorated function (``__init__`` and ``__call__``: its
+    class), and similar arguments.
 
     Args:
         source: the function.
@@ -125,7 +125,7 @@ def arguments_of(source: Callable[P, R], *fixed: str) -> Callable[[Callable[...,
 
     def decorate(function: Callable[..., R]) -> Callable[P, R]:
         *_, owner, name = ("", *function.__qualname__.split("."))
-        said = owner if name == "__init__" else function.__name__
+        said = owner if name in ("__init__", "__call__") else function.__name__
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -43,6 +43,7 @@ from netbuilder.proto import (
 )
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.errors import counted
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.plan.observable import requested_blobs
 
@@ -325,7 +326,7 @@ class Predictor:
             raise BlobError(
                 f"predictor {self._net.name!r} takes the inputs {list(self.inputs)}"
                 + (f"; missing: {missing}" if missing else "")
-                + (f"; unknown: {unknown}" if unknown else "")
+                + (f"; unknown: {unknown}{did_you_mean(str(unknown[0]), missing)}" if unknown else "")
             )
         arrays = {name: self._checked(name, value) for name, value in given.items()}
         seat = self.pool.take()
@@ -471,9 +472,15 @@ def check_names(net: NetDef, filled: Collection[str], inputs: Sequence[str], out
     if not outputs:
         raise NetError(f"predictor {net.name!r}: the net declares no external output; name the outputs")
     if unknown := [name for name in inputs if name not in read]:
-        raise BlobError(f"predictor {net.name!r}: no operator reads the inputs {unknown}")
+        raise BlobError(
+            f"predictor {net.name!r}: no operator reads the inputs {unknown}"
+            f"{did_you_mean(unknown[0], read.difference(filled))}"
+        )
     if unknown := [name for name in outputs if name not in known]:
-        raise BlobError(f"predictor {net.name!r}: no operator makes the outputs {unknown}")
+        made = [blob for op in net.op for blob in op.output]
+        raise BlobError(
+            f"predictor {net.name!r}: no operator makes the outputs {unknown}{did_you_mean(unknown[0], made)}"
+        )
 
 
 def _split(init_net: NetDef) -> tuple[dict[str, Any], NetDef]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from netbuilder.model.helpers.attention import KeyValueCache
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.proto import ArgumentError, ShapeError
 from netbuilder.proto.numbers import check_numbers, check_whole_numbers
+from netbuilder.proto.suggestions import mismatch, suggests_arguments
 
 __all__ = ["Generator"]
 
@@ -31,6 +33,10 @@ class Generator:
         length: the longest sequence, the prompt included.
         batch: number of sequences N.
 
+    Raises:
+        ArgumentError: ``build`` does not take three arguments, a number is not positive, or the model's tables of
+            positions are shorter than ``length``.
+
     >>> from netbuilder.model import ModelHelper, brew
     >>> from netbuilder.runtime import Workspace
     >>> def build(model, tokens, cache=None):
@@ -46,13 +52,26 @@ class Generator:
 
     def __init__(self, workspace: Any, build: Callable[..., Any], *, length: int, batch: int = 1) -> None:
         check_whole_numbers("Generator", 1, length=length, batch=batch)
+        _check_takes_cache(build)
         self.workspace = workspace
         self.cache = KeyValueCache(batch, length)
         model = ModelHelper("generate", init_params=False)
         self.scores = build(model, BlobReference(_TOKENS), self.cache)
         self.net = model.net
+        self._check_tables()
         self._start()
         workspace.create_net(model.net)
+
+    def _check_tables(self) -> None:
+        """Raise ArgumentError if a table of rotary embeddings has fewer positions than sequences may have."""
+        for op in self.net.Proto().op:
+            if op.type == "RotaryEmbedding" and str(self.cache.positions) in op.input[3:]:
+                rows = self.workspace.spec(op.input[1]).shape[0]
+                if rows < self.cache.length:
+                    raise ArgumentError(
+                        f"Generator: the rotary table {op.input[1]!r} has {rows} positions, fewer than "
+                        f"length={self.cache.length}; give a length of at most {rows}, or train with longer tables"
+                    )
 
     def _start(self) -> None:
         for blob, shape in self.cache.shapes.items():
@@ -69,6 +88,7 @@ class Generator:
         scores: Array = self.workspace.fetch(str(self.scores))[:, -1].astype(np.float64)
         return scores
 
+    @suggests_arguments
     def __call__(
         self, prompt: Any, steps: int, *, temperature: float = 0.0, top_k: int | None = None, seed: int = 0
     ) -> Array:
@@ -112,6 +132,17 @@ class Generator:
             given = _chosen(scores, temperature, top_k, rng)[:, None]
             tokens = np.concatenate([tokens, given], axis=1)
         return tokens.astype(np.int32)
+
+
+def _check_takes_cache(build: Any) -> None:
+    """Raise ArgumentError for what cannot be called with a model, tokens and a cache."""
+    if not callable(build):
+        raise ArgumentError(f"Generator: build must be a function, build(model, tokens, cache), got {build!r}")
+    if why := mismatch(inspect.signature(build), [None] * 3, {}):
+        raise ArgumentError(
+            "Generator: build must take the model, the tokens and the cache, which it passes on to brew.attention and "
+            f"brew.positions: {why}"
+        )
 
 
 def _chosen(scores: Array, temperature: float, top_k: int | None, rng: Any) -> Array:

@@ -1,5 +1,6 @@
 """Optimizers: update rules, learning rates, weight decay, clipping."""
 
+from netbuilder._lazy import names_on_first_use as _names_on_first_use
 from netbuilder.optimizers.adadelta import AdadeltaOptimizer, build_adadelta
 from netbuilder.optimizers.adagrad import AdagradOptimizer, build_adagrad
 from netbuilder.optimizers.adam import AdamOptimizer, AdamWOptimizer, build_adam, build_adamw
@@ -84,3 +85,5 @@ __all__ = [
     "optimizer_by_name",
     "reset_optimizer_instance_count",
 ]
+
+__getattr__, __dir__ = _names_on_first_use(__name__, {})

@@ -313,6 +313,8 @@ def test_running_needs_the_inputs_of_the_right_kind(tmp_path, scorer):
     predictor = load_predictor(tmp_path)
     with pytest.raises(BlobError, match=r"takes the inputs \['data'\]; missing: \['data'\]; unknown: \['image'\]"):
         predictor.run(image=np.zeros((1, 3), np.float32))
+    with pytest.raises(BlobError, match=r"unknown: \['dta'\]; did you mean 'data'\?"):
+        predictor.run(dta=np.zeros((1, 3), np.float32))
     with pytest.raises(ShapeError, match="input 'data' must have elements of type float32, got float64"):
         predictor.run(data=np.zeros((1, 3)))
     with pytest.raises(ShapeError, match=r"input 'data' must have the shape \(batch, 3\), got \(1, 4\)"):

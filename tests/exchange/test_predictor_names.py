@@ -91,6 +91,8 @@ def test_other_inputs_and_outputs_than_would_be_found(tmp_path):
     assert load_predictor(folder, outputs=[scores]).run(data=images)[scores].size == want.size
     with pytest.raises(BlobError, match=r"no operator makes the outputs \['fc8'\]"):
         load_predictor(folder, outputs=["fc8"])
+    with pytest.raises(BlobError, match=f"did you mean '{scores}'"):
+        load_predictor(folder, outputs=[f"{scores}s"])
     with pytest.raises(BlobError, match=r"no operator reads the inputs \['image'\]"):
         load_predictor(folder, inputs=["image"])
 

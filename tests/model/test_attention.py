@@ -197,8 +197,30 @@ def whole_scores(workspace, model, tokens):
 def test_a_sequence_longer_than_the_positions_is_told_their_number():
     model = ModelHelper("short")
     language_model(model, "tokens", None, "learned")
-    with pytest.raises(ShapeError, match=rf"made at .*\(sequences of {LENGTH} positions\): Add: A"):
+    with pytest.raises(ShapeError, match=rf"made at .*\(adds the vectors of {LENGTH} positions, so.*\): Add: A"):
         run(model, tokens=np.zeros((1, LENGTH + 3), np.int32)).run_net_once(model.net)
+
+
+def test_a_generator_needs_tables_as_long_as_its_sequences_and_a_function_that_takes_the_cache():
+    def build(model, tokens, cache=None):
+        tables = brew.rotary_tables(model, "angles", 4, 6)
+        x = brew.embedding(model, tokens, "vectors", 5, 8)
+        return brew.attention(model, x, "y", 8, 2, causal=True, rotary=tables, cache=cache)
+
+    model, workspace = ModelHelper("rotary"), Workspace()
+    build(model, "tokens")
+    workspace.run_net_once(model.param_init_net)
+    Generator(workspace, build, length=6)
+    with pytest.raises(ArgumentError, match="the rotary table 'angles_cos' has 6 positions, fewer than length=7"):
+        Generator(workspace, build, length=7)
+    with pytest.raises(ArgumentError, match="must take the model, the tokens and the cache, .*: too many positional"):
+        Generator(workspace, lambda model, tokens: build(model, tokens), length=6)
+    with pytest.raises(ArgumentError, match="build must be a function"):
+        Generator(workspace, None, length=6)
+    with pytest.raises(TypeError, match="Generator: missing .*'steps'"):
+        Generator(workspace, build, length=6)([[1]])
+    with pytest.raises(TypeError, match="instead of 'step', did you mean 'steps'"):
+        Generator(workspace, build, length=6)([[1]], step=5)
 
 
 def test_one_step_a_token_gives_what_the_whole_net_gives(trained):

@@ -6,6 +6,8 @@ import re
 import pytest
 
 from house import library_modules
+from netbuilder import optimizers
+from netbuilder.exchange.onnx import export_onnx
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_adam, build_sgd
 from netbuilder.proto.suggestions import did_you_mean, mismatch, similar
@@ -57,14 +59,20 @@ def test_arguments_that_do_not_match():
     [
         (lambda: Workspace(sed=3), "Workspace: .*; instead of 'sed', did you mean 'seed'"),
         (lambda: ModelHelper(init_param=True), "ModelHelper: .*; instead of 'init_param', did you mean 'init_params'"),
-        (lambda: build_sgd(None, learning_rate=1), "build_sgd: got .*; missing .*; instead of 'learning_rate', did you mean"),
-        (lambda: build_adam(None, rate=1, beta=1), "build_adam: got 'rate', 'beta'; missing a required argument: 'base"),
+        (lambda: build_sgd(None, learning_rate=1), "build_sgd: got .*; missing .*; instead of 'learning_rate', did"),
+        (lambda: build_adam(None, rate=1, beta=1), "build_adam: got 'rate', 'beta'; missing a required argument: 'bas"),
+        (lambda: export_onnx("x.onnx", None, opset_version=17), "export_onnx: .*; instead of 'opset_v.* 'opset'"),
         (lambda: build_adam(None, lr=1), "build_adam: got 'lr'; missing .*; instead of 'lr', did you mean 'base_lear"),
     ],
 )  # fmt: skip
 def test_objects_and_optimizers_name_similar_arguments(make, said):
     with pytest.raises(TypeError, match=said):
         make()
+
+
+def test_a_package_whose_names_are_imported_names_similar_ones():
+    with pytest.raises(AttributeError, match="did you mean 'build_adamw'"):
+        optimizers.build_adamW  # noqa: B018
 
 
 def test_suggesting_keeps_the_signature():

@@ -36,6 +36,7 @@ from netbuilder.ops.core.registry import find
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.proto import ArgumentError, BlobError, NetDef, OperatorDef, OperatorError, ShapeError
 from netbuilder.proto.arguments import made_at
+from netbuilder.proto.suggestions import suggests_arguments
 from netbuilder.proto.whole_file import whole_file
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
@@ -50,6 +51,7 @@ _MOST_KNOWN = 64
 _OTHER_TYPES = ("bool", "int32", "int64", "float32", "float64", "float16")
 
 
+@suggests_arguments
 def export_onnx(
     file: str | os.PathLike[str],
     predict_net: Any,
@@ -96,6 +98,7 @@ def export_onnx(
         stream.write(model.SerializeToString())
 
 
+@suggests_arguments
 def onnx_model(
     predict_net: Any,
     parameters: Iterable[Any] | Mapping[Any, Any] | None = None,

@@ -9,6 +9,7 @@ import numpy as np
 
 from netbuilder.data.extents import count_elements
 from netbuilder.proto import NetError, ParseError
+from netbuilder.proto.suggestions import did_you_mean
 
 __all__ = ["Extent", "extents_of", "input_dtype", "input_extents", "with_shapes"]
 
@@ -68,7 +69,12 @@ def with_shapes(model: Any, shapes: Mapping[str, Sequence[int | None]]) -> Any:
     named: dict[str, int] = {}
     for name, shape in shapes.items():
         if name not in inputs:
-            raise NetError(f"shapes: the ONNX model {model.graph.name!r} has the inputs {list(inputs)}, got {name!r}")
+            constant = {each.name for each in model.graph.initializer}
+            given = [each for each in inputs if each not in constant]
+            raise NetError(
+                f"shapes: the ONNX model {model.graph.name!r} has the inputs {given}, got {name!r}"
+                f"{did_you_mean(name, given)}"
+            )
         _give(inputs[name], tuple(shape), named)
     for info in (*copy.graph.input, *copy.graph.output, *copy.graph.value_info):
         for d in info.type.tensor_type.shape.dim if info.type.tensor_type.HasField("shape") else ():
@@ -91,7 +97,10 @@ def _give(info: Any, shape: tuple[int | None, ...], named: dict[str, int]) -> No
         for known, given in zip(found, shape)
     )
     if not fits:
-        raise NetError(f"shapes: the input {info.name!r} has the extents {found}, got {shape}; None leaves one dynamic")
+        raise NetError(
+            f"shapes: the input {info.name!r} has the extents {found}, got {shape}; those that are numbers are fixed, "
+            "and a name is the same number in all inputs"
+        )
     for d, given in zip(kind.shape.dim, shape):
         if given is None:
             continue

@@ -126,7 +126,8 @@ def positions(
     result: BlobReference = model.net.Add([blob_in, table], blob_out)
     if cache is None:
         op = model.net.Proto().op[-1]
-        op.debug_info = f"{op.debug_info} (sequences of {steps or length} positions)".lstrip()
+        which = f"(adds the vectors of {steps or length} positions, so sequences must have as many)"
+        op.debug_info = f"{op.debug_info} {which}".lstrip()
     return result
 
 

@@ -488,7 +488,8 @@ class Workspace:
             if any(other.removeprefix(f"{text}_").isdigit() for other in self._nets):
                 unique = "; names of nets are unique in a process, so that the second one of a name has a number: "
                 unique += "use model.net.Name()"
-            raise NetError(f"no net {text!r} in the workspace; create it first (created: {known}){unique}")
+            hint = unique or did_you_mean(text, self._nets)
+            raise NetError(f"no net {text!r} in the workspace; create it first (created: {known}){hint}")
         return net
 
     @checked("find_nan")

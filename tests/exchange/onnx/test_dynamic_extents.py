@@ -211,8 +211,9 @@ class TestShapes:
     @pytest.mark.parametrize(
         ("shapes", "message"),
         [
-            ({"y": (1,)}, r"has the inputs \['x', 'z'\], got 'y'"),
-            ({"x": (1, 3, 4)}, r"got \(1, 3, 4\); None leaves one dynamic"),
+            ({"y": (1,)}, r"has the inputs \['x', 'z'\], got 'y'$"),
+            ({"X": (1,)}, r"has the inputs \['x', 'z'\], got 'X'; did you mean 'x'\?"),
+            ({"x": (1, 3, 4)}, r"got \(1, 3, 4\); those that are numbers are fixed"),
             ({"x": (1, 4, 4, 4)}, r"the input 'x' has the extents \('n', 3, 'h', 'w'\), got \(1, 4, 4, 4\)"),
             ({"x": (-1, 3, 4, 4)}, r"got \(-1, 3, 4, 4\)"),
         ],

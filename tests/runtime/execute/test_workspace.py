@@ -341,6 +341,8 @@ def test_created_nets():
     assert ws.fetch("z").tolist() == [0, 2]
     with pytest.raises(NetError, match=r"no net 'other'.*created: 'net'"):
         ws.run_net("other")
+    with pytest.raises(NetError, match="created: 'net'.; did you mean 'net'"):
+        ws.run_net("nett")
     ws.delete_net("net")
     assert ws.nets() == []
 

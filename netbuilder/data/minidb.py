@@ -11,11 +11,13 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.file_kinds import kind_of
 from netbuilder.proto.opened_files import open_descriptor, open_file
+from netbuilder.proto.os_errors import no_such_file
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["append_minidb", "minidb_offsets", "read_minidb", "read_minidb_at", "write_minidb"]
@@ -60,7 +62,10 @@ def read_minidb(path: PathLike, passed_over: Callable[[bytes], bool] | None = No
 
 def _require_file(path: PathLike) -> None:
     """Raise an error for a folder, and for a pipe, which would be waited for."""
-    mode = os.stat(path).st_mode
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{os.fspath(path)!r}: {no_such_file(Path(path))}") from None
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a folder, not a minidb file", os.fspath(path))
     if not stat.S_ISREG(mode):

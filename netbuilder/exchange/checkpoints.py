@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from netbuilder.distributed import ProcessGroup
 from netbuilder.exchange.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
 from netbuilder.exchange.checkpointed_blobs import CheckpointBlobs, checkpoint_blobs
 from netbuilder.exchange.divided import Divided, rows_divided, value_in
-from netbuilder.exchange.matching import LoadReport, Match, match_blobs
+from netbuilder.exchange.matching import LACKING, LoadReport, Match, match_blobs
 from netbuilder.model import ModelHelper
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.parallel import FinalizeAfterCheckpoint, forget_gradients, has_record, pending_steps
@@ -25,6 +26,7 @@ from netbuilder.parallel.block_exchange import settle
 from netbuilder.parallel.gradient_scaling import SCALE_STATE
 from netbuilder.proto import BlobError, NetError, ParseError
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.errors import counted
 from netbuilder.runtime import RandomState, Workspace, random_state, set_random_state
 from netbuilder.runtime.execute import default
 
@@ -33,6 +35,7 @@ __all__ = ["checkpoint_to_write", "load_checkpoint", "save_checkpoint", "take_ch
 PathLike = str | os.PathLike[str]
 
 _log = logging.getLogger("netbuilder")
+_LISTED = 10  # blobs that an error lists
 
 
 @checked("metric")
@@ -173,7 +176,7 @@ def load_checkpoint(
     Raises:
         FileNotFoundError: there is no such file.
         ParseError: the file is truncated, damaged or not a checkpoint.
-        NetError: blobs do not match (the message lists all), no parameter would be loaded although not all are skipped,
+        NetError: blobs do not match (the message lists ten), no parameter would be loaded although not all are skipped,
             or an entry of ``rename`` or ``skip`` matches nothing.
         BlobError: blobs of the model are not in the workspace: run its init net first.
     """
@@ -336,24 +339,29 @@ def _refuse_differences(label: str, model: ModelHelper, match: Match, *, ignore_
 
     The scale of gradients needs none: it belongs to the type in which activations are stored, not to the training.
     """
-    problems = {name: why for name, why in match.left.items() if name not in match.intended}
-    if not ignore_left_over:
-        problems = {**{name: why for name, why in match.skipped.items() if name not in match.intended}, **problems}
-    problems = {name: why for name, why in problems.items() if name not in SCALE_STATE}
-    if problems:
-        listed = "".join(f"\n  - {name}: {why}" for name, why in problems.items())
+    found = {**({} if ignore_left_over else match.skipped), **match.left}
+    excepted = {*match.intended, *SCALE_STATE}
+    differing_first = sorted(found, key=lambda name: found[name].endswith(LACKING))
+    if problems := {name: found[name] for name in differing_first if name not in excepted}:
         raise NetError(
-            f"{label} does not match model {model.name!r}; nothing is loaded:{listed}\n"
+            f"{label} does not match model {model.name!r}; nothing is loaded:{_listed(problems)}\n"
             "give rename= for other names, parameters_only=True to ignore the optimizer's state, or partial=True to "
             "load what matches"
         )
+
+
+def _listed(problems: Mapping[str, str]) -> str:
+    """Return a line for each of the first problems of blobs, and one that counts the others."""
+    lines = [f"\n  - {name}: {why}" for name, why in itertools.islice(problems.items(), _LISTED)]
+    more = len(problems) - len(lines)
+    return "".join(lines) + (f"\n  - and {counted(more, 'other blob')}" if more else "")
 
 
 def _require_some(label: str, model: ModelHelper, match: Match, blobs: CheckpointBlobs) -> None:
     """Raise NetError if no parameter is loaded, though some are to be: then the checkpoint is that of another net."""
     due = [name for name in blobs.parameters if name not in match.left or name not in match.intended]
     if due and not any(name in match.targets for name in due):
-        listed = "".join(f"\n  - {name}: {match.left.get(name, 'not loaded')}" for name in sorted(due)[:8])
+        listed = _listed({name: match.left.get(name, "not loaded") for name in sorted(due)})
         raise NetError(
             f"{label} matches no parameter of model {model.name!r}; nothing is loaded:{listed}\n"
             "give rename= for other names, such as {'old/*': 'new/*'}, or the checkpoint of this model"

@@ -11,9 +11,12 @@ from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import NetError
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["LoadReport", "Match", "match_blobs"]
+__all__ = ["LACKING", "LoadReport", "Match", "match_blobs"]
 
 _ANY = "*"
+
+LACKING = "no blob of this name"
+"""End of the reason for a blob that only the checkpoint has, or only the model."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def match_blobs(
         target = new if new in wanted else strip_prefix(new)
         note = f"renamed to {target!r}, " if name in new_names else ""
         if target not in wanted:
-            skipped[name] = f"{note}the model has no blob of this name"
+            skipped[name] = f"{note}the model has {LACKING}"
         elif only is not None and target not in only:
             skipped[name] = f"{note}{target!r} is not a parameter"
             intended.add(name)
@@ -109,7 +112,7 @@ def match_blobs(
             left.pop(target, None)
     for name in wanted:
         if name not in targets and (only is None or name in only):
-            left.setdefault(name, "the checkpoint has no blob of this name")
+            left.setdefault(name, f"the checkpoint has {LACKING}")
     return Match(targets, skipped, left, frozenset(intended))
 
 

@@ -15,11 +15,9 @@ from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.message import message_of
 from netbuilder.passes.extract_predictor import parameter_sources, sharded_parameters
 from netbuilder.proto import BlobError, NetDef, NetError
+from netbuilder.runtime.values.placeholder import PLACEHOLDER
 
 __all__ = ["Export", "fetch_parameters"]
-
-PLACEHOLDER = np.zeros((1, 1), np.float32)
-"""Value that an init net holds for a blob that will be fed."""
 
 
 def Export(workspace: Any, net: Any, params: Iterable[Any]) -> tuple[NetDef, NetDef]:

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from netbuilder.exchange.fills import fill_values
-from netbuilder.exchange.mobile_exporter import PLACEHOLDER
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.proto import ArgumentError, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments
 from netbuilder.proto.call_checks import is_whole
 from netbuilder.proto.suggestions import near_or_known
+from netbuilder.runtime.values.placeholder import is_placeholder
 
 __all__ = ["find_inputs", "find_outputs", "find_placeholders", "given_shapes"]
 
@@ -32,7 +32,7 @@ def find_inputs(net: NetDef, init_net: NetDef, filled: Mapping[str, Any], parame
     """
     made = {blob for op in init_net.op for blob in op.output}.union(parameters)
     names = list(dict.fromkeys(net.external_input or undefined_inputs(net.op)))
-    fed = [blob for blob in names if blob not in made or blob in filled and _is_placeholder(filled[blob])]
+    fed = [blob for blob in names if blob not in made or blob in filled and is_placeholder(filled[blob])]
     if fed:
         return fed
     zeros = {op.output[0] for op in init_net.op if op.output and _fills_zeros(op)}.difference(parameters)
@@ -98,10 +98,6 @@ def given_shapes(shapes: Mapping[Any, Any], inputs: Collection[str], where: str)
                 "batches can be run, too"
             )
     return given
-
-
-def _is_placeholder(value: Any) -> bool:
-    return value.dtype == PLACEHOLDER.dtype and value.shape == PLACEHOLDER.shape and not value.any()
 
 
 def _fills_zeros(op: OperatorDef) -> bool:

@@ -432,7 +432,7 @@ def test_a_load_of_all_warns_of_nothing(tmp_path, capsys):
 # Refused.
 
 
-def test_all_that_does_not_fit_is_listed_and_nothing_changes(tmp_path):
+def test_what_does_not_fit_is_listed_and_nothing_changes(tmp_path):
     Training(optimizer=OPTIMIZERS["adam"]).run(0).save(tmp_path / "c")
     other = Training(forward=lambda model, scale: rich(model, scale, classes=7)).run(0)
     before, drawn = other.values(), other.drawn()
@@ -442,13 +442,20 @@ def test_all_that_does_not_fit_is_listed_and_nothing_changes(tmp_path):
     for line in (
         "'net'; nothing is loaded:",
         "fc2_w: shape (4, 8) in the checkpoint, (7, 8) in the model",
-        "fc1_w_first_moment: the model has no blob of this name",
-        "fc1_w_momentum: the checkpoint has no blob of this name",
+        "first_moment: the model has no blob of this name",
         "or partial=True to load what matches",
     ):
         assert line in text, line
+    assert text.count("\n  - ") == 11 and re.search(r"\n  - and \d+ other blobs\n", text)
     assert_equal(other.values(), before)
     assert other.drawn() == drawn
+
+
+def test_a_file_that_is_missing(tmp_path):
+    training = Training().run(0)
+    training.save(tmp_path / "first")
+    with pytest.raises(FileNotFoundError, match="'.*fist': no such file; near it are first"):
+        training.load(tmp_path / "fist")
 
 
 def test_damaged_files_change_nothing(tmp_path):

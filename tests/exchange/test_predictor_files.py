@@ -286,6 +286,21 @@ def test_without_a_workspace_the_message_says_where_was_looked(tmp_path, scorer)
     assert "default workspace" not in str(error.value)
 
 
+def test_an_input_that_still_holds_the_placeholder_is_named(scorer):
+    net, parameters, workspace = scorer
+    init_net, predict_net = mobile_exporter.Export(workspace, net, parameters)
+    other = Workspace(threads=1)
+    other.run_net_once(init_net)
+    other.create_net(predict_net)
+    other.feed("dta", np.zeros((2, 3), np.float32))
+    with pytest.raises(ShapeError, match=r"FC: X \(1, 1\).*; \['data'\] hold the placeholder, one 0, .*: feed them$"):
+        other.run_net(predict_net.name)
+    other.feed("data", np.zeros((2, 5), np.float32))
+    with pytest.raises(ShapeError) as error:
+        other.run_net(predict_net.name)
+    assert "placeholder" not in str(error.value)
+
+
 def test_what_is_no_net_or_no_tensor_is_refused(tmp_path, scorer):
     net, parameters, workspace = scorer
     with pytest.raises(NetError, match="expected a Net, a NetDef or its bytes, got 'scorer' of type str"):

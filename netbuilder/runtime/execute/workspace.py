@@ -19,13 +19,24 @@ from netbuilder.engines.gpu import gpu
 from netbuilder.engines.layouts import HOST, Location
 from netbuilder.graph.blob import blob_name
 from netbuilder.graph.checks import check_net, require_sound
+from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.html_tables import folded, table
 from netbuilder.graph.message import message_of
 from netbuilder.graph.net import Net
 from netbuilder.graph.observability import ALL
 from netbuilder.graph.source import warn_user
 from netbuilder.ops.core.operator import TensorSpec
-from netbuilder.proto import PROTO_CUDA, BlobError, DeviceError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.proto import (
+    PROTO_CUDA,
+    BlobError,
+    DeviceError,
+    DeviceOption,
+    NetDef,
+    NetError,
+    OperatorDef,
+    PlanDef,
+    ShapeError,
+)
 from netbuilder.proto.call_checks import checked, is_number, is_whole
 from netbuilder.proto.depth import deep_nets
 from netbuilder.proto.errors import bytes_text, counted, unsaid_cause
@@ -37,6 +48,7 @@ from netbuilder.runtime.plan.optimizations import Switch
 from netbuilder.runtime.plan.options import NET_OPTIONS, FindNan, PlanOptions, check_find_nan, default_threads
 from netbuilder.runtime.values.arena import Arena
 from netbuilder.runtime.values.blob import Blob, Generation
+from netbuilder.runtime.values.placeholder import PLACEHOLDER, is_placeholder
 from netbuilder.runtime.values.uses import FEED, FETCH, RUN, Uses, this_plan, this_thread, together, using
 
 __all__ = ["Workspace"]
@@ -471,9 +483,22 @@ class Workspace:
             check_find_nan(find_nan, f"net {net.name!r}")
         if self._init_nets and not overwrite and net.name in self._init_nets:
             self._refuse_overwriting(self._init_nets[net.name])
-        net.run(iterations, time_limit=time_limit, find_nan=find_nan)
+        try:
+            net.run(iterations, time_limit=time_limit, find_nan=find_nan)
+        except ShapeError as error:
+            if names := self._placeholders(net.proto):
+                raise type(error)(
+                    f"{error}; {names} hold the placeholder, one 0, of the init net of an exported predictor: feed them"
+                ) from error.__cause__
+            raise
         if net.gpus and wait:
             net.finish()
+
+    def _placeholders(self, net: NetDef) -> list[str]:
+        """Return the inputs of a net that have not been fed since an exported predictor's init net ran."""
+        found = {name: blob for name in undefined_inputs(net.op) if (blob := self.find(name)) and not blob.is_empty}
+        small = {name: blob for name, blob in found.items() if blob.spec and blob.spec.shape == PLACEHOLDER.shape}
+        return [name for name, blob in small.items() if is_placeholder(blob.fetch())]
 
     def _net(self, name: Any) -> RuntimeNet:
         # Of a model, the net: the model's own name may equal that of another model's net. Asking a Net for what it has

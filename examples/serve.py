@@ -19,6 +19,7 @@ from typing import Annotated
 from netbuilder import Predictor, load_predictor
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.extras import how_to_install
+from netbuilder.tools.reporting import EXPECTED, text_of
 
 try:
     import uvicorn
@@ -40,8 +41,16 @@ class Class(BaseModel):
 
 
 def app_of(predictor: Predictor) -> FastAPI:
-    """Return an application with two paths: /classify takes an image, /health says that the predictor works."""
+    """Return an application: /classify takes an image, /health says that the predictor works, / lists the paths."""
     app = FastAPI(title="netbuilder", description=repr(predictor))
+
+    @app.get("/")
+    def paths() -> dict[str, str]:
+        return {
+            "POST /classify": "an image file as the body; the answer is its likeliest classes",
+            "GET /health": "the predictor",
+            "GET /docs": "the description of the requests",
+        }
 
     @app.get("/health")
     def health() -> dict[str, str]:
@@ -50,6 +59,8 @@ def app_of(predictor: Predictor) -> FastAPI:
     @app.post("/classify")
     async def classify(request: Request, top: Annotated[int, Query(ge=1, le=1000)] = 5) -> list[Class]:
         """Return the likeliest classes of the image file in the body."""
+        if request.headers.get("content-type", "").startswith("multipart/"):
+            raise HTTPException(415, "the body must be the bare image file: curl --data-binary @photo.png, not -F")
         data = await _body(request)
         try:
             (found,) = await run_in_threadpool(predictor.classify, data, top)
@@ -77,11 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("predictor", help="a folder with init_net.pb and predict_net.pb")
-    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0: requests of other machines, too")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 accepts other machines' requests"
+    )
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--threads", type=int, help="requests that compute at the same time (default: one per core)")
     options = parser.parse_args(arguments)
-    predictor = load_predictor(options.predictor, threads=options.threads)
+    try:
+        predictor = load_predictor(options.predictor, threads=options.threads)
+    except EXPECTED as error:
+        raise SystemExit(f"serve.py: {text_of(error)}") from None
+    address = f"http://{options.host}:{options.port}"
+    print(f"{predictor!r} at {address}; {address}/docs describes the requests; Ctrl-C ends it", flush=True)
     uvicorn.run(app_of(predictor), host=options.host, port=options.port, log_level="warning")
     return 0
 

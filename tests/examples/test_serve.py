@@ -4,6 +4,7 @@ import http.client
 import io
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -50,8 +51,9 @@ def server(tmp_path_factory):
         port = free.getsockname()[1]
     command = [sys.executable, str(ROOT / "examples" / "serve.py"), str(folder), "--port", str(port), "--threads", "2"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for(port, process)
+        assert f"http://127.0.0.1:{port}; http://127.0.0.1:{port}/docs" in process.stdout.readline()
         yield port
         process.terminate()
         assert process.wait(HANG) in (0, -15)
@@ -69,9 +71,9 @@ def wait_for(port, process):
             time.sleep(0.05)
 
 
-def ask(port, method, path, body=None):
+def ask(port, method, path, body=None, **headers):
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)) as connection:
-        connection.request(method, path, body)
+        connection.request(method, path, body, headers)
         with connection.getresponse() as answer:
             return answer.status, json.loads(answer.read())
 
@@ -93,12 +95,25 @@ def test_what_is_no_image_is_refused(server):
     assert status == 422 and "greater than or equal to 1" in json.dumps(said)
     status, said = ask(server, "POST", "/classify", b"\0" * ((20 << 20) + 1))
     assert status == 413 and "larger" in said["detail"]
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    status, said = ask(server, "POST", "/classify", b"--x--", **form)
+    assert status == 415 and "curl --data-binary" in said["detail"]
     assert ask(server, "POST", "/classify", png(COLORS["red"]))[0] == 200  # it goes on
 
 
 def test_the_description_of_requests(server):
     status, said = ask(server, "GET", "/openapi.json")
     assert status == 200 and {"/classify", "/health"} <= said["paths"].keys()
+    status, said = ask(server, "GET", "/")
+    assert status == 200 and "POST /classify" in said
+
+
+@pytest.mark.parametrize("name, said", [("nowhere", "no such folder"), ("net.onnx", "net.onnx': is ")])
+def test_what_is_no_predictor_is_refused_in_one_line(tmp_path, name, said):
+    (tmp_path / "net.onnx").write_bytes(b"onnx")
+    with pytest.raises(SystemExit, match=said) as error:
+        runpy.run_path(str(ROOT / "examples" / "serve.py"))["main"]([str(tmp_path / name)])
+    assert str(error.value).startswith("serve.py: ") and "\n" not in str(error.value)
 
 
 def test_what_is_missing_is_named():

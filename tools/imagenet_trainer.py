@@ -20,6 +20,7 @@ from netbuilder.exchange import CheckpointFolder, LoadReport
 from netbuilder.metrics import Classification
 from netbuilder.optimizers.learning_rate import rate_at
 from netbuilder.proto import NetError
+from netbuilder.proto.errors import counted
 from netbuilder.proto.os_errors import error_text
 from netbuilder.proto.whole_file import write_text
 from netbuilder.runtime.profile.process_memory import resident
@@ -276,7 +277,7 @@ def _size_note(options: Options, run: Run) -> str:
 
 def _exchange_text(options: Options) -> str:
     if options.block is None:
-        return f"loss scale 1/{options.replicas}"
+        return f"loss scale 1/{options.replicas} (the mean over {counted(options.replicas, 'device')})"
     return f"parameters averaged after each {options.block.steps} steps"
 
 

@@ -162,11 +162,11 @@ class DataParallelOptions:
         memory_budget: the memory that a step may take, in bytes, as text such as "4GiB", or as a fraction of what it
             would take: activations are computed again in the backward pass to keep to it (see
             ``Net.set_memory_budget``). The numbers are the same to the bit.
-        bucket_bytes: with a rendezvous: gradients are exchanged between processes together until they have this size,
-            in the order in which they are ready; 0: each alone. "auto": the size with which a step is shortest by the
-            times of the first steps and of the link, as ``netbuilder-simulate`` predicts it; until it is chosen, and
-            where no size is clearly faster, it is that of the default. Checkpoints have it, so that a resumed run goes
-            on with it.
+        bucket_bytes: with a rendezvous: gradients are exchanged between processes in groups, each filled up to this
+            size in the order in which they are ready; 0: each alone. "auto": the size with which a step is shortest by
+            the times of the first steps and of the link, as ``netbuilder-simulate`` predicts it; until it is chosen,
+            and where no size is clearly faster, it is that of the default. Checkpoints have it, so that a resumed run
+            goes on with it.
         deterministic: two runs on as many devices and processes are equal to the bit (see ``Net.set_deterministic``):
             sums over devices and processes, too, have a fixed order. None: the setting of the model.
         vector_losses: losses may have several numbers, each of which gets the gradient 1, as in Caffe2. Without this, a

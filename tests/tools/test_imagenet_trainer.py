@@ -31,7 +31,7 @@ def test_a_run_learns_and_its_export_gives_the_same_accuracy(tmp_path, capfd):
     assert main([*QUICK, "--devices=0,1", "--export", folder, "--check-export"]) == 0
     text = capfd.readouterr().out
     assert "batches of 64, 32 on each device (the last batch has 30)" in text
-    assert "loss scale 1/2; learning rate 0.1 (fixed)" in text
+    assert "loss scale 1/2 (the mean over 2 devices); learning rate 0.1 (fixed)" in text
     assert "1438 to train, 359 held out" in text
     found = re.findall(r"accuracy on 359 held-out images: (\S+)%", text)
     assert len(found) == 2, text

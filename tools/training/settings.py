@@ -156,8 +156,8 @@ class Options:
         default="plain", metavar="TEXT",
     )  # fmt: skip
     bucket_bytes: int | str = option(
-        "exchange gradients between processes together until they have this size (default: 12MiB), or auto: the size "
-        "that suits the first steps and the link",
+        "exchange gradients between processes in groups of about this size (default: 12MiB), or auto: the size that "
+        "suits the first steps and the link",
         default=DEFAULT_BUCKET_BYTES, type=size_or_auto, metavar="SIZE|auto",
     )  # fmt: skip
     epochs: int = option("passes over the data", default=10, must=POSITIVE)
@@ -261,7 +261,7 @@ class Options:
         "the same for the first step (default: ten times --step-limit)", metavar="SECONDS", must=_SECONDS
     )
     callback: tuple[str, ...] = option(
-        "call what these functions, or classes, of modules make of the options at the events of the run; "
+        "add callbacks to the run: each function or class is called with the options, and returns a callback; "
         "docs/training.md has an example",
         default=(), metavar="MODULE:FUNCTION",
     )  # fmt: skip

@@ -44,6 +44,8 @@ KINDS = {
 }
 """What is outside the arena: the names of kinds, and what belongs to them."""
 
+_NAMES = {"blobs": "values to fetch", "copies": "reordered parameters", "alone": "values with memory of their own"}
+
 Extent = tuple[int, int]
 
 
@@ -132,7 +134,7 @@ class Memory:
 
     def __str__(self) -> str:
         """The sums as text, such as "2.75 GiB (intermediate values 2.55 GiB, parameters 97.5 MiB)"."""
-        named = {"intermediate values": self.arena, **{kind: getattr(self, kind) for kind in KINDS}}
+        named = {"intermediate values": self.arena, **{_NAMES.get(each, each): getattr(self, each) for each in KINDS}}
         parts = ", ".join(f"{name} {bytes_text(nbytes)}" for name, nbytes in named.items() if nbytes)
         gpus = "".join(f"; GPU {number}: {bytes_text(nbytes)}" for number, nbytes in self.gpus.items())
         return f"{bytes_text(self.total)} ({parts}{gpus})" if parts else "0 B"

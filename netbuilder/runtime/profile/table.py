@@ -88,16 +88,16 @@ def again_text(predicted: float, measured: float | None = None) -> str:
     """Return the time to compute values again, to save memory; "" if that is less than one percent.
 
     >>> again_text(0.251, 0.3), again_text(0.25), again_text(0.004, 0.001)
-    ('predicted +25 % time, measured +30 %', 'predicted +25 % time', '')
+    ('25 % more time predicted, 30 % measured', '25 % more time predicted', '')
     """
     if max(predicted, measured or 0.0) < _LEAST:
         return ""
-    text = f"predicted {_more(predicted)} time"
-    return text if measured is None else f"{text}, measured {_more(measured)}"
+    text = f"{_percent(predicted)} more time predicted"
+    return text if measured is None else f"{text}, {_percent(measured)} measured"
 
 
-def _more(share: float) -> str:
-    return f"+{100 * share:.0f} %" if share >= _LEAST else "less than +1 %"
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= _LEAST else "less than 1 %"
 
 
 def _rounded(limits: Limits) -> str:

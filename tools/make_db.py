@@ -139,7 +139,7 @@ def _check_target(path: Path, replace: bool) -> None:
     if not replace:
         raise NetError(f"{str(path)!r}: exists; give --replace to overwrite it, or another name")
     if path.is_dir() and database_type(path) is None:
-        raise NetError(f"{str(path)!r}: is a folder but not a database, so it is not overwritten; give another name")
+        raise NetError(f"{str(path)!r} is a folder but not a database, so it is not overwritten; give another name")
 
 
 if __name__ == "__main__":

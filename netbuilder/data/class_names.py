@@ -120,7 +120,7 @@ def _read_pending(path: PathLike) -> tuple[str, tuple[str, ...]] | None:
         return str(found["records"]), tuple(map(str, found["classes"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ParseError(
-            f"{str(file)!r}: is damaged ({error!r}); it holds the names of the classes of a database that was being "
+            f"{str(file)!r} is damaged ({error!r}); it holds the names of the classes of a database that was being "
             "replaced: remove it, and write the database again"
         ) from None
 

@@ -137,7 +137,7 @@ class DBReader(BlobObject):
             for _ in range(position):
                 if next(self._records, None) is None:
                     raise NetError(
-                        f"{self!r}: has {self._position} records, so it cannot be read from record {position}"
+                        f"{self!r} has {self._position} records, so it cannot be read from record {position}"
                     )
                 self._position += 1
 

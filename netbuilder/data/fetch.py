@@ -64,7 +64,7 @@ def fetch_file(
     except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", None) or error
         raise NetError(
-            f"{url}: cannot be fetched ({reason}); without a network, put the file at {str(target)!r}"
+            f"{url} cannot be fetched ({reason}); without a network, put the file at {str(target)!r}"
         ) from error
     if problem := _problem(target, size, sha256, magic):
         target.unlink()

@@ -69,4 +69,4 @@ def _unpacked(data: bytes, name: str) -> bytes:
             left = math.prod(shape) * np.dtype(_TYPES.get(head[2], "u1")).itemsize if shape else 0
             return head + file.read(min(left + 1, _PACKED * len(data)))
     except (EOFError, OSError, zlib.error) as error:
-        raise ParseError(f"{name!r}: cannot be unpacked by gzip: {error_text(error)}") from None
+        raise ParseError(f"{name!r} cannot be unpacked by gzip: {error_text(error)}") from None

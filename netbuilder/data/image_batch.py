@@ -74,7 +74,7 @@ class ImageBatch:
                     self._images = self._fitting(size)
         other = self._images.shape[1:3] if self._pixels else self._images.shape[2:]
         if other != size:
-            found = f"{where}: has {size[0]} x {size[1]} pixels, another image of its batch {other[0]} x {other[1]}"
+            found = f"{where} has {size[0]} x {size[1]} pixels, another image of its batch {other[0]} x {other[1]}"
             raise DifferentSizesError(found, "crop, or scale and warp")
         image: Array = self._images[place]
         return image

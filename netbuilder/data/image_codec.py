@@ -115,7 +115,7 @@ def decode_image(
         DeviceError: no library is installed.
     """
     if not data:
-        raise ParseError(f"{where}: is empty, not an image")
+        raise ParseError(f"{where} is empty, not an image")
     check_image_size(data, where, max_pixels, None if data[:3] == _JPEG or data[:4] == _PNG else load("pillow"))
     pixels = _as_stored(data, color, where, library, scratch)
     orientation = find_orientation(data) if upright else 1

@@ -187,9 +187,9 @@ def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
             f"{os.fspath(path)!r}, line {line}: byte {error.start} is not UTF-8 text; save the list in UTF-8"
         ) from None
     except csv.Error as error:
-        raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num}: cannot be read as CSV: {error}") from None
+        raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num} cannot be read as CSV: {error}") from None
     if not rows:
-        raise ParseError(f"{os.fspath(path)!r}: lists no images")
+        raise ParseError(f"{os.fspath(path)!r} lists no images")
     labels, classes = _numbered([label for _, label in rows], os.fspath(path))
     return ImageFiles([str(place / name) for name, _ in rows], labels, classes)
 
@@ -275,7 +275,7 @@ def read_npz_images(path: PathLike, part: str = "train") -> ImageArrays:
         if images in found and labels in found:
             return ImageArrays(found[images], found[labels], name)
     raise ParseError(
-        f"{name!r}: has no {part} images: it must have one of the pairs of arrays {_NPZ[part]}, got {sorted(found)}"
+        f"{name!r} has no {part} images: it must have one of the pairs of arrays {_NPZ[part]}, got {sorted(found)}"
     )
 
 

@@ -376,7 +376,7 @@ def _resized(height: int, width: int, scale: int, where: str) -> tuple[int, int]
     try:
         check_resized(*size)
     except NetError as error:
-        raise ShapeError(f"{where}: has {height} x {width} pixels; {error}, crop, or warp") from None
+        raise ShapeError(f"{where} has {height} x {width} pixels; {error}, crop, or warp") from None
     return size
 
 

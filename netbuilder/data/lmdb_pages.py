@@ -264,7 +264,7 @@ class LmdbFile:
         return value
 
     def _broken(self, reason: str) -> ParseError:
-        return ParseError(f"{self.path!r}: cannot be read as lmdb: {reason}")
+        return ParseError(f"{self.path!r} cannot be read as lmdb: {reason}")
 
 
 def _count(data: bytes) -> int:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.file_kinds import kind_of
 from netbuilder.proto.opened_files import open_descriptor, open_file
-from netbuilder.proto.os_errors import no_such_file
+from netbuilder.proto.os_errors import no_such_file, said_of
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["append_minidb", "minidb_offsets", "read_minidb", "read_minidb_at", "write_minidb"]
@@ -65,11 +65,11 @@ def _require_file(path: PathLike) -> None:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        raise FileNotFoundError(f"{os.fspath(path)!r}: {no_such_file(Path(path))}") from None
+        raise FileNotFoundError(said_of(os.fspath(path), no_such_file(Path(path)))) from None
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a folder, not a minidb file", os.fspath(path))
     if not stat.S_ISREG(mode):
-        raise ParseError(f"{os.fspath(path)!r}: cannot be read as minidb: it is not a regular file")
+        raise ParseError(f"{os.fspath(path)!r} cannot be read as minidb: it is not a regular file")
 
 
 def minidb_offsets(path: PathLike) -> list[int]:
@@ -109,7 +109,7 @@ def read_minidb_at(number: int, offset: int, path: PathLike) -> tuple[bytes, byt
         if len(key) == key_length and len(value) == value_length:
             return key, value
     raise ParseError(
-        f"{os.fspath(path)!r}: no longer has a minidb record at byte {offset}; the file was changed after it was opened"
+        f"{os.fspath(path)!r} no longer has a minidb record at byte {offset}; the file was changed after it was opened"
     )
 
 
@@ -140,7 +140,7 @@ def _require_append(path: PathLike, number: int, offset: int, reason: str) -> No
     with open_file(path) as file:
         kind = "" if number else kind_of(file.read(_LOOKED_AT))
     raise ParseError(
-        f"{os.fspath(path)!r}: cannot be read as minidb: record {number} at byte {offset} {reason}; "
+        f"{os.fspath(path)!r} cannot be read as minidb: record {number} at byte {offset} {reason}; "
         + (f"this is {kind}" if kind else "the file is truncated or not a minidb")
     )
 

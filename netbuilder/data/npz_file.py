@@ -36,7 +36,7 @@ def read_npz(path: str | os.PathLike[str]) -> Mapping[str, Array]:
                 return {entry.filename.removesuffix(".npy"): _array(pack, entry) for entry in entries}
         except Exception as error:  # zipfile, zlib and NumPy raise many kinds for a damaged file
             reason = str(error) if isinstance(error, ParseError) else f"{type(error).__name__}: {error}"
-            raise ParseError(f"{name!r}: cannot be read as npz: {reason}") from None
+            raise ParseError(f"{name!r} cannot be read as npz: {reason}") from None
 
 
 def _array(pack: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array:
@@ -54,5 +54,5 @@ def _array(pack: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array:
             raise ParseError(f"{entry.filename!r}: shape {shape} of {dtype} makes {size:,} bytes, it has {left:,}")
         values = np.frombuffer(file.read(), dtype)
         if file.read(1) or values.nbytes != size:
-            raise ParseError(f"{entry.filename!r}: has {values.nbytes:,} bytes of {size:,}")
+            raise ParseError(f"{entry.filename!r} has {values.nbytes:,} bytes of {size:,}")
     return values.reshape(shape, order="F" if by_column else "C").copy()

@@ -174,7 +174,7 @@ def proto_to_tensor(proto: TensorProto) -> Array:
     size = count_elements(shape)
     if values.size != size:
         raise ParseError(
-            f"tensor {proto.name!r}: holds {values.size} elements of type {_type_name(proto)} "
+            f"tensor {proto.name!r} holds {values.size} elements of type {_type_name(proto)} "
             f"where its dims {list(shape)} {'are impossible' if size is None else f'need {size}'}"
             + ("; it is one segment of a larger tensor" if proto.HasField("segment") else "")
         )

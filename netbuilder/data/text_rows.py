@@ -41,7 +41,7 @@ class TextRows(BlobObject):
         if not types or any(kind not in _KINDS for kind in types):
             names = [TensorProto.DataType.Name(kind) for kind in types]
             raise NetError(
-                f"{os.fspath(path)!r}: must have one column or more, of type FLOAT or STRING; got the types {names}"
+                f"{os.fspath(path)!r} must have one column or more, of type FLOAT or STRING; got the types {names}"
             )
         self.path = os.fspath(path)
         self.columns = len(types)

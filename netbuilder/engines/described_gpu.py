@@ -84,7 +84,7 @@ def read_gpu(name: str) -> DescribedGPU:
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise DeviceError(f"{path}: cannot be read as JSON: {error}") from error
+        raise DeviceError(f"{path} cannot be read as JSON: {error}") from error
     return _checked(found, path)
 
 

@@ -162,7 +162,7 @@ def read_checkpoint(path: PathLike, own: Mapping[str, Callable[[tuple[int, ...]]
     if problems:
         more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         listed = "".join(f"\n  - {text}" for text in dict.fromkeys(problems[:_SHOWN]))
-        raise ParseError(f"{os.fspath(path)!r}: is not a complete checkpoint; nothing is loaded from it:{listed}{more}")
+        raise ParseError(f"{os.fspath(path)!r} is not a complete checkpoint; nothing is loaded from it:{listed}{more}")
     if manifest is None:
         return Checkpoint(blobs)
     drawn = manifest["random"]
@@ -272,7 +272,7 @@ def _parts(path: PathLike, rows: Mapping[str, OwnRows]) -> tuple[BlobParts, dict
             try:
                 blob = files.parse(value, BlobProto, source=where)
                 if blob.name != record_name(key):
-                    raise ParseError(f"{where}: holds the blob {blob.name!r}, but its key names another")
+                    raise ParseError(f"{where} holds the blob {blob.name!r}, but its key names another")
                 if blob.name == MANIFEST:
                     manifest = parse_manifest(blob.content, where)
                     for name, digests in manifest.get("records", {}).items():
@@ -285,7 +285,7 @@ def _parts(path: PathLike, rows: Mapping[str, OwnRows]) -> tuple[BlobParts, dict
             except ParseError as error:
                 problems.append(str(error))
     except ParseError as error:  # of the file: its name is removed, since the error message begins with it
-        problems.append(str(error).removeprefix(f"{os.fspath(path)!r}: "))
+        problems.append(str(error).removeprefix(f"{os.fspath(path)!r}").lstrip(": "))
     problems += [text for name, divided in rows.items() if (text := divided.problem(name))]
     return parts, manifest, problems
 

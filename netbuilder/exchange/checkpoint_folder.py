@@ -116,7 +116,7 @@ class CheckpointFolder:
         """Raise NetError if the folder holds a checkpoint of a later step, which must be of another run."""
         if (there := self.paths()) and _step(there[-1].name) > step:
             raise NetError(
-                f"{os.fspath(self.folder)!r}: holds {there[-1].name}, of a later step than {step}, so of another run; "
+                f"{os.fspath(self.folder)!r} holds {there[-1].name}, of a later step than {step}, so of another run; "
                 "resume from it, remove it, or give another folder"
             )
 
@@ -145,7 +145,7 @@ class CheckpointFolder:
             try:
                 found = read_checkpoint(path)
                 if read_manifest(path) is None:
-                    raise ParseError(f"{os.fspath(path)!r}: has no record of its step")
+                    raise ParseError(f"{os.fspath(path)!r} has no record of its step")
             except (ParseError, OSError) as error:
                 problems[path] = error_text(error)
                 continue
@@ -154,7 +154,7 @@ class CheckpointFolder:
                 if set_aside:
                     damaged.rename(damaged.with_name(f"{damaged.name}.damaged"))
             if found.step != _step(path.name):
-                show(f"{os.fspath(path)!r}: holds step {found.step}, not {_step(path.name)}, as its name says")
+                show(f"{os.fspath(path)!r} holds step {found.step}, not {_step(path.name)}, as its name says")
             return path, found
         if problems:
             raise ParseError(f"{os.fspath(self.folder)!r}: no checkpoint is complete:\n" + "\n".join(problems.values()))

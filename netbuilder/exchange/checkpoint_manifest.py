@@ -109,7 +109,7 @@ def check_fields(value: Any, fields: Mapping[str, Check], where: str) -> None:
             ``where``, and names the field.
     """
     if problem := mapping(fields=fields)(value):
-        raise ParseError(f"{where}: is damaged: {problem.removeprefix('.').strip()}")
+        raise ParseError(f"{where} is damaged: {problem.removeprefix('.').strip()}")
 
 
 def seal(manifest: Mapping[str, Any]) -> bytes:
@@ -145,14 +145,14 @@ def parse_manifest(content: bytes, where: str) -> dict[str, Any]:
     """
     digest, _, data = content.partition(b" ")
     if hashlib.sha256(data).hexdigest().encode() != digest:
-        raise ParseError(f"{where}: is damaged: its checksum is wrong")
+        raise ParseError(f"{where} is damaged: its checksum is wrong")
     found: dict[str, Any] = parse_json(data, where)
     if not isinstance(found, dict):
-        raise ParseError(f"{where}: is not a JSON object but {type(found).__name__}")
+        raise ParseError(f"{where} is not a JSON object but {type(found).__name__}")
     version = found.get("version")
     if found.get("format") != FORMAT or type(version) is not int or not 1 <= version <= VERSION:
         raise ParseError(
-            f"{where}: has the format {_short(found.get('format'))}, version {_short(version)}; this netbuilder reads "
+            f"{where} has the format {_short(found.get('format'))}, version {_short(version)}; this netbuilder reads "
             f"{FORMAT!r} up to version {VERSION}"
         )
     check_fields(_RECORDS | found, FIELDS, where)

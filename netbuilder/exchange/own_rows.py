@@ -78,7 +78,7 @@ class OwnRows:
             self._bounds, self._each = (chosen.start * width, chosen.stop * width), max(values.size, 1)
         self._next = self._after(self._next)
         if (shape, values.dtype, number, begin) != (self.shape, self._dtype, self._next, self._next * self._each):
-            raise ParseError(f"{where}: does not continue the record of {blob.name!r} before it")
+            raise ParseError(f"{where} does not continue the record of {blob.name!r} before it")
         if self.digests and record_digest(shape, number, values) not in self.digests[number : number + 1]:
             raise ParseError(f"{where}: blob {blob.name!r} is damaged: its checksum is wrong")
         self._hash.update(np.ascontiguousarray(values).view(np.uint8).data)

@@ -125,7 +125,7 @@ class PredictorExportMeta:
         known = {*self.inputs, *self.parameters, *(blob for net in before for op in net.op for blob in op.output)}
         if unknown := [blob for blob in dict.fromkeys(undefined_inputs(self.predict_net.op)) if blob not in known]:
             raise NetError(
-                f"{where}: reads {unknown}, which are neither among its inputs {list(self.inputs)} nor its parameters "
+                f"{where} reads {unknown}, which are neither among its inputs {list(self.inputs)} nor its parameters "
                 "nor made by extra_init_net or global_init_net"
             )
         known.update(blob for op in self.predict_net.op for blob in op.output)

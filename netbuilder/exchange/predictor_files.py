@@ -43,7 +43,7 @@ from netbuilder.proto import (
 from netbuilder.proto.arguments import arguments, set_argument
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.file_kinds import kind_of
-from netbuilder.proto.os_errors import make_folder, no_such_file
+from netbuilder.proto.os_errors import make_folder, no_such_file, said_of
 from netbuilder.proto.wire import varint
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
@@ -271,7 +271,7 @@ def load_predictor(
     saved = found.get(_WEIGHTS)
     if saved is not None and saved != _digest(init_proto).encode():
         raise ParseError(
-            f"{str(init_path)!r}: does not hold the weights that {str(predict_path)!r} was saved with; saving was "
+            f"{str(init_path)!r} does not hold the weights that {str(predict_path)!r} was saved with; saving was "
             "interrupted, or one of the files was replaced: save the predictor again"
         )
     if inputs is None and _INPUTS in found:
@@ -340,7 +340,7 @@ def _divide(
     """Divide the external inputs of a net into those that are fed and those that are stored as parameters."""
     if inputs is None and parameters is None:
         raise NetError(
-            f"net {net.name!r}: reads {list(needed)}; give inputs= or parameters= to say which of these are inputs"
+            f"net {net.name!r} reads {list(needed)}; give inputs= or parameters= to say which of these are inputs"
         )
     kept = None if parameters is None else list(dict.fromkeys(map(blob_name, parameters)))
     fed = [blob_name(blob) for blob in inputs] if inputs is not None else [b for b in needed if b not in (kept or ())]
@@ -351,7 +351,7 @@ def _divide(
     if both := sorted(set(fed).intersection(kept)):
         raise NetError(f"net {net.name!r}: {both} cannot be inputs and parameters at once")
     if missing := [blob for blob in needed if blob not in fed and blob not in kept]:
-        raise NetError(f"net {net.name!r}: reads {missing}, which are neither inputs nor parameters")
+        raise NetError(f"net {net.name!r} reads {missing}, which are neither inputs nor parameters")
     return fed, kept
 
 
@@ -388,11 +388,11 @@ def require_predictor(folder: Path, names: Sequence[str] = (INIT_FILE, PREDICT_F
     if not missing:
         return
     if not folder.exists():
-        raise FileNotFoundError(f"{str(folder)!r}: {no_such_file(folder, 'folder')}")
+        raise FileNotFoundError(said_of(str(folder), no_such_file(folder, "folder")))
     if not folder.is_dir():
         kind = kind_of(opened_files.read_bytes(folder)) or "a file"
         raise FileNotFoundError(
-            f"{str(folder)!r}: is {kind}; give a predictor's folder, with {INIT_FILE} and {PREDICT_FILE}"
+            f"{str(folder)!r} is {kind}; give a predictor's folder, with {INIT_FILE} and {PREDICT_FILE}"
         )
     there = sorted(entry.name for entry in folder.iterdir())
     shown = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")

@@ -40,7 +40,7 @@ def check_fills(ops: Iterable[OperatorDef], what: str) -> None:
     for op in ops:
         if op.type not in FILLS:
             raise NetError(
-                f"{what}: holds {op.type} -> {list(op.output)}; an untrusted init net may hold only operators "
+                f"{what} holds {op.type} -> {list(op.output)}; an untrusted init net may hold only operators "
                 f"that fill blobs; {_REMEDY}"
             )
 
@@ -75,7 +75,7 @@ def check_harmless(net: NetDef, what: str) -> None:
         if op.type == "ONNXNode" and may_loop(arguments(op).get("node", b"")):
             reason = "may loop without end"
         if reason:
-            raise NetError(f"{what}: holds {op.type} -> {list(op.output)}, which {reason}; {_REMEDY}")
+            raise NetError(f"{what} holds {op.type} -> {list(op.output)}, which {reason}; {_REMEDY}")
 
 
 def _all_operators(ops: Iterable[OperatorDef]) -> Iterator[OperatorDef]:

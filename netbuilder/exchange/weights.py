@@ -51,7 +51,7 @@ def read_weights(path: PathLike) -> dict[str, np.ndarray]:
         import torch
     except ImportError:
         raise NetError(
-            f"{os.fspath(path)!r}: is read by PyTorch, which is not installed: {how_to_install('torch')}; or "
+            f"{os.fspath(path)!r} is read by PyTorch, which is not installed: {how_to_install('torch')}; or "
             "give FILE.safetensors, which needs no package"
         ) from None
     try:
@@ -62,13 +62,13 @@ def read_weights(path: PathLike) -> dict[str, np.ndarray]:
         first = str(error).partition("\n")[0]
         kind = kind_of(opened_files.read_bytes(path))
         if kind and "ZIP" not in kind:
-            raise NetError(f"{os.fspath(path)!r}: does not hold weights: this is {kind}") from None
+            raise NetError(f"{os.fspath(path)!r} does not hold weights: this is {kind}") from None
         raise NetError(f"{os.fspath(path)!r}: torch cannot load it with weights_only=True: {first}") from error
     for key in ("state_dict", "model"):  # as training scripts store it
         if isinstance(stored, Mapping) and isinstance(stored.get(key), Mapping):
             stored = stored[key]
     if not isinstance(stored, Mapping) or not all(isinstance(value, torch.Tensor) for value in stored.values()):
-        raise NetError(f"{os.fspath(path)!r}: must hold tensors by name, as module.state_dict() returns them")
+        raise NetError(f"{os.fspath(path)!r} must hold tensors by name, as module.state_dict() returns them")
     wide = {torch.bfloat16, torch.float16}
     return {name: (value.float() if value.dtype in wide else value).numpy() for name, value in stored.items()}
 
@@ -171,7 +171,7 @@ def _pairs(source: str, stored: Iterable[str], blobs: Iterable[str]) -> dict[str
     ):
         if len(theirs) != len(ours):
             raise NetError(
-                f"{source!r}: is of another net: it has {len(theirs)} {what}, the net {len(ours)}; the file's are "
+                f"{source!r} is of another net: it has {len(theirs)} {what}, the net {len(ours)}; the file's are "
                 f"{_some(theirs)}, the net's {_some(ours)}"
             )
         pairs.update(zip(ours, theirs))

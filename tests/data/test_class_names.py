@@ -154,7 +154,7 @@ def test_a_damaged_file_of_pending_names(tmp_path):
     write_named_records(path, "minidb", *OLD)
     for text in ("{", "[]", '{"records": 1}', '{"records": "1:0", "classes": 3}'):
         pending_file(path).write_text(text)
-        with pytest.raises(ParseError, match=r"db.minidb.classes.pending.json': is damaged .*: remove it, and write"):
+        with pytest.raises(ParseError, match=r"db.minidb.classes.pending.json' is damaged .*: remove it, and write"):
             read_class_names(path)
         write_named_records(path, "minidb", *NEW)
         assert there(path, "minidb") == (NEW, NEW[1])

@@ -140,7 +140,7 @@ def test_arrays_and_npz(tmp_path):
     with pytest.raises(ParseError, match="has no test images"):
         read_npz_images(tmp_path / "one.npz", "test")
     (tmp_path / "bad.npz").write_bytes((tmp_path / "one.npz").read_bytes()[:-100])
-    with pytest.raises(ParseError, match="bad.npz': cannot be read as npz"):
+    with pytest.raises(ParseError, match="bad.npz' cannot be read as npz"):
         read_npz_images(tmp_path / "bad.npz")
     for wrong, labels, message in (
         (images.astype(float), [0] * 4, "must be uint8"),
@@ -243,7 +243,7 @@ def test_images_are_cut_out_of_records_as_they_were_put_in():
         (b"a\0b.jpg,1\n", "NUL|must be path,label"),
         (b"a.jpg," + b"9" * 5000 + b"\n", "labels must be from 0 to 2147483647, got 9999"),
         (b"a.jpg,4294967296\n", "labels must be from 0 to 2147483647, got 4294967296"),
-        (b"a.jpg," + b"x" * 200_000 + b"\n", "line 1: cannot be read as CSV: field larger than"),
+        (b"a.jpg," + b"x" * 200_000 + b"\n", "line 1 cannot be read as CSV: field larger than"),
     ],
 )
 def test_lists_that_are_no_text_or_have_no_labels(tmp_path, data, message):

@@ -130,9 +130,9 @@ def test_a_file_cut_short_or_foreign_is_refused(tmp_path, cut):
     for name, data in (("short", whole[:cut]), ("foreign", b"no database at all, but some text " * 500)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "data.mdb").write_bytes(data)
-        with pytest.raises(ParseError, match=f"{name}': cannot be read as lmdb"):
+        with pytest.raises(ParseError, match=f"{name}' cannot be read as lmdb"):
             list(read_lmdb(tmp_path / name))
-        with pytest.raises(ParseError, match=f"{name}': cannot be read as lmdb"):
+        with pytest.raises(ParseError, match=f"{name}' cannot be read as lmdb"):
             open_records(tmp_path / name)
 
 
@@ -207,7 +207,7 @@ def test_damaged_meta_pages_are_refused(tmp_path, at, value, message):
     newest = max((0, 4096), key=lambda page: data[page + 16 + 24 + 96 + 8])
     data[newest + at] = value
     (tmp_path / "data.mdb").write_bytes(data)
-    with pytest.raises(ParseError, match=f"data.mdb': cannot be read as lmdb: .*({message})"):
+    with pytest.raises(ParseError, match=f"data.mdb' cannot be read as lmdb: .*({message})"):
         list(read_lmdb(tmp_path / "data.mdb"))
 
 
@@ -225,7 +225,7 @@ def test_no_changed_byte_ends_the_process_or_hides_a_record(tmp_path):
             try:
                 found = [key for key, _ in read_lmdb(tmp_path / "data.mdb")]
             except ParseError as error:
-                assert "data.mdb': cannot be read as lmdb: " in str(error)
+                assert "data.mdb' cannot be read as lmdb: " in str(error)
                 refused += 1
             else:
                 assert found == keys

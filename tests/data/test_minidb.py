@@ -59,7 +59,7 @@ def test_a_broken_file_is_named_with_the_place(five, tail, message):
     five.write_bytes(five.read_bytes() + tail)
     records = read_minidb(five)
     assert next(records) == (b"0", b"\0")
-    with pytest.raises(ParseError, match=f"five.minidb': cannot be read as minidb: {message}"):
+    with pytest.raises(ParseError, match=f"five.minidb' cannot be read as minidb: {message}"):
         list(records)
 
 
@@ -138,7 +138,7 @@ def test_a_file_that_is_changed_while_it_is_read_by_number_is_an_error(tmp_path)
     records = open_records(path)
     for size in (100, 60, 4):
         os.truncate(path, size)
-        with pytest.raises(ParseError, match="x.minidb': no longer has a minidb record at byte 59"):
+        with pytest.raises(ParseError, match="x.minidb' no longer has a minidb record at byte 59"):
             records[1]
 
 

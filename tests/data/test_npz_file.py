@@ -34,7 +34,7 @@ def pack(path, header, data, method=zipfile.ZIP_STORED):
 @pytest.mark.parametrize("shape", [(2**40,), (2**33, 2**33), (3,), (-1,), (1, 2**62, 0)])
 def test_a_shape_that_the_file_does_not_hold_is_refused(tmp_path, shape):
     pack(tmp_path / "x.npz", {"descr": "<f4", "fortran_order": False, "shape": shape}, bytes(8))
-    with pytest.raises(ParseError, match=r"x.npz': cannot be read as npz: 'x.npy': shape .* makes"):
+    with pytest.raises(ParseError, match=r"x.npz' cannot be read as npz: 'x.npy': shape .* makes"):
         read_npz(tmp_path / "x.npz")
 
 
@@ -49,7 +49,7 @@ def test_damaged_files_are_named(tmp_path):
     whole = (tmp_path / "x.npz").read_bytes()
     for data in (b"", whole[:-30], whole[:300] + b"\xff" + whole[301:], b"text"):
         (tmp_path / "bad.npz").write_bytes(data)
-        with pytest.raises(ParseError, match="bad.npz': cannot be read as npz: "):
+        with pytest.raises(ParseError, match="bad.npz' cannot be read as npz: "):
             read_npz(tmp_path / "bad.npz")
     with pytest.raises(FileNotFoundError):
         read_npz(tmp_path / "none.npz")

@@ -82,7 +82,7 @@ def test_bytes_and_bfloat16_are_read():
 
 
 def test_wrong_messages_and_arrays_are_refused():
-    with pytest.raises(ParseError, match=r"'x': holds 2 elements of type FLOAT where its dims \[3\] need 3"):
+    with pytest.raises(ParseError, match=r"'x' holds 2 elements of type FLOAT where its dims \[3\] need 3"):
         proto_to_tensor(TensorProto(name="x", dims=[3], float_data=[1, 2]))
     with pytest.raises(ParseError, match=r"dims \[-1\] are impossible"):
         proto_to_tensor(TensorProto(dims=[-1], float_data=[1]))

@@ -63,7 +63,7 @@ def test_wrong_descriptions_are_refused(tmp_path, change, match):
 
 def test_a_file_that_is_no_json_is_refused(tmp_path):
     (tmp_path / "wrong.json").write_text("{")
-    with pytest.raises(DeviceError, match=r"wrong\.json: cannot be read as JSON"):
+    with pytest.raises(DeviceError, match=r"wrong\.json cannot be read as JSON"):
         read_gpu(str(tmp_path / "wrong.json"))
 
 

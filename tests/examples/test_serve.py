@@ -108,7 +108,7 @@ def test_the_description_of_requests(server):
     assert status == 200 and "POST /classify" in said
 
 
-@pytest.mark.parametrize("name, said", [("nowhere", "no such folder"), ("net.onnx", "net.onnx': is ")])
+@pytest.mark.parametrize("name, said", [("nowhere", "no such folder"), ("net.onnx", "net.onnx' is ")])
 def test_what_is_no_predictor_is_refused_in_one_line(tmp_path, name, said):
     (tmp_path / "net.onnx").write_bytes(b"onnx")
     with pytest.raises(SystemExit, match=said) as error:

@@ -138,7 +138,7 @@ def test_a_pipe_is_not_waited_for(folder):
     said = []
     assert folder.latest(said.append)[1].step == 3
     assert len(said) == 1
-    assert "step-00000009.minidb': is not a complete" in said[0]
+    assert "step-00000009.minidb' is not a complete" in said[0]
     assert "it is not a regular file" in said[0]
     assert folder.best_path() is None
 
@@ -148,7 +148,7 @@ def test_a_name_that_says_another_step_is_mentioned(folder):
     path.rename(path.with_name("step-00000009.minidb"))
     said = []
     assert folder.latest(said.append)[1].step == 3
-    assert said == [f"{str(path.with_name('step-00000009.minidb'))!r}: holds step 3, not 9, as its name says"]
+    assert said == [f"{str(path.with_name('step-00000009.minidb'))!r} holds step 3, not 9, as its name says"]
 
 
 # Locked.

@@ -141,7 +141,7 @@ def test_more_nets_run_when_it_is_loaded(tmp_path):
     )
     save_to_db("minidb", tmp_path / "m", meta, workspace=workspace)
     loaded = Workspace()
-    with pytest.raises(NetError, match=r"m': net 'global-init': holds Scale -> \['scores_w'\]; .* give trusted=True"):
+    with pytest.raises(NetError, match=r"m': net 'global-init' holds Scale -> \['scores_w'\]; .* give trusted=True"):
         prepare_prediction_net(tmp_path / "m", "minidb", workspace=loaded)
     assert not loaded.blobs()
     name = prepare_prediction_net(tmp_path / "m", "minidb", workspace=loaded, trusted=True)
@@ -181,7 +181,7 @@ def test_contradictions_are_refused(arguments, options, error, match):
 
 def test_a_net_has_to_fit_the_names():
     net = NetDef(name="n", op=[make_op("FC", ["x", "w", "b"], ["y"])])
-    with pytest.raises(NetError, match=r"predictor 'n': reads \['b'\], which are neither among its inputs \['x'\]"):
+    with pytest.raises(NetError, match=r"predictor 'n' reads \['b'\], which are neither among its inputs \['x'\]"):
         PredictorExportMeta(net, ["w"], ["x"], ["y"])
     with pytest.raises(NetError, match=r"no operator makes the outputs \['z'\]"):
         PredictorExportMeta(net, ["w", "b"], ["x"], ["z"])

@@ -199,7 +199,7 @@ def test_files_of_two_saves_do_not_go_together(tmp_path, scorer):
         save_predictor(tmp_path / folder, net, parameters, outputs=["scores"], workspace=workspace)
     (tmp_path / "a" / "init_net.pb").write_bytes((tmp_path / "b" / "init_net.pb").read_bytes())
     with pytest.raises(
-        ParseError, match=r"init_net.pb': does not hold the weights that '.*predict_net.pb' was saved with"
+        ParseError, match=r"init_net.pb' does not hold the weights that '.*predict_net.pb' was saved with"
     ):
         load_predictor(tmp_path / "a")
 

@@ -62,14 +62,14 @@ HARMFUL = {
 @pytest.mark.parametrize("name", HARMFUL)
 def test_an_init_net_runs_fills_alone(tmp_path, name):
     folder = stored(tmp_path / "p", init_ops=[HARMFUL[name]])
-    with pytest.raises(NetError, match=rf"predict_net.pb': init net 'init': holds {name} -> .* give trusted=True"):
+    with pytest.raises(NetError, match=rf"predict_net.pb': init net 'init' holds {name} -> .* give trusted=True"):
         load_predictor(folder)
 
 
 @pytest.mark.parametrize("name", HARMFUL)
 def test_a_predict_net_that_touches_files_or_loops_needs_trust(tmp_path, name):
     folder = stored(tmp_path / "p", ops=[HARMFUL[name]])
-    with pytest.raises(NetError, match=rf"predict net 'net': holds {name} -> .* which .*; give trusted=True"):
+    with pytest.raises(NetError, match=rf"predict net 'net' holds {name} -> .* which .*; give trusted=True"):
         load_predictor(folder)
 
 

@@ -59,7 +59,7 @@ def test_a_campaign_survives_its_workers_and_names_the_input():
 
 
 def test_what_counts_as_ours():
-    assert fault(NetError("'x.pb': is damaged"), "x.pb") is None
+    assert fault(NetError("'x.pb' is damaged"), "x.pb") is None
     assert "does not name the file" in fault(NetError("is damaged"), "x.pb")[0]
     assert "bare ValueError" in fault(ValueError("shapes"))[0]
     caused = OperatorError("net 'n', operator 0: Tile: ValueError: shapes")

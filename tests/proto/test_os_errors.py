@@ -27,10 +27,10 @@ def test_what_the_system_says_of_a_file(tmp_path, monkeypatch):
         ("zzz.pb", "'zzz.pb': no such file; its folder's .pb files are net.pb"),
         ("zzz.txt", "'zzz.txt': no such file, and its folder has none with a similar name"),
         ("none/net.pb", "'none/net.pb': no such file: the folder 'none' does not exist"),
-        ("folder", "'folder': is a folder, not a file"),
+        ("folder", "'folder' is a folder, not a file"),
         ("net.pb/x", "'net.pb/x': a part of this path is a file, not a folder"),
-        ("loop", "'loop': is a symbolic link that leads back to itself"),
-        ("dangling", "'dangling': is a symbolic link to 'nowhere', which does not exist"),
+        ("loop", "'loop' is a symbolic link that leads back to itself"),
+        ("dangling", "'dangling' is a symbolic link to 'nowhere', which does not exist"),
         ("x" * 300, f"'{'x' * 300}': file name too long"),
     ):
         assert text_of(lambda name=name: open(name, "rb")) == text

@@ -160,7 +160,7 @@ def _sized(pixels: Any, choices: Choices, where: str) -> Any:
         try:
             return resize_image(pixels, *new, interpolation="area")
         except NetError as error:  # one that is long and narrow
-            raise ParseError(f"{where}: has {height} x {width} pixels; {error}") from None
+            raise ParseError(f"{where} has {height} x {width} pixels; {error}") from None
     return pixels
 
 
@@ -173,7 +173,7 @@ def check_database(path: str, db_type: str, written: Written, tick: Tick, *, max
     """
     if len(open_records(path, db_type)) != len(written.sums):
         raise NetError(
-            f"{path!r}: holds {len(open_records(path, db_type))} records, but {len(written.sums)} were written"
+            f"{path!r} holds {len(open_records(path, db_type))} records, but {len(written.sums)} were written"
         )
     labels: Counter[int] = Counter()
     with ThreadPoolExecutor(decoding_threads()) as pool:

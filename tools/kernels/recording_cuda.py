@@ -30,9 +30,9 @@ def recorded(folder: Path) -> list[tuple[str, str, tuple[str, ...], tuple[str, .
             kept = tuple(option for option in kernel["options"] if option.startswith(("-D", "-std", "--std", "-fmad")))
             found.append((file.stem, kernel["source"], kept, tuple(kernel["names"])))
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ParseError(f"{str(file)!r}: is not a kernel that --record stored: {error!r}") from error
+            raise ParseError(f"{str(file)!r} is not a kernel that --record stored: {error!r}") from error
     if not found:
-        raise ParseError(f"{str(folder)!r}: is not a folder in which --record stored kernels")
+        raise ParseError(f"{str(folder)!r} is not a folder in which --record stored kernels")
     return found
 
 

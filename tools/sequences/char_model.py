@@ -175,7 +175,7 @@ class Writer:
         self.alphabet = "".join(self._predictor.classes or ())
         if not self.alphabet or "characters" not in self._predictor.inputs:
             raise NetError(
-                f"{os.fspath(folder)!r}: is not a character model: its inputs are {list(self._predictor.inputs)}, and "
+                f"{os.fspath(folder)!r} is not a character model: its inputs are {list(self._predictor.inputs)}, and "
                 f"it has {len(self.alphabet)} characters; give one that netbuilder-char-lm TEXT --export FOLDER wrote"
             )
 

@@ -91,7 +91,7 @@ def read_log(path: str) -> Measured:
                 step = (entry["seconds"] - entry["input_seconds"]) / entry["steps"]
                 found.append(Measured(entry["devices"], entry["batch"], step, entry.get("exchange_share", 0.0)))
     if not found:
-        raise NetError(f"{path!r}: has no epoch; give a file that netbuilder-train --metrics has written")
+        raise NetError(f"{path!r} has no epoch; give a file that netbuilder-train --metrics has written")
     return min(found, key=lambda each: each.step)
 
 

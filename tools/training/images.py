@@ -164,7 +164,7 @@ def _idx(folder: Path, part: str) -> Images:
         path = next((p for p in paths if p.is_file()), None)
         if path is None:
             raise FileNotFoundError(
-                f"data {str(folder)!r}: has neither a file {paths[0].name} nor {paths[1].name}; give a folder with the "
+                f"data {str(folder)!r} has neither a file {paths[0].name} nor {paths[1].name}; give a folder with the "
                 "four files of an IDX data set, one of class folders with images, a database, or 'digits'"
             )
         found.append(read_idx(path))

@@ -402,11 +402,11 @@ class Run:
         """
         state = checkpoint.state
         if "must_be" not in state:
-            raise NetError(f"{source!r}: is not a checkpoint of netbuilder-train; use load_checkpoint")
+            raise NetError(f"{source!r} is not a checkpoint of netbuilder-train; use load_checkpoint")
         check_fields(state, {**_STATE, "step": whole(0, self.steps)}, f"{source!r}, its state")
         problems = differences(state["must_be"], self._identity())
         if problems:
-            raise NetError(f"{source!r}: is a checkpoint of another run: " + "; ".join(problems))
+            raise NetError(f"{source!r} is a checkpoint of another run: " + "; ".join(problems))
         load_checkpoint(checkpoint, self.model.train, workspace=self.model.workspace)
         self.epochs_done, self.step = state["epochs_done"], state["step"]
         self._measures.restore(state)

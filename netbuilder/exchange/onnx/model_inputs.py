@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,13 @@ def input_dtype(onnx: Any, info: Any) -> np.dtype[Any]:
         raise ParseError(f"ONNX model: input {info.name!r} has elements of the unsupported type {kind}") from None
 
 
-def with_shapes(model: Any, shapes: Mapping[str, Sequence[int | None]]) -> Any:
+def with_shapes(model: Any, shapes: Mapping[str, Sequence[int | None]], constants: Collection[str]) -> Any:
     """Return a model whose inputs have the given extents, and all values the extents that follow by name.
 
     Args:
         model: a ModelProto; left unchanged.
         shapes: extents by input; None for one that stays as it is.
+        constants: names among the model's inputs whose values are known.
 
     Raises:
         NetError: there is no such input, or it has other extents.
@@ -69,8 +70,7 @@ def with_shapes(model: Any, shapes: Mapping[str, Sequence[int | None]]) -> Any:
     named: dict[str, int] = {}
     for name, shape in shapes.items():
         if name not in inputs:
-            constant = {each.name for each in model.graph.initializer}
-            given = [each for each in inputs if each not in constant]
+            given = [each for each in inputs if each not in constants]
             raise NetError(
                 f"shapes: the ONNX model {model.graph.name!r} has the inputs {given}, got {name!r}"
                 f"{did_you_mean(name, given)}"

@@ -67,7 +67,7 @@ def read_onnx(
         onnx = onnx_library()
         check_external_data(model, None)
         light, constants = without_constants(onnx, model)
-        read = Reader(onnx, with_shapes(light, shapes or {}), constants, **options).read()
+        read = Reader(onnx, with_shapes(light, shapes or {}, constants), constants, **options).read()
     if read.reference_nodes:
         kinds = ", ".join(f"{kind} ({len(places)})" for kind, places in read.reference_nodes.items())
         remedy = ""
@@ -96,7 +96,7 @@ def _read_file(
             onnx = onnx_library()
             model, constants = load_model(onnx, file)
             large = dict(constants)
-            read = Reader(onnx, with_shapes(model, shapes), constants, **options).read()
+            read = Reader(onnx, with_shapes(model, shapes, constants), constants, **options).read()
             if place is not None:
                 place.keep(read, large)
             return read

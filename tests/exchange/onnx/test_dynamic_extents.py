@@ -222,6 +222,11 @@ class TestShapes:
         with pytest.raises(NetError, match=f"shapes: .*{message}"):
             read_onnx(self.MODEL, shapes=shapes)
 
+    def test_constants_are_not_among_the_inputs_that_are_named(self):
+        model = model_of([node("MatMul", "x w")], constants={"w": f(256, 256)}, x=("n", 256))
+        with pytest.raises(NetError, match=r"has the inputs \['x'\], got 'w2'$"):
+            read_onnx(model, shapes={"w2": (1, 256)})
+
     def test_a_scalar_input(self):
         read = check(model_of([node("Add", "a b")], a=(), b=("n",)), {"a": f(), "b": f(3)})
         assert read.specs["a"].shape == () and isinstance(read.predictor(), Predictor)

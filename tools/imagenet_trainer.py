@@ -242,7 +242,7 @@ def _print_run(options: Options, run: Run, train: int, test: int) -> None:
     devices = f"{word} {', '.join(map(str, options.devices))}"
     print(
         f"model {options.net_name}: {run.model.parameter_count:,} parameters; "
-        f"data {options.data}: {train} to train, {test} held out; {run.image_text}"
+        f"data {options.data}: {train} to train, {test} held out; {run.class_text}; {run.image_text}"
     )
     if note := _size_note(options, run):
         print(note)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from netbuilder.data import DATABASES, database_type, decoding_threads
+from netbuilder.data.image_sets import part_folder
 from netbuilder.proto import NetError
 from netbuilder.proto.errors import counted
 from netbuilder.proto.late_dataclass import dataclass
@@ -30,8 +31,8 @@ class _Options:
     """Write a database of images with labels and check it, or describe one."""
 
     source: str | None = argument(
-        "a folder with one folder of images for each class, or with IDX files; a "
-        "CSV list of paths and labels; an .npz file; an IDX file of images; or a database",
+        "a folder with one folder of images for each class, or with two such folders, train and val or test, or with "
+        "IDX files; a CSV list of paths and labels; an .npz file; an IDX file of images; or a database",
         nargs="?",
     )
     database: str = argument("the database: a folder for lmdb, a file for minidb")
@@ -39,7 +40,9 @@ class _Options:
     type: str | None = option(
         "type of the database (default: the suffix of its name, or lmdb if it has none)", choices=sorted(DATABASES)
     )
-    part: str = option("which part to read if the source has two", default="train", choices=["train", "test"])
+    part: str = option(
+        "the part to read if the source has two; test: the held-out one", default="train", choices=["train", "test"]
+    )
     labels: str | None = option("the IDX file of labels, if the source is an IDX file of images", metavar="FILE")
     root: str | None = option(
         "folder that paths in a CSV list are relative to (default: the folder of the list)", metavar="FOLDER"
@@ -110,8 +113,10 @@ def _make(source: str, found: _Options) -> None:
     if not found.no_check:
         with Progress("check", len(written.sums)) as progress:
             check_database(found.database, kind, written, progress.advance, max_pixels=found.max_pixels)
+    folder = part_folder(source, found.part)
     print(
-        f"{found.database}: {kind}, {counted(len(written.sums), 'record')}, {counted(len(written.labels), 'label')}"
+        f"{found.database}: {kind}, {counted(len(written.sums), 'record')}{f' of {folder}' if folder else ''}, "
+        f"{counted(len(written.labels), 'label')}"
         + (f", {counted(len(written.skipped), 'damaged image')} skipped" if written.skipped else "")
         + ("" if found.no_check else "; read back, all records match")
     )

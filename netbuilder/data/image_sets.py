@@ -31,6 +31,7 @@ __all__ = [
     "folder_text",
     "image_folder",
     "image_list",
+    "part_folder",
     "read_npz_images",
     "visible_files",
 ]
@@ -43,6 +44,9 @@ _log = logging.getLogger("netbuilder.input")
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 """File name suffixes of images."""
+
+_TRAIN, _HELD_OUT = ("train", "training"), ("val", "valid", "validation", "test", "testing")
+_LAYOUT = "CLASS/IMAGE.jpg, or both train/CLASS/IMAGE.jpg and val/CLASS/IMAGE.jpg (or valid, validation, test)"
 
 _LARGEST = 2**31 - 1  # the largest label
 _NUMBER = re.compile("-?[0-9]+")
@@ -96,12 +100,19 @@ def image_folder(path: PathLike) -> ImageFiles:
 
     Raises:
         FileNotFoundError: there is no such folder.
-        NetError: it has no folders, or one of them has no images; the message says what is there.
+        NetError: it has no folders, or one of them has no images, or the name of a part of a data set, such as "train";
+            the message says what is there.
     """
     root = Path(path)
     if not root.is_dir():
         raise FileNotFoundError(f"{str(root)!r}: no such folder of images")
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not _is_hidden(entry.name))
+    classes = _visible_folders(root)
+    if parts := [name for name in classes if name.lower() in (*_TRAIN, *_HELD_OUT)]:
+        raise NetError(
+            f"{str(root)!r}: a class must not have the name of a part of a data set, got "
+            f"{' and '.join(map(repr, parts))}; the layout must be {_LAYOUT}: add the part that is missing, give "
+            f"{str(root / parts[0])!r} if that has the classes, or rename the class"
+        )
     if not classes:
         raise NetError(
             f"{str(root)!r}: {folder_text(root)}; it must have a folder with images for each class: CLASS/IMAGE.jpg"
@@ -126,6 +137,30 @@ def image_folder(path: PathLike) -> ImageFiles:
     if others:
         _log.warning("%s: files ignored because their names do not end like those of images: %d", root, others)
     return ImageFiles(files, labels, classes)
+
+
+def part_folder(path: PathLike, part: str) -> Path | None:
+    """Return the folder of a part of a data set, for ``image_folder``; None if the set at ``path`` has no two parts.
+
+    The parts are folders named train (or training), and val, valid, validation, test or testing, in upper or lower
+    case.
+
+    Args:
+        path: of the set.
+        part: "train"; "val": the first of the held-out parts in the order above; or "test": test, or else that one.
+    """
+    root = Path(path)
+    found = {name.lower(): root / name for name in (_visible_folders(root) if root.is_dir() else ())}
+    train, held_out = ([found[name] for name in names if name in found] for names in (_TRAIN, _HELD_OUT))
+    if not train or not held_out:
+        return None
+    if part == "train":
+        return train[0]
+    return found.get("test", held_out[0]) if part == "test" else held_out[0]
+
+
+def _visible_folders(root: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not _is_hidden(entry.name))
 
 
 def _is_hidden(name: str) -> bool:

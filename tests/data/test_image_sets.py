@@ -21,6 +21,7 @@ from netbuilder.data import (
     tensor_to_proto,
     write_minidb,
 )
+from netbuilder.data.image_sets import part_folder
 from netbuilder.proto import NetError, ParseError, TensorProtos
 from netbuilder.tools.databases.sources import open_source
 from netbuilder.tools.training.images import load_images
@@ -61,6 +62,18 @@ def test_folders_without_images_are_refused(tmp_path):
     (tmp_path / "cat").mkdir()
     with pytest.raises(NetError, match="cat': the folder of a class must hold images, and this one"):
         image_folder(tmp_path)
+
+
+def test_folders_of_parts_are_no_classes(tmp_path):
+    make_folder(tmp_path / "Train", ("cat", "dog"), 1)
+    with pytest.raises(NetError, match=r"got 'Train'; the layout must be CLASS/IMAGE.jpg, or both .*, give '.*/Train'"):
+        image_folder(tmp_path)
+    assert part_folder(tmp_path, "train") is part_folder(tmp_path / "none", "val") is None
+    for name in ("testing", "Valid", "test"):
+        (tmp_path / name).mkdir()
+    assert [part_folder(tmp_path, part).name for part in ("train", "val", "test")] == ["Train", "Valid", "test"]
+    (tmp_path / "test").rmdir()
+    assert part_folder(tmp_path, "test").name == "Valid"
 
 
 def test_hidden_files_and_folders_are_left_out_everywhere(tmp_path, caplog):

@@ -182,3 +182,14 @@ def test_the_kind_follows_from_the_name_and_nothing_is_replaced_unasked(folder, 
     assert (tmp_path / "x.minidb").read_bytes() != before
     assert main([str(folder), str(folder / "cat"), "--type=lmdb", "--replace"]) == 1
     assert "is a folder but not a database" in capsys.readouterr().err
+
+
+def test_parts_are_split_as_in_training(folder, tmp_path, capsys):
+    whole = tmp_path / "set"
+    for name, count in (("train", 3), ("valid", 2)):
+        make_folder(whole / name, ("cat", "dog"), count)
+    for part, name, count in (("train", "train", 6), ("test", "valid", 4)):
+        assert main([str(whole), str(tmp_path / f"{part}.minidb"), "--part", part]) == 0
+        assert f"{count} records of {whole / name}, 2 labels" in capsys.readouterr().out
+    assert main([str(folder), str(tmp_path / "none.minidb"), "--part=test"]) == 1
+    assert "has no parts, such as folders train and test; leave --part out" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def test_a_folder_trains_evaluates_and_exports(tmp_path, capfd):
     arguments = [*QUICK, "--data", source, "--devices=0,1", "--export", str(tmp_path / "out"), "--check-export"]
     assert main(arguments) == 0
     text = capfd.readouterr().out
-    assert "24 to train, 6 held out" in text
+    assert "24 to train, 6 held out; 2 classes (bright, dark); images of" in text
     found = re.findall(r"accuracy on 6 held-out images: (\S+)%", text)
     assert len(found) == 2 and found[0] == found[1]
     assert float(found[0]) > 80
@@ -99,11 +99,24 @@ def test_every_held_out_image_is_evaluated_once(tmp_path):
     assert run.evaluation().top1 in [k / 6 for k in range(7)]
 
 
-def test_parts_in_folders_of_their_own(tmp_path):
+def test_one_class_is_an_error(tmp_path, capsys):
+    colored(tmp_path / "images" / "only")
+    assert main([*QUICK, "--data", str(tmp_path / "images")]) == 1
+    assert "a classifier needs two classes or more, and " in (said := capsys.readouterr().err)
+    assert "has one, 'only'; give a folder with a folder of images for each class" in said
+
+
+@pytest.mark.parametrize("held_out", ["val", "valid", "Validation", "TEST"])
+def test_parts_in_folders_of_their_own(tmp_path, held_out):
+    colored(tmp_path / "set" / "train", 4)
+    colored(tmp_path / "set" / held_out, 3)
+    train, test = load_images(str(tmp_path / "set"), InputOptions(crop=8))
+    assert (len(train), len(test), test.classes) == (8, 6, ("bright", "dark"))
+
+
+def test_parts_must_have_the_same_classes(tmp_path):
     colored(tmp_path / "set" / "train", 4)
     colored(tmp_path / "set" / "val", 3)
-    train, test = load_images(str(tmp_path / "set"), InputOptions(crop=8))
-    assert (len(train), len(test)) == (8, 6)
     apart, other = load_images(
         str(tmp_path / "set" / "train"), InputOptions(crop=8, test_data=str(tmp_path / "set" / "val"))
     )

@@ -50,7 +50,7 @@ def test_the_run_says_what_the_recipe_chose(capsys):
     )  # fmt: skip
     assert main([*given, "--policy=fixed"]) == 0
     said = capsys.readouterr().out
-    assert "held out; images of 1 x 8 x 8\nrecipe: --warmup-epochs=0.2 --label-smoothing=0.1" in said
+    assert "held out; 10 classes (0, 1, 2, 3, 4, ...); images of 1 x 8 x 8\nrecipe: --warmup-epochs=0.2 " in said
     assert "learning rate 0.005 (fixed; 0.005 in the last step; warm-up of 0.2 epochs from 0.0005)" in said
     assert "average of the last 0.5 epochs: held-out loss" in said and "accuracy of the average of the last 0.5" in said
 

@@ -15,7 +15,7 @@ from netbuilder.data import (
     read_idx,
     read_npz_images,
 )
-from netbuilder.data.image_sets import SUFFIXES, folder_text
+from netbuilder.data.image_sets import SUFFIXES, folder_text, part_folder
 from netbuilder.proto import NetError
 
 __all__ = ["IDX_PARTS", "check_source", "is_idx_folder", "open_source"]
@@ -65,26 +65,30 @@ def open_source(
     """Return the images at ``source``.
 
     Args:
-        source: a folder of class folders, or of IDX files such as MNIST's; a CSV list; an ``.npz`` file; an
-            IDX file of images; or a database of images.
+        source: a folder of class folders, or with two of these (``part_folder``), or of IDX files such as MNIST's; a
+            CSV list; an ``.npz`` file; an IDX file of images; or a database of images.
         part: "train" or "test", if the source has both.
         labels: the IDX file of labels, if the source is an IDX file of images.
         root: folder that paths in a list are relative to.
 
     Raises:
         FileNotFoundError: there is no such source.
-        NetError: it is of none of these kinds, or damaged.
+        NetError: it is of none of these kinds, or damaged; or it has no part "test".
     """
     path = Path(source)
     check_source(path)
     if labels is not None:
         return ImageArrays(read_idx(path), read_idx(labels), str(path))
-    if path.suffix == ".csv":
-        return image_list(path, root=root)
     if path.suffix == ".npz":
         return read_npz_images(path, part)
     if path.is_dir() and (files := _idx_files(path, part)):
         return ImageArrays(read_idx(files[0]), read_idx(files[1]), str(files[0]))
+    if (folder := part_folder(path, part)) is not None:
+        return image_folder(folder)
+    if part == "test":
+        raise NetError(f"--part test: {str(path)!r} has no parts, such as folders train and test; leave --part out")
+    if path.suffix == ".csv":
+        return image_list(path, root=root)
     kind = database_type(path)
     if kind == "minidb" and "idx" in path.name:
         raise NetError(f"{str(path)!r}: looks like an IDX file of images; give the file of labels too (--labels FILE)")

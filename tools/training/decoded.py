@@ -10,6 +10,7 @@ import numpy as np
 
 from netbuilder.data import DummyImages, ImageLoader, ImageSet, ImageSubset, image_folder, read_npz_images
 from netbuilder.data.image_batch import DifferentSizesError
+from netbuilder.data.image_sets import part_folder
 from netbuilder.proto import NetError, ParseError
 from netbuilder.tools.databases.sources import open_source
 from netbuilder.tools.training.fed_images import FedImages
@@ -26,7 +27,6 @@ DUMMY = "dummy"
 """Name of a data set of random images, to measure speed."""
 
 _DUMMY_COUNT, _DUMMY_CLASSES = 1280, 10
-_TEST_FOLDERS = ("val", "validation", "test")
 
 
 class DecodedImages:
@@ -137,8 +137,8 @@ def decoded_images(source: str, options: InputOptions) -> tuple[DecodedImages, D
     """Return training and held-out samples.
 
     Args:
-        source: a folder of class folders, or a folder with two of these, ``train`` and ``val`` (or ``test``); a
-            database of images; an ``.npz`` file; a CSV list; or "dummy", 1280 images of noise of the size ``crop``.
+        source: a folder of class folders, or a folder with two of these (``part_folder``); a database of images; an
+            ``.npz`` file; a CSV list; or "dummy", 1280 images of noise of the size ``crop``.
         options: their preprocessing. Without ``test_data`` and a test part, every fifth sample is held out.
 
     Raises:
@@ -176,9 +176,9 @@ def _parts(source: str, options: InputOptions) -> tuple[ImageSet, ImageSet]:
         return open_source(source), open_source(options.test_data)
     else:
         path = Path(source)
-        test = next((path / name for name in _TEST_FOLDERS if (path / name).is_dir()), None)
-        if (path / "train").is_dir() and test is not None:
-            return image_folder(path / "train"), image_folder(test)
+        train, test = part_folder(path, "train"), part_folder(path, "val")
+        if train is not None and test is not None:
+            return image_folder(train), image_folder(test)
         whole = open_source(source)
         if path.suffix == ".npz":
             try:

@@ -35,6 +35,8 @@ from netbuilder.tools.training.trained_model import Evaluation, TrainedModel
 
 __all__ = ["Epoch", "EpochResults", "Evaluation", "Run", "usual_callbacks"]
 
+_NAMED = 5  # classes in a line
+
 _STATE: Mapping[str, Any] = {
     "must_be": mapping(), "options": mapping(), "epochs_done": whole(0, 2**31), "losses": real, "right": real,
     "seen": real, "rate": real, "callbacks": mapping(mapping()),
@@ -124,6 +126,12 @@ class Run:
         self._train_images, self._test_images = train, test
         self.classes = options.input.classes or max(train.class_count, test.class_count)
         self._names = options.input.names or test.classes
+        if self.classes < 2:
+            raise NetError(
+                f"--data: a classifier needs two classes or more, and {options.data!r} has one"
+                f"{f', {self._names[0]!r}' if self._names else ''}; give a folder with a folder of images for each "
+                "class (CLASS/IMAGE.jpg), neither the folder above it nor a class"
+            )
         if self._names and len(self._names) < self.classes:
             raise NetError(f"--class-names: {len(self._names)} names for {self.classes} classes")
         self.steps = -(-len(train) // options.batch)
@@ -347,6 +355,12 @@ class Run:
     def class_names(self) -> list[str]:
         """A name for each class: as the options or the data say, or its number."""
         return list(self._names[: self.classes]) or [str(number) for number in range(self.classes)]
+
+    @property
+    def class_text(self) -> str:
+        """The number of classes, with the first names, if they have names."""
+        shown = [*self.class_names[:_NAMED], *(["..."] if self.classes > _NAMED else [])] if self._names else []
+        return f"{self.classes} classes" + (f" ({', '.join(shown)})" if shown else "")
 
     def export(self, path: str | Path) -> None:
         """Write the predictor of the parameters as they are: images in, probabilities of the classes out."""

@@ -17,7 +17,7 @@ import numpy as np
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.layouts import convert
 from netbuilder.engines.llvm.filters import BLOCK
-from netbuilder.engines.llvm.pooling import blocked_pool
+from netbuilder.engines.llvm.pooling import blocked_max_pool
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant, In, Out, Scratch, Workspace
 from netbuilder.engines.onednn.bfloat16 import orders_as_given
@@ -157,7 +157,7 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         arguments[c.WORKSPACE] = Workspace(pool.primitive.workspace)
         ctx.publish(0, _WORKSPACE, (pool, w, arguments[c.WORKSPACE]))
     x_spec, y_spec = pool.specs
-    own = None if kept else _by_machine_code(ctx, w, x_spec, y_spec, mean=False)
+    own = None if kept else _by_machine_code(ctx, w, x_spec, y_spec)
     if own is not None:
         return own
     sums = _Sums.of(x_spec, ctx.threads)
@@ -165,20 +165,14 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     return prepared([x_spec], [y_spec], steps, scratch=sums.result.nbytes if sums.result else 0)
 
 
-def _by_machine_code(ctx: PlanContext, w: Geometry, x: TensorSpec, y: TensorSpec, **options: bool) -> Prepared | None:
-    """Prepare the pooling of images in blocks of eight channels; None where that is not their layout.
-
-    Of maxima it is one pass, where the library needs a second one for NaN.
-
-    Args:
-        ctx, w, x, y, options: see ``blocked_pool``.
-    """
+def _by_machine_code(ctx: PlanContext, w: Geometry, x: TensorSpec, y: TensorSpec) -> Prepared | None:
+    """Prepare MaxPool of images in blocks of eight channels: one pass, where the library needs a second one for NaN."""
     if not ctx.uses_engine("LLVM") or x.ndim != 4:
         return None
-    blocked = [channel_blocked(image_view(spec.shape), c.F32, BLOCK) for spec in (x, y)]  # None: that is plain order
-    if blocked[0] is None or any(layout is not spec.layout for layout, spec in zip(blocked, (x, y))):
+    blocked = (channel_blocked(image_view(spec.shape), c.F32, BLOCK) for spec in (x, y))
+    if any(layout is None or layout is not spec.layout for layout, spec in zip(blocked, (x, y))):
         return None
-    return blocked_pool(ctx, w, x, y, **options)
+    return blocked_max_pool(ctx, w, x, y)
 
 
 @dataclass(frozen=True)
@@ -285,9 +279,6 @@ def average_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if pool.primitive is None:
         return None
     x_spec, y_spec = pool.specs
-    own = _by_machine_code(ctx, w, x_spec, y_spec, mean=True, with_padding=_average(op) == c.POOLING_AVERAGE_ALL)
-    if own is not None:
-        return own
     return prepared([x_spec], [y_spec], [Step(pool.primitive, {c.SRC: In(0), c.DST: Out(0)})])
 
 

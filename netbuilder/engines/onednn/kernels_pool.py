@@ -16,20 +16,10 @@ import numpy as np
 
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.layouts import convert
-from netbuilder.engines.llvm.filters import BLOCK
-from netbuilder.engines.llvm.pooling import blocked_max_pool
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant, In, Out, Scratch, Workspace
 from netbuilder.engines.onednn.bfloat16 import orders_as_given
-from netbuilder.engines.onednn.blocked_layout import (
-    Desc,
-    channel_blocked,
-    elements,
-    image_view,
-    plain_in,
-    row_major,
-    stored_as,
-)
+from netbuilder.engines.onednn.blocked_layout import Desc, elements, image_view, plain_in, row_major, stored_as
 from netbuilder.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.engines.onednn.primitive import (
     SMALL,
@@ -157,22 +147,9 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         arguments[c.WORKSPACE] = Workspace(pool.primitive.workspace)
         ctx.publish(0, _WORKSPACE, (pool, w, arguments[c.WORKSPACE]))
     x_spec, y_spec = pool.specs
-    own = None if kept else _by_machine_code(ctx, w, x_spec, y_spec)
-    if own is not None:
-        return own
     sums = _Sums.of(x_spec, ctx.threads)
     steps = [Step(pool.primitive, arguments), *sums.steps, _with_nan(op, ctx, x_spec, y_spec, sums.result)]
     return prepared([x_spec], [y_spec], steps, scratch=sums.result.nbytes if sums.result else 0)
-
-
-def _by_machine_code(ctx: PlanContext, w: Geometry, x: TensorSpec, y: TensorSpec) -> Prepared | None:
-    """Prepare MaxPool of images in blocks of eight channels: one pass, where the library needs a second one for NaN."""
-    if not ctx.uses_engine("LLVM") or x.ndim != 4:
-        return None
-    blocked = (channel_blocked(image_view(spec.shape), c.F32, BLOCK) for spec in (x, y))
-    if any(layout is None or layout is not spec.layout for layout, spec in zip(blocked, (x, y))):
-        return None
-    return blocked_max_pool(ctx, w, x, y)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.engines.llvm.convolutions import Window, blocked_convolution
-from netbuilder.engines.llvm.filters import BLOCK
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.blocked_layout import channel_blocked
 from netbuilder.engines.onednn.convolutions import Views
@@ -17,6 +16,8 @@ from netbuilder.ops.core.contexts import CHANNELS_LAST, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["by_machine_code"]
+
+_BLOCK = 8
 
 
 def by_machine_code(
@@ -43,7 +44,7 @@ def by_machine_code(
     if v.kind != "convolution" or len(v.x.dims) != 4 or op.order != "NCHW" or ctx.image_order == CHANNELS_LAST:
         return None
     x, w, b = specs
-    at_x, at_y = (channel_blocked(view, c.F32, BLOCK) for view in (v.x, v.y))  # None: that is plain order
+    at_x, at_y = (channel_blocked(view, c.F32, _BLOCK) for view in (v.x, v.y))  # None: that is plain order
     n, channels, height, width = v.x.dims
     outputs, rows, columns = v.y.dims[1:]
     strides, gaps, before, _ = v.window

@@ -1,6 +1,6 @@
 """Convolutions of images with channels in blocks of eight, whose filters stay the same, such as those of a predictor.
 
-Up to six positions of the result and two blocks of its channels, or eight positions and one block, have their sums in
+Up to six positions of the result and two blocks of its channels, or twelve positions and one block, have their sums in
 registers while the channels of X are multiplied one after another. Where the positions' windows begin is in a table,
 so that they may be in several rows of a small image. Images with padding are copied first, with zeros around them.
 Sums of more than some hundred products are added by parts, which rounds less. A thread has blocks of channels of the
@@ -29,7 +29,7 @@ from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Window", "blocked_convolution"]
 
-_POSITIONS = {2: 6, 1: 8}
+_POSITIONS = {2: 6, 1: 12}
 """The most positions whose sums are in registers, by the number of blocks of channels of the result."""
 
 _MOST_POSITIONS = 1 << 14
@@ -39,15 +39,31 @@ _CHUNK = 3 << 15
 """Bytes of X that all filters read before the next ones, about: they stay in the cache."""
 
 _BRIEF, _OF_A_THREAD = 1 << 17, 1 << 16  # multiplications
-_ZEROS, _MINUS_INFINITY = np.zeros(BLOCK, np.float32), 0xFF800000
 _F = np.dtype(np.float32)
 _V = f"<{BLOCK} x float>"
 
 _POINTERS = ("images", "w", "bias", "add", "y", "units", "tiles", "windows", "taps", "copied")
 _INTEGERS = (
-    "unit", "units_end", "tile", "tiles_end", "together", "count", "channels", "deep", "x_block", "y_block", "biases",
-    "addend", "least", "first_block", "blocks_end", "height", "width", "above", "left", "rows", "row",
+    "unit", "units_end", "tile", "tiles_end", "together", "count", "channels", "deep", "x_block", "y_block", "outputs",
+    "first_block", "blocks_end", "height", "width", "above", "left", "rows", "row",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the text of the function depends on.
+
+    Args:
+        bias, add, relu: what is computed besides the sums of products.
+        padded: whether the images are copied with zeros around them.
+        deep: whether the sums have parts.
+    """
+
+    bias: bool
+    add: bool
+    relu: bool
+    padded: bool
+    deep: bool
 
 
 class _Code(Loops):
@@ -55,24 +71,19 @@ class _Code(Loops):
 
     A row of ``units`` has a block of channels of Y, how many blocks, the first block of X, and where the filters begin.
     A row of ``tiles`` has a position and how many follow. A row of ``windows`` has where a position's window begins in
-    X, and where its result is. ``taps`` has how far the window's elements are from its beginning. ``bias`` has
-    ``biases`` elements, ``add`` is read at the places of Y times ``addend``: both are 0 where there is none. Results
-    below ``least``, the bits of a number, become 0.
-
-    Args:
-        deep: whether sums have parts.
+    X, and where its result is. ``taps`` has how far the window's elements are from its beginning.
     """
 
-    def __init__(self, *, deep: bool) -> None:
-        self._deep, self._entry, self._body = deep, Emitter("e"), Emitter("v")
+    def __init__(self, form: _Form) -> None:
+        self._form, self._entry, self._body = form, Emitter("e"), Emitter("v")
         self._arguments(_POINTERS, _INTEGERS)
 
     def text(self) -> str:
         b = self._body
-        self._copy_images()
-        self._x = b.let(f"select i1 {b.let('icmp slt i64 %first_block, %blocks_end')}, ptr %copied, ptr %images")
-        number = b.let(f"bitcast i32 {b.let('trunc i64 %least to i32')} to float")
-        self._least_result = self._splat(number, "float")
+        self._x = "%images"
+        if self._form.padded:
+            self._x = "%copied"
+            self._copy_images()
         with self._for("%tile", "%tiles_end", "%together") as first:
             end = self._least(b.let(f"add i64 {first}, %together"), "%tiles_end")
             with self._for("%unit", "%units_end", 1) as number:
@@ -87,7 +98,7 @@ class _Code(Loops):
         return self._body.let(f"load i64, ptr {self._moved(row, np.dtype(np.int64), index)}, align 8")
 
     def _copy_images(self) -> None:
-        """Copy the blocks of X that this call reads, if any, with zeros above, below, to the left and right."""
+        """Copy the blocks of X that this call reads, with zeros above, below, to the left and right."""
         b = self._body
         line = b.let(f"mul i64 %row, {BLOCK}")
         size = b.let(f"mul i64 %rows, {line}")
@@ -111,11 +122,6 @@ class _Code(Loops):
                     place = self._moved(read, _F, b.let(f"sub i64 {at}, {start}"))
                     self._store(self._load(place), self._moved(to, _F, at))
 
-    def _splat(self, scalar: str, element: str) -> str:
-        b, kind = self._body, f"<{BLOCK} x {element}>"
-        one = b.let(f"insertelement {kind} poison, {element} {scalar}, i64 0")
-        return b.let(f"shufflevector {kind} {one}, {kind} poison, <{BLOCK} x i32> zeroinitializer")
-
     def _load(self, place: str) -> str:
         return self._body.let(f"load {_V}, ptr {place}, align 4")
 
@@ -126,7 +132,7 @@ class _Code(Loops):
         """Write the results of some tiles in one or two blocks of channels."""
         b = self._body
         weights = self._moved("%w", _F, place)
-        biases = [self._bias(b.let(f"add i64 {block}, {j}")) for j in range(blocks)]
+        biases = [self._bias(b.let(f"add i64 {block}, {j}")) for j in range(blocks)] if self._form.bias else []
         x = self._moved(self._x, _F, b.let(f"mul i64 {source}, %x_block"))
         offset = b.let(f"mul i64 {block}, %y_block")
         with self._for(first, end, 1) as tile:
@@ -140,9 +146,12 @@ class _Code(Loops):
         """Return a block of the bias, with zeros for channels that are padding."""
         b = self._body
         channel = b.let(f"mul i64 {block}, {BLOCK}")
-        left = b.let(f"trunc i64 {self._least(b.let(f'sub i64 %biases, {channel}'), BLOCK)} to i32")
+        left = b.let(f"trunc i64 {self._least(b.let(f'sub i64 %outputs, {channel}'), BLOCK)} to i32")
+        kind = f"<{BLOCK} x i32>"
+        one = b.let(f"insertelement {kind} poison, i32 {left}, i64 0")
+        lefts = b.let(f"shufflevector {kind} {one}, {kind} poison, {kind} zeroinitializer")
         numbers = f"<{', '.join(f'i32 {k}' for k in range(BLOCK))}>"
-        mask = b.let(f"icmp sgt <{BLOCK} x i32> {self._splat(left, 'i32')}, {numbers}")
+        mask = b.let(f"icmp sgt {kind} {lefts}, {numbers}")
         b.declared.add(f"declare {_V} @llvm.masked.load.v{BLOCK}f32.p0(ptr, i32, <{BLOCK} x i1>, {_V})")
         given = f"ptr {self._moved('%bias', _F, channel)}, i32 4, <{BLOCK} x i1> {mask}, {_V} zeroinitializer"
         return b.let(f"call {_V} @llvm.masked.load.v{BLOCK}f32.p0({given})")
@@ -159,9 +168,11 @@ class _Code(Loops):
             first = b.let(f"add i64 {offset}, {self._word(row, 1)}")
             places += [b.let(f"add i64 {first}, {b.let(f'mul i64 %y_block, {j}')}") for j in range(blocks)]
         results = [self._moved("%y", _F, place) for place in places]
-        addends = [self._load(self._moved("%add", _F, b.let(f"mul i64 {place}, %addend"))) for place in places]
-        starts = [b.let(f"fadd {_V} {biases[k % blocks]}, {addend}") for k, addend in enumerate(addends)]
-        if not self._deep:
+        starts = [biases[k % blocks] if biases else "zeroinitializer" for k in range(len(places))]
+        if self._form.add:
+            addends = [self._load(self._moved("%add", _F, place)) for place in places]
+            starts = [b.let(f"fadd {_V} {start}, {addend}") for start, addend in zip(starts, addends)]
+        if not self._form.deep:
             sums = self._sums(blocks, windows, self._variable("ptr", weights), "0", "%channels")
             for start, total, result in zip(starts, sums, results):
                 self._finish(b.let(f"fadd {_V} {start}, {total}"), result)
@@ -173,13 +184,16 @@ class _Code(Loops):
             stop = self._least(b.let(f"add i64 {channel}, %deep"), "%channels")
             for total, result in zip(self._sums(blocks, windows, at, channel, stop), results):
                 self._store(b.let(f"fadd {_V} {self._load(result)}, {total}"), result)
-        for result in results:
-            self._finish(self._load(result), result)
+        if self._form.relu:
+            for result in results:
+                self._finish(self._load(result), result)
 
     def _finish(self, value: str, place: str) -> None:
         b = self._body
-        is_less = b.let(f"fcmp olt {_V} {value}, {self._least_result}")  # not true for NaN
-        self._store(b.let(f"select <{BLOCK} x i1> {is_less}, {_V} zeroinitializer, {_V} {value}"), place)
+        if self._form.relu:
+            negative = b.let(f"fcmp olt {_V} {value}, zeroinitializer")  # not true for NaN
+            value = b.let(f"select <{BLOCK} x i1> {negative}, {_V} zeroinitializer, {_V} {value}")
+        self._store(value, place)
 
     def _sums(self, blocks: int, windows: Sequence[str], at: str, first: str, end: str) -> list[str]:
         """Return sums over blocks of channels of X and all elements of the window; ``at``: the place of the filters."""
@@ -203,7 +217,10 @@ class _Code(Loops):
         return [self._get(place, _V) for place in sums]
 
     def _repeated(self, place: str) -> str:
-        return self._splat(self._body.let(f"load float, ptr {place}, align 4"), "float")
+        b = self._body
+        scalar = b.let(f"load float, ptr {place}, align 4")
+        one = b.let(f"insertelement {_V} poison, float {scalar}, i64 0")
+        return b.let(f"shufflevector {_V} {one}, {_V} poison, <{BLOCK} x i32> zeroinitializer")
 
     def _fma(self, x: str, y: str, z: str) -> str:
         self._body.declared.add(f"declare {_V} @llvm.fma.v{BLOCK}f32({_V}, {_V}, {_V})")
@@ -211,8 +228,8 @@ class _Code(Loops):
 
 
 @functools.cache
-def _text(deep: bool) -> str:
-    return _Code(deep=deep).text()
+def _text(form: _Form) -> str:
+    return _Code(form).text()
 
 
 @dataclass(frozen=True)
@@ -282,7 +299,8 @@ def blocked_convolution(
         return None
     height, width = window.padded
     padded = (height, width) != window.images[2:]
-    address = machine.address_of(_text(shape.deep < shape.blocks_in))
+    form = _Form(b is not None, add, relu, padded, shape.deep < shape.blocks_in)
+    address = machine.address_of(_text(form))
     if address is None:
         return None
     layout = filters(shape)
@@ -293,18 +311,21 @@ def blocked_convolution(
     divided = tables.divided(threads)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        pointers = inputs[0].ctypes.data, inputs[1].ctypes.data
+        own = inputs[0].ctypes.data, inputs[1].ctypes.data
         bias = inputs[2].ctypes.data if b is not None else 0
-        addend = inputs[-1].ctypes.data if add else _ZEROS.ctypes.data
-        common = [address, *pointers, bias, addend, outputs[0].ctypes.data, *tables.addresses]
-        extents = [shape.taps, shape.blocks_in, shape.deep, height * width * BLOCK, tables.y_block]
-        extents += [window.outputs[0] if b is not None else 0, int(add), 0 if relu else _MINUS_INFINITY]
-        image = [*window.images[2:], *window.before, height, width]
+        addend = inputs[-1].ctypes.data if add else 0
+        common = [address, *own, bias, addend, outputs[0].ctypes.data, *tables.addresses]
         rows = []
         for number, (units, tiles, blocks) in enumerate(divided):
             memory = scratch.ctypes.data + number * copied if padded else 0
-            own = [memory, *units, *tiles, tables.together]
-            rows.append(np.array([*common, *own, *extents, *(blocks if padded else (0, 0)), *image], np.int64))
+            extents = [shape.taps, shape.blocks_in, shape.deep, height * width * BLOCK, tables.y_block]
+            image = [*window.images[2:], *window.before, height, width]
+            rows.append(
+                np.array(
+                    [*common, memory, *units, *tiles, tables.together, *extents, window.outputs[0], *blocks, *image],
+                    np.int64,
+                )
+            )
         return call_of_threads(ctx, rows, (inputs, outputs, scratch, tables), brief=window.multiplications < _BRIEF)
 
     specs = [x, w.with_layout(layout), *([b.plain] if b is not None else []), *([y] if add else [])]

@@ -146,14 +146,9 @@ filters = functools.lru_cache(1024)(FilterPanels)
 
 
 def reorder_filters(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
-    """Return the prepared copy of plain filters into panels.
-
-    Raises:
-        ValueError: the source is not plain, or the target not in panels.
-    """
+    """Return the prepared copy of plain filters into panels."""
     layout = target.layout
-    if source.layout is not None or not isinstance(layout, FilterPanels):
-        raise ValueError(f"only plain filters are copied, and into panels only: {source} cannot become {target}")
+    assert isinstance(layout, FilterPanels)
 
     def bind(inputs: Any, outputs: Any, scratch: Any) -> Call:
         return lambda: layout.store(inputs[0], outputs[0])

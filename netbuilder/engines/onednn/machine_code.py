@@ -44,7 +44,9 @@ def by_machine_code(
     if v.kind != "convolution" or len(v.x.dims) != 4 or op.order != "NCHW" or ctx.image_order == CHANNELS_LAST:
         return None
     x, w, b = specs
-    at_x, at_y = (channel_blocked(view, c.F32, _BLOCK) for view in (v.x, v.y))  # None: that is plain order
+    at_x, at_y = (channel_blocked(view, c.F32, _BLOCK) for view in (v.x, v.y))
+    if at_x is None or at_y is None:
+        return None
     n, channels, height, width = v.x.dims
     outputs, rows, columns = v.y.dims[1:]
     strides, gaps, before, _ = v.window

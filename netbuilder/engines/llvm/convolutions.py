@@ -38,7 +38,7 @@ _MOST_POSITIONS = 1 << 14
 _CHUNK = 3 << 15
 """Bytes of X that all filters read before the next ones, about: they stay in the cache."""
 
-_BRIEF, _OF_A_THREAD = 1 << 17, 1 << 16  # multiplications
+_BRIEF, _OF_A_THREAD = 1 << 17, 1 << 18  # multiplications
 _F = np.dtype(np.float32)
 _V = f"<{BLOCK} x float>"
 

@@ -118,12 +118,13 @@ class FilterPanels:
     def store(self, weights: Any, memory: Any) -> None:
         """Store plain filters O, I, window."""
         s = self.shape
-        count = s.groups // s.joined
+        count, o, i = s.groups // s.joined, s.joined * s.outputs, s.joined * s.inputs
         read = weights.reshape(count, s.joined, s.outputs, s.inputs, s.taps)
         whole = np.zeros((count, s.blocks_out * BLOCK, s.blocks_in * BLOCK, s.taps), _F)
         for j in range(s.joined):
             rows, columns = (slice(j * n, (j + 1) * n) for n in (s.outputs, s.inputs))
             whole[:, rows, columns] = read[:, j]
+        assert (o, i) <= whole.shape[1:3]
         blocks = whole.reshape(count, s.blocks_out, BLOCK, s.blocks_in, BLOCK, s.taps)
         written = memory.view(_F).reshape(count, s.blocks_out * s.block_size)
         pairs = s.blocks_out // 2
@@ -131,8 +132,7 @@ class FilterPanels:
             if not number:
                 continue
             part = blocks[:, begin : begin + number * several]
-            parts = part.reshape(count, number, several, BLOCK, s.blocks_in, BLOCK, s.taps)
-            units = parts.transpose(0, 1, 6, 4, 5, 2, 3)
+            units = part.reshape(count, number, several, BLOCK, s.blocks_in, BLOCK, s.taps).transpose(0, 1, 6, 4, 5, 2, 3)
             place = written[:, begin * s.block_size :][:, : number * several * s.block_size]
             places = place.reshape(count, number, several * s.block_size)
             for first in range(0, s.blocks_in, s.deep):

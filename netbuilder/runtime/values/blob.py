@@ -113,9 +113,6 @@ class EdgeContext:
     def enabled(self, optimization: str) -> bool:
         return True
 
-    def uses_engine(self, name: str) -> bool:
-        return True
-
 
 _EDGE = EdgeContext()
 

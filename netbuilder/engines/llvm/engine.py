@@ -85,11 +85,9 @@ class LlvmEngine(Engine):
         return lasting_zeros(spec.nbytes)
 
     def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
-        from netbuilder.engines.llvm.filters import FilterPanels, reorder_filters
         from netbuilder.engines.llvm.products import reorder
 
-        make = reorder_filters if isinstance(target.layout, FilterPanels) else reorder
-        return make(ctx, source, target)
+        return reorder(ctx, source, target)
 
     def update_form(self, op: Operator, *specs: TensorSpec) -> UpdateForm | None:
         return update_form(op, specs, is_gpu=False)

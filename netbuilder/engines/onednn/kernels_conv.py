@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.llvm.convolutions import Window, blocked_convolution
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn import winograd
 from netbuilder.engines.onednn.arguments import In, Out
 from netbuilder.engines.onednn.autotune import fastest, time_of_fastest
 from netbuilder.engines.onednn.bfloat16 import types_for_products
-from netbuilder.engines.onednn.blocked_layout import Desc, channel_blocked, element_code, plain_in
+from netbuilder.engines.onednn.blocked_layout import Desc, element_code, plain_in
 from netbuilder.engines.onednn.channels_last import (
     ChannelsLastConvolution,
     can_be_channels_last,
@@ -95,13 +94,6 @@ def _prepare_forward(
     if not serves(*given):
         return None
     v = Views(op, x, w, transposed=transposed)
-    import os
-    if os.environ.get("NB_OWN", "1") == "1":
-        own = _own(op, ctx, v, specs, post, add)
-        if own is not None:
-            if post and post[-1].kind == "product relu":
-                ctx.publish(0, NOT_NEGATIVE, True)
-            return own
     bias = plain_in(v.bias, c.F32) if b is not None else None
 
     def make(src: Desc, y: Desc) -> Primitive | None:
@@ -150,20 +142,6 @@ def _prepare_forward(
     order = ", images with channels last" if last else ""
     flops = 2 * op.products(x, w)
     return _fastest(f"forward {description_of(v, code)}{order}", ctx, direct, others, flops=flops)
-
-
-def _own(op, ctx, v, specs, post, add):
-    x, w, b = specs
-    if v.kind != "convolution" or len(v.x.dims) != 4 or v.x.strides[1] == 1 or ctx.precision != "float32":
-        return None
-    layouts = [channel_blocked(view, c.F32, 8) for view in (v.x, v.y)]
-    if None in layouts:
-        return None
-    strides, gaps, before, after = v.window
-    extents = v.weights.dims[-2:]
-    window = Window(v.x.dims, v.y.dims[1:], extents, strides, tuple(g + 1 for g in gaps), before, op.group)
-    xs, ys = x.with_layout(layouts[0]), TensorSpec(v.y_shape, x.dtype, layouts[1])
-    return blocked_convolution(ctx, window, xs, w.plain, b, ys, add=add is not None, relu=any(p.kind == "product relu" for p in post))
 
 
 _FEW_CHANNELS = 16  # of images that the library reads in plain order, as fast as in any other

@@ -85,8 +85,7 @@ def test_a_search_takes_the_kernels_with_fewer_bytes():
     found = of_zoo("resnet50", batch=4, dtype="bfloat16", exhaustive_search=True)
     call = next(call for call in found.calls if call.output == "conv1_grad")
     image = 2 * 4 * 64 * 112 * 112
-    # X and dY twice, Y, and dX; a byte for 8 elements of Y is written and read.
-    assert 6 * image + image // 8 < call.nbytes < 6 * image + image // 8 + 4096
+    assert 5 * image < call.nbytes < 5 * image + 4096  # X and dY twice, and dX
     usual, searched = (
         {kind.kind: kind.nbytes for kind in each.kinds()}
         for each in (of_zoo("resnet50", batch=4, dtype="bfloat16"), found)
@@ -118,7 +117,7 @@ def test_results_of_relus_that_are_not_stored_take_fewer_bytes(elements, passes)
         for without in ((), (OPTIMIZATIONS["unstored_activations"],))
     )  # fmt: skip
     images = 2 * 16 * sum(channels * extent**2 for channels, extent in ((16, 32), (32, 16), (64, 8)))
-    assert 0 <= passes * images - (stored.nbytes - unstored.nbytes) < images / 100
+    assert 0.99 * passes * images < stored.nbytes - unstored.nbytes < (passes + 1) * images
     assert len(stored.calls) == len(unstored.calls)
 
 

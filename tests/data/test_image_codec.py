@@ -44,7 +44,7 @@ def test_all_libraries_see_the_same(library):
 def test_damaged_images_are_refused(library):
     jpeg, whole = encode_jpeg(photo(2)), png(photo(2))
     for data in (jpeg[: len(jpeg) // 2], jpeg[:20], jpeg[:-200], whole[:-30], b"GIF89a but nothing more", b"text", b""):
-        with pytest.raises(ParseError, match="db, record 7: "):
+        with pytest.raises(ParseError, match="db, record 7:? "):
             decode_image(data, where="db, record 7", library=library)
 
 

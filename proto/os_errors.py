@@ -92,7 +92,7 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def no_such_file(path: Path, kind: str = "file") -> str:
-    """Return that a file or a folder does not exist, with up to three names beside it, similar or of its suffix."""
+    """Return that there is no such file or folder, with names in its folder: similar ones, or of the same suffix."""
     folder, names = path.parent, []
     if path.is_symlink():
         return f"is a symbolic link to {os.readlink(path)!r}, which does not exist"

@@ -21,7 +21,7 @@ import numpy as np
 from netbuilder.ops.core.operator import STRING, TensorSpec
 from netbuilder.proto import DeviceError
 from netbuilder.proto.late_dataclass import dataclass
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import near_or_known
 
 __all__ = ["DescribedGPU", "described_gpu", "known_gpus", "planned_for", "read_gpu", "unwritten_buffer"]
 
@@ -76,10 +76,9 @@ def read_gpu(name: str) -> DescribedGPU:
         return _checked(json.loads(_OWN.read_text())[name], _OWN)
     path = Path(name)
     if not path.is_file():
-        near = did_you_mean(name, known_gpus())
         raise DeviceError(
-            f"no GPU is described by the name {name!r}{near or '.'} {', '.join(known_gpus())} are; another one is "
-            f"described by a JSON file with {', '.join(each.name for each in fields(DescribedGPU))}"
+            f"{name!r} is neither the name of a described GPU nor a JSON file with "
+            f"{', '.join(each.name for each in fields(DescribedGPU))}{near_or_known(name, known_gpus(), 'names')}"
         )
     try:
         found = json.loads(path.read_text())

@@ -94,8 +94,8 @@ def given_shapes(shapes: Mapping[Any, Any], inputs: Collection[str], where: str)
             raise NetError(f"{where}: shapes: there is no input {name!r}{near_or_known(name, inputs, 'inputs')}")
         if not hasattr(shape, "dtype") and not (isinstance(shape, (list, tuple)) and all(map(is_whole, shape))):
             raise ArgumentError(
-                f"{where}: shapes: that of {name!r} must be whole numbers, the batch first, got {shape!r}; other "
-                "batches can be run, too"
+                f"{where}: shapes: that of {name!r} must be whole numbers, the batch first, got {shape!r}; the "
+                "net runs with other batches, too"
             )
     return given
 

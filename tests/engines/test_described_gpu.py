@@ -38,8 +38,8 @@ def test_a_file_of_ones_own(small):
     assert small.seconds(1e14, 3e12, "float16") == 3.0  # bound by bytes
 
 
-def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(DeviceError, match=r"'h10'; did you mean 'h100'\? a100, h100, h200 are; .* JSON file"):
+def test_an_unknown_name_is_told_a_similar_one():
+    with pytest.raises(DeviceError, match="'h10' is neither .* nor a JSON file with name, .*; did you mean 'h100'"):
         read_gpu("h10")
 
 

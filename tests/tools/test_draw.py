@@ -257,7 +257,7 @@ def test_what_is_no_net(tmp_path, capsys):
     assert "does not hold a predictor: predict_net.pb is missing; it holds notes.txt" in capsys.readouterr().err
     assert main(["resnet19", "-o", "x.html"]) == 1
     said = capsys.readouterr().err
-    assert "'resnet19' is no file, folder or net of the zoo; did you mean 'resnet18' or " in said
+    assert "'resnet19' is not a file, a folder or a net of the zoo; did you mean 'resnet18' or " in said
     assert "; did you mean 'resnet18'" in said
 
 

@@ -87,7 +87,7 @@ def _check(name: str, options: ZooOptions) -> None:
 def no_such_net(name: str) -> NetError:
     """Return the error for a name that is neither that of a file or folder nor of a net of the zoo."""
     files = [str(path) for path in Path(name).parent.glob("*")]
-    return NetError(f"{name!r} is no file, folder or net of the zoo{instead_of_net(name, files)}")
+    return NetError(f"{name!r} is not a file, a folder or a net of the zoo{instead_of_net(name, files)}")
 
 
 def zoo_model(name: str, options: ZooOptions) -> tuple[ModelHelper, dict[str, TensorSpec]]:

@@ -126,7 +126,7 @@ def instead_of_net(name: str, others: Iterable[str] = ()) -> str:
         return near
     builder = f"create_{name.replace('-', '_')}"
     if hasattr(zoo, builder):
-        return f"; that net is no classifier of images: in a program, netbuilder.zoo.{builder} builds it"
+        return f"; that net does not classify images: in a program, netbuilder.zoo.{builder} builds it"
     if near := did_you_mean(name, [*NETS, *others]):
         return near
     return f"{near_or_known(name, NETS, 'nets')}; netbuilder-train --help lists all"

@@ -218,8 +218,8 @@ class Session:
         if self._ended is not None:  # by a collective that was submitted before
             raise self._ended
         try:
-            unasked = not self._same_layouts and self._history.promises
             silence, limit = self._silence(call), self.limit_of(call)
+            unasked = not self._same_layouts and self._history.promises
             with _In(self, call, _longer(limit, call) if unasked else limit, silence):
                 self._number += 1
                 self.recent.begin(self._number, call)
@@ -331,9 +331,9 @@ class Session:
 
     def limit_of(self, call: Collective) -> float | None:
         """Return how long a collective waits, in seconds: longer until one has exchanged values, or its own time."""
+        limits = time_limits()
         if call.timeout is not None and (self._has_exchanged or not call.patient):
             return call.timeout
-        limits = time_limits()
         return limits.seconds if self._has_exchanged else limits.first
 
     def _silence(self, call: Collective) -> float | None:

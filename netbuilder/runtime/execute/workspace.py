@@ -487,7 +487,7 @@ class Workspace:
             net.run(iterations, time_limit=time_limit, find_nan=find_nan)
         except ShapeError as error:
             if names := self._placeholders(net.proto):
-                raise type(error)(
+                raise ShapeError(
                     f"{error}; {names} hold the placeholder, one 0, of the init net of an exported predictor: feed them"
                 ) from error.__cause__
             raise

@@ -185,7 +185,10 @@ def test_a_link_in_a_missing_file(capsys):
 @pytest.mark.parametrize(
     "options, said",
     [
-        (["resnet8-cifra"], "'resnet8-cifra' is not a file, a folder or a net of the zoo; did you mean 'resnet8-cifar'"),
+        (
+            ["resnet8-cifra"],
+            "'resnet8-cifra' is not a file, a folder or a net of the zoo; did you mean 'resnet8-cifar'",
+        ),
         (["no.json"], "'no.json': no such file"),
         (["lenet", "--save", "nowhere/step.json"], "--save: 'nowhere/step.json': the folder "),
         (["lenet", "--plot", "growth.docx"], "--plot"),  # it must end in .png, or matplotlib is missing

@@ -42,7 +42,8 @@ def error_text(error: BaseException) -> str:
     reason, name = error.strerror, error.filename
     if reason == os.strerror(error.errno):  # the texts here say more than the system's
         if error.errno == errno.ENOENT and name is not None and not isinstance(name, int):
-            reason = no_such_file(Path(os.fsdecode(name)))
+            path = os.fsdecode(name)
+            reason = no_such_file(Path(path), "folder" if path.endswith(os.sep) else "file")
         else:
             reason = _WORDS.get(error.errno, reason[:1].lower() + reason[1:])
     return reason if name is None else said_of(os.fsdecode(name) if isinstance(name, bytes) else name, reason)
@@ -101,7 +102,7 @@ def no_such_file(path: Path, kind: str = "file") -> str:
     with contextlib.suppress(OSError):  # a folder may be searched but not listed
         names = sorted(os.listdir(folder))
     if near := [name for name in similar(path.name, names) if similar(path.stem, [Path(name).stem])]:
-        return f"no such {kind}; near it are {', '.join(near)}"
+        return f"no such {kind}; near it {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
     if others := [name for name in names if path.suffix and Path(name).suffix == path.suffix]:
         more = ", ..." if others[_NAMED:] else ""
         return f"no such {kind}; its folder's {path.suffix} files are {', '.join(others[:_NAMED])}{more}"

@@ -31,6 +31,8 @@ _ELSEWHERE = {
 }
 """Names that other frameworks give to what has another name here."""
 
+_DASHES = "--"  # before the name of an option
+
 _SHORTEST = 3
 """Letters of the shortest name that counts as the beginning of another one."""
 
@@ -40,13 +42,19 @@ def similar(name: str, known: Iterable[str], most: int = 3) -> list[str]:
 
     They are ``name`` under scopes, as replicas have it; or else in other cases; or else what other frameworks call
     ``name``; or else those with most letters in common, in the same order; or else those that ``name`` begins with,
-    and those that begin with ``name``.
+    and those that begin with ``name``; or else those whose words begin with its letters. The dashes of options do not
+    count.
 
     >>> known = ["cpu_0/loss", "losses", "pad", "kernel"]
     >>> similar("loss", known), similar("kernels", known), similar("paddding", known), similar("ker", known)
     (['cpu_0/loss'], ['kernel'], ['pad'], ['kernel'])
+    >>> similar("--lr", ["--learning-rate", "--trace"])
+    ['--learning-rate']
     """
     names = list(dict.fromkeys(map(str, known)))
+    if name.startswith(_DASHES):
+        bare = [other.removeprefix(_DASHES) for other in names if other.startswith(_DASHES)]
+        return [_DASHES + other for other in similar(name.removeprefix(_DASHES), bare, most)]
     if scoped := [other for other in names if other.endswith(f"/{name}")]:
         return scoped[:most]
     if alike := [other for other in names if other.casefold() == name.casefold()]:
@@ -57,7 +65,9 @@ def similar(name: str, known: Iterable[str], most: int = 3) -> list[str]:
         if near := difflib.get_close_matches(name, names, most, ratio):
             return near
     begun = [other for other in names if _begins(name, other) or _begins(other, name)]
-    return sorted(begun, key=lambda other: abs(len(other) - len(name)))[:most]
+    if begun or len(name) < 2:
+        return sorted(begun, key=lambda other: abs(len(other) - len(name)))[:most]
+    return [other for other in names if "".join(word[:1] for word in other.split("-")) == name][:most]
 
 
 def _begins(name: str, start: str) -> bool:

@@ -14,7 +14,7 @@ from netbuilder.data import read_blobs, read_npz
 from netbuilder.exchange import describe_images, save_predictor
 from netbuilder.exchange.image_preparation import class_names, image_preparation
 from netbuilder.exchange.predictor_files import PREDICT_FILE, read_net
-from netbuilder.exchange.trust import check_fills
+from netbuilder.exchange.trust import check_fills, check_not_swapped
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.parallel import replicas_of
 from netbuilder.passes.extract_predictor import READERS, extract_predictor, parameter_sources
@@ -152,6 +152,7 @@ def _list(title: str, rows: Sequence[str]) -> None:
 
 
 def _extract(net: NetDef, options: _Options) -> None:
+    given = _read_parameters(Path(options.parameters), net, options)
     scope = _first_scope(net)
 
     def scoped(blob: str) -> str:
@@ -165,7 +166,6 @@ def _extract(net: NetDef, options: _Options) -> None:
         device=options.device or cpu_device(options.cpu),
         renames=lambda name: name.removeprefix(scope),
     )
-    given = _read_parameters(Path(options.parameters), trusted=options.trusted)
     sources = parameter_sources(predictor)
     values = {}
     for name in parameters:
@@ -189,7 +189,7 @@ def _extract(net: NetDef, options: _Options) -> None:
     )
 
 
-def _read_parameters(path: Path, *, trusted: bool) -> dict[str, Any]:
+def _read_parameters(path: Path, of: NetDef, options: _Options) -> dict[str, Any]:
     if path.suffix == ".npz":
         return dict(read_npz(path))
     if path.suffix in (".pbtxt", ".prototxt"):
@@ -197,6 +197,7 @@ def _read_parameters(path: Path, *, trusted: bool) -> dict[str, Any]:
     if path.suffix == ".minidb":
         return read_blobs(path)
     net, workspace = files.load(path, NetDef), Workspace()
+    check_not_swapped(net, of, path, options.net)
     made = {blob for op in net.op for blob in op.output}
     waits = [blob for op in net.op for blob in op.input if blob not in made]
     if waits:
@@ -206,7 +207,7 @@ def _read_parameters(path: Path, *, trusted: bool) -> dict[str, Any]:
         )
     place_operators(net, _device("cpu"))  # parameters are computed on the CPU, whatever the net says
     with opened_files.naming(path):
-        if not trusted:
+        if not options.trusted:
             check_fills(net.op, f"--parameters: init net {net.name!r}")
         workspace.run_net_once(net)
     return {name: workspace.fetch(name) for name in workspace.blobs()}

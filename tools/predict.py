@@ -53,9 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device=cpu_device(options.cpu),
         trusted=options.trusted,
     )
-    classes = _class_names(options.classes) or predictor.classes
     failed: list[str] = []
-    results = list(_predict(predictor, options, classes, failed))
+    results = list(_predict(predictor, options, _class_names(options.classes), failed))
     for message in failed:
         print(f"netbuilder-predict: {message}", file=sys.stderr)
     status = 1 if failed else 0
@@ -227,7 +226,7 @@ def _class_names(path: str | None) -> list[str] | None:
         return None
     text = opened_files.read_text(path)
     if not text.lstrip().startswith("["):
-        return text.splitlines()
+        return text.rstrip().splitlines()
     found = parse_json(text, f"--classes {path!r}, which begins with '['")
     if wrong := [each for each in found if isinstance(each, (list, dict))]:
         raise ParseError(f"--classes {path!r}: must be a list of names, got the item {wrong[0]!r:.80}")
@@ -279,7 +278,7 @@ def _batches(
 
 
 def _predict(
-    predictor: Predictor, options: _Options, classes: Sequence[str], failed: list[str]
+    predictor: Predictor, options: _Options, classes: Sequence[str] | None, failed: list[str]
 ) -> Iterator[dict[str, Any]]:
     if len(predictor.outputs) > 1 and options.outputs is None:
         print(f"netbuilder-predict: printing {predictor.outputs[0]!r}, the first of the outputs "

@@ -101,7 +101,7 @@ def read_stored(path: str | Path, init: str | None = None, given: Mapping[str, A
         net, init_net = read_net(path), read_net(init) if init is not None else None
     if init_net is None:
         return FileNet(net, None, specs, ())
-    check_not_swapped(init_net, net, init or path / INIT_FILE, path)
+    check_not_swapped(init_net, net, init or path / INIT_FILE, path / PREDICT_FILE if path.is_dir() else path)
     unknown = [name for name in find_placeholders(net, init_net) if name not in specs]
     return FileNet(net, _without_filling(init_net, unknown), specs, tuple(unknown))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from netbuilder.data.forking import new_lock
 from netbuilder.exchange.net_pool import NetPool
+from netbuilder.exchange.trust import check_not_swapped
 from netbuilder.graph import Net
 from netbuilder.graph.observability import OUTPUTS
 from netbuilder.proto import NetDef, NetError, files
@@ -25,6 +26,9 @@ class Predictor:
         init_net: fills the parameters; a Net, a NetDef or its bytes.
         predict_net: computes its external outputs; also a Net, a NetDef or its bytes.
 
+    Raises:
+        NetError: the two are swapped.
+
     >>> from netbuilder.proto.arguments import make_op
     >>> init_net = NetDef(op=[make_op("GivenTensorFill", [], ["w"], shape=[2], values=[1.0, 2.0])])
     >>> net = NetDef(name="face_example", op=[make_op("Add", ["x", "w"], ["y"], broadcast=1)])
@@ -37,8 +41,9 @@ class Predictor:
     def __init__(self, init_net: Any, predict_net: Any) -> None:
         self._workspace = Workspace()
         self._workspace.draw_anew()
-        self._workspace.run_net_once(_message(init_net))
-        self._net = _message(predict_net)
+        init_message, self._net = _message(init_net), _message(predict_net)
+        check_not_swapped(init_message, self._net, "init_net", "predict_net")
+        self._workspace.run_net_once(init_message)
         _create(self._workspace, self._net)
         self._pool: tuple[frozenset[str], NetPool] | None = None  # the inputs of the first call, and the pool
         self._first_call = new_lock()

@@ -51,6 +51,7 @@ class Classifier:
         size: height, width and channels of the input.
         classes: names from class 0 on; others are called "class 7".
         max_pixels: see ``decode_image``.
+        exact: as many names as scores are an obligation.
     """
 
     predictor: Predictor
@@ -58,6 +59,7 @@ class Classifier:
     size: tuple[int, int, int]
     classes: Sequence[str]
     max_pixels: int | None = None
+    exact: bool = False
 
     @classmethod
     def of(
@@ -74,7 +76,7 @@ class Classifier:
         Args:
             images: None: what the predictor stores, or else the defaults of ``ImagePreparation``.
             size: height and width; None: that of the predictor's input.
-            classes: None: those that the predictor stores.
+            classes: a name for each score; None: those that the predictor stores.
 
         Raises:
             ArgumentError: the predictor has no input, or several, or the size is not known.
@@ -88,7 +90,8 @@ class Classifier:
             )
         images = images or predictor.images or ImagePreparation()
         whole = _input_size(predictor, size, images.channels_last)
-        return cls(predictor, images, whole, predictor.classes if classes is None else classes, max_pixels)
+        names = predictor.classes if classes is None else classes
+        return cls(predictor, images, whole, names, max_pixels, exact=classes is not None)
 
     @property
     def probabilities(self) -> bool:
@@ -127,6 +130,7 @@ class Classifier:
 
         Raises:
             ShapeError: the first output has no row of scores for each image.
+            ArgumentError: there are names for more or fewer classes than it has scores.
         """
         output = self.predictor.outputs[0]
         scores = np.asarray(self.predictor.run({self.predictor.inputs[0]: np.stack(arrays)})[output])
@@ -134,6 +138,11 @@ class Classifier:
             raise ShapeError(
                 f"the output {output!r} has shape {scores.shape} for a batch of {len(arrays)}; it must have a row of "
                 "scores for each image: choose another by --outputs"
+            )
+        if self.exact and scores[0].size == max(scores.shape[1:], default=1) != len(self.classes):
+            raise ArgumentError(
+                f"the output {output!r} has scores of {scores[0].size} classes, got {len(self.classes)} names; give a "
+                "name for each class (--classes FILE)"
             )
         return [list(self._best(row, top)) for row in scores]
 

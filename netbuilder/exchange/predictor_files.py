@@ -30,6 +30,7 @@ from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.passes.extract_predictor import remove_sources
 from netbuilder.passes.fold_batch_norm import fold_batch_norm
 from netbuilder.proto import (
+    ArgumentError,
     BlobError,
     DeviceOption,
     NetDef,
@@ -142,11 +143,24 @@ def save_predictor(
     with taken(values) as pieces:
         if fold:
             proto, values, kept = _folded(proto, values, requested)
-        for name in kept:
-            fill_type(name, values[name])
+        _check_types(proto, {name: values[name] for name in kept})
         check_names(proto, kept, fed, requested)
         stored = _described(proto, values, (fed, kept, requested), shapes, images, classes, workspace)
         _write(Path(directory), proto.name, {name: values[name] for name in kept}, pieces, stored)
+
+
+def _check_types(net: NetDef, values: Mapping[str, Any]) -> None:
+    """Raise ArgumentError unless an init net can hold these values; a net in training has others, such as locks."""
+    try:
+        for name, value in values.items():
+            fill_type(name, value)
+    except ArgumentError as error:
+        if not any(op.is_gradient_op for op in net.op):
+            raise
+        raise ArgumentError(
+            f"{error}; net {net.name!r} is a net for training: save the net of a model in test mode, or the part of it "
+            "that extract_predictor returns"
+        ) from None
 
 
 def _described(

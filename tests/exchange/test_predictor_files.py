@@ -410,7 +410,7 @@ def test_files_of_other_kinds(tmp_path, scorer):
     for trusted in (False, True):
         with pytest.raises(NetError, match=r"the first one computes \(FC\), and the second one only fills blobs; swap"):
             load_predictor(init, init_net=net, trusted=trusted)
-    with pytest.raises(FileNotFoundError, match="no such folder; near it are pair"):
+    with pytest.raises(FileNotFoundError, match="no such folder; near it is pair"):
         load_predictor(tmp_path / "piar")
     with pytest.raises(IsADirectoryError, match="is a folder, not a file"):
         read_onnx(tmp_path / "pair")

@@ -83,7 +83,7 @@ def test_links_and_modes_are_those_of_a_plain_write(tmp_path):
 
 def test_missing_file_names_its_neighbors(tmp_path):
     save(tmp_path / "predict_net.pb", LENET)
-    with pytest.raises(FileNotFoundError, match=r"predict\.pb': no such file; near it are predict_net\.pb"):
+    with pytest.raises(FileNotFoundError, match=r"predict\.pb': no such file; near it is predict_net\.pb"):
         load(tmp_path / "predict.pb", NetDef)
     with pytest.raises(FileNotFoundError, match="the folder .*nowhere' does not exist"):
         load(tmp_path / "nowhere" / "net.pb", NetDef)

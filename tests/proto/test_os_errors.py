@@ -22,7 +22,7 @@ def test_what_the_system_says_of_a_file(tmp_path, monkeypatch):
     os.symlink("nowhere", "dangling")
     (tmp_path / "net.pb").touch()
     for name, text in (
-        ("nett.pb", "'nett.pb': no such file; near it are net.pb"),
+        ("nett.pb", "'nett.pb': no such file; near it is net.pb"),
         ("a.pbtxt", "'a.pbtxt': no such file, and its folder has none with a similar name"),
         ("zzz.pb", "'zzz.pb': no such file; its folder's .pb files are net.pb"),
         ("zzz.txt", "'zzz.txt': no such file, and its folder has none with a similar name"),

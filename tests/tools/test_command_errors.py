@@ -167,7 +167,7 @@ def test_a_missing_program_is_not_started(tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
     status, said = run(launch, ["-n2", "trian.py", "--epochs=3"])
     assert (status, said) == (
-        1, "netbuilder-launch: 'trian.py': no such file; near it are train.py; give a Python file, or -m and a module\n"
+        1, "netbuilder-launch: 'trian.py': no such file; near it is train.py; give a Python file, or -m and a module\n"
     )  # fmt: skip
 
 

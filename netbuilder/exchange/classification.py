@@ -51,7 +51,7 @@ class Classifier:
         size: height, width and channels of the input.
         classes: names from class 0 on; others are called "class 7".
         max_pixels: see ``decode_image``.
-        exact: as many names as scores are an obligation.
+        exact: there must be as many names as scores.
     """
 
     predictor: Predictor

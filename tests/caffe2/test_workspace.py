@@ -390,6 +390,8 @@ class TestPredictor:
         for inputs in ([np.float32([[1, 2]])], {"x": np.float32([[1, 2]])}):
             assert [array.tolist() for array in predictor.run(inputs)] == [[[2, 4]]]
         assert predictor.run([])[0].tolist() == [[2, 4]]
+        with pytest.raises(NetError, match=r"'init_net' is given as the init net, .* only fills blobs; swap them"):
+            workspace.Predictor(net, init)
         with pytest.raises(NetError, match=r"net 'predict.*' has the inputs \['x', 'w'\], got 3 arrays"):
             predictor.run([1, 2, 3])
         with pytest.raises(NetError, match=r"got values for \['z'\]"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from netbuilder.exchange import ImagePreparation, Predictor, load_predictor, save_predictor
+from netbuilder.exchange.classification import Classifier
 from netbuilder.exchange.image_preparation import describe_images
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import ArgumentError, NetDef, ParseError, ShapeError
@@ -62,6 +63,13 @@ def test_classes_are_named_in_the_order_of_their_scores():
         assert CLASSES[of_image[0].number] == of_image[0].name and of_image[0].score > of_image[1].score > 0
     (alone,) = predictor().classify(images[0])
     assert len(alone) == 3 and sum(each.score for each in alone) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c", "d"]], ids=len)
+def test_names_that_are_given_are_as_many_as_the_scores(names):
+    classifier = Classifier.of(predictor(), classes=names)
+    with pytest.raises(ArgumentError, match=f"'softmax' has scores of 3 classes, got {len(names)} names; give a name"):
+        classifier.classify(np.zeros((1, 3, 4, 4), np.float32), 1)
 
 
 def test_grey_images_and_those_with_transparency():

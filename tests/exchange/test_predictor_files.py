@@ -14,6 +14,7 @@ from netbuilder.exchange.predictor_exporter import load_predictor_from_db
 from netbuilder.exchange.predictor_files import read_net
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper, brew
+from netbuilder.optimizers import build_sgd
 from netbuilder.passes import ExtractPredictorNet
 from netbuilder.proto import ArgumentError, BlobError, NetDef, NetError, ParseError, ShapeError, files
 from netbuilder.runtime import Workspace
@@ -308,6 +309,17 @@ def test_what_is_no_net_or_no_tensor_is_refused(tmp_path, scorer):
     workspace.feed("fc_w", b"text")
     with pytest.raises(ArgumentError, match="blob 'fc_w': an init net can hold only tensors, got bytes"):
         save_predictor(tmp_path, net, parameters, outputs=["fc"], workspace=workspace)
+
+
+def test_a_net_for_training_is_named_as_such(tmp_path):
+    model, workspace = ModelHelper("trained"), Workspace(threads=1)
+    _, loss = model.net.SoftmaxWithLoss([brew.fc(model, "data", "fc", 3, 4), "label"], ["softmax", "loss"])
+    model.AddGradientOperators([loss])
+    build_sgd(model, 0.1)
+    workspace.run_net_once(model.param_init_net)
+    with pytest.raises(ArgumentError, match=r"net for training: save the net of a model in test mode, or .* extract"):
+        save_predictor(tmp_path, model.net, inputs=["data", "label"], outputs=["softmax"], workspace=workspace)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int8", "uint16"])

@@ -100,6 +100,19 @@ def test_a_net_that_is_no_init_net_is_refused(tmp_path, capsys):
     assert "give the net that makes the parameters, such as init_net.pb" in capsys.readouterr().err
 
 
+def test_swapped_nets_are_named_as_such(tmp_path, capsys):
+    nets = {
+        "init.pb": NetDef(op=[make_op("GivenTensorFill", [], ["w"], shape=[1], values=[1.0])]),
+        "net.pb": NetDef(op=[make_op("Add", ["x", "w"], ["y"], broadcast=1)], external_input=["x", "w"]),
+    }
+    for name, net in nets.items():
+        files.save(tmp_path / name, net)
+    named = ["--inputs", "x", "--outputs", "y", "--output-dir", str(tmp_path / "out")]
+    assert main([str(tmp_path / "init.pb"), "--parameters", str(tmp_path / "net.pb"), *named]) == 1
+    assert "and the second one only fills blobs; swap them" in capsys.readouterr().err
+    assert main([str(tmp_path / "net.pb"), "--parameters", str(tmp_path / "init.pb"), *named]) == 0
+
+
 def test_inspect_shows_the_forward_pass_of_the_first_replica(capsys):
     net = golden_data.GOLDEN / "nets" / "dp_convnet_2" / "net.pb"
     assert main([str(net), "--inspect"]) == 0

@@ -152,7 +152,7 @@ def _list(title: str, rows: Sequence[str]) -> None:
 
 
 def _extract(net: NetDef, options: _Options) -> None:
-    given = _read_parameters(Path(options.parameters), net, options)
+    given = _read_parameters(Path(options.parameters), net, options.net, trusted=options.trusted)
     scope = _first_scope(net)
 
     def scoped(blob: str) -> str:
@@ -189,7 +189,8 @@ def _extract(net: NetDef, options: _Options) -> None:
     )
 
 
-def _read_parameters(path: Path, of: NetDef, options: _Options) -> dict[str, Any]:
+def _read_parameters(path: Path, of: NetDef, of_path: str, *, trusted: bool) -> dict[str, Any]:
+    """Return the parameters in a file, of the net ``of`` in another one."""
     if path.suffix == ".npz":
         return dict(read_npz(path))
     if path.suffix in (".pbtxt", ".prototxt"):
@@ -197,7 +198,7 @@ def _read_parameters(path: Path, of: NetDef, options: _Options) -> dict[str, Any
     if path.suffix == ".minidb":
         return read_blobs(path)
     net, workspace = files.load(path, NetDef), Workspace()
-    check_not_swapped(net, of, path, options.net)
+    check_not_swapped(net, of, path, of_path)
     made = {blob for op in net.op for blob in op.output}
     waits = [blob for op in net.op for blob in op.input if blob not in made]
     if waits:
@@ -207,7 +208,7 @@ def _read_parameters(path: Path, of: NetDef, options: _Options) -> dict[str, Any
         )
     place_operators(net, _device("cpu"))  # parameters are computed on the CPU, whatever the net says
     with opened_files.naming(path):
-        if not options.trusted:
+        if not trusted:
             check_fills(net.op, f"--parameters: init net {net.name!r}")
         workspace.run_net_once(net)
     return {name: workspace.fetch(name) for name in workspace.blobs()}

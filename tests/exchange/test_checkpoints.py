@@ -454,7 +454,7 @@ def test_what_does_not_fit_is_listed_and_nothing_changes(tmp_path):
 def test_a_file_that_is_missing(tmp_path):
     training = Training().run(0)
     training.save(tmp_path / "first")
-    with pytest.raises(FileNotFoundError, match="'.*fist': no such file; near it are first"):
+    with pytest.raises(FileNotFoundError, match="'.*fist': no such file; near it is first"):
         training.load(tmp_path / "fist")
 
 

@@ -415,7 +415,11 @@ def _npz_parameters(folder: Path) -> _File:
 
     out = io.BytesIO()
     np.savez(out, w=np.zeros((2, 3), np.float32), b=np.zeros(3, np.float32))
-    return _File(folder, "parameters.npz", [out.getvalue()], lambda path: _read_parameters(path, trusted=False))
+
+    def read(path: Path) -> Any:
+        return _read_parameters(path, NetDef(), "net.pb", trusted=False)
+
+    return _File(folder, "parameters.npz", [out.getvalue()], read)
 
 
 FILE_KINDS: dict[str, Callable[[Path], Callable[[random.Random], None]]] = {

@@ -84,6 +84,7 @@ def test_sizes_beyond_32_bits_have_indices_of_64():
     assert wide.name == near.name != small.name
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64", "uint8", "int8"])
 @pytest.mark.parametrize(
@@ -113,6 +114,7 @@ def test_where_a_load_finds_its_elements():
     np.testing.assert_array_equal(found, np.broadcast_to(np.arange(30).reshape(6, 1, 5), (6, 7, 5)).reshape(-1))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.gpu
 @pytest.mark.parametrize("source", [*FLOATS, "int32", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("target", [*FLOATS, "int32", "int64", "uint8", "bool"])
@@ -170,6 +172,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.gpu
 @pytest.mark.parametrize("op_type", sorted(FUNCTIONS))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

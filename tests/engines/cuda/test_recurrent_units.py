@@ -30,6 +30,7 @@ def given(dtype, op_type, lengths):
     return names, made, d_made, gradient, {n: arrays[n] for n in (*names, *d_made)}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(

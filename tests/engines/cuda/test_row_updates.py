@@ -74,6 +74,7 @@ def test_row_numbers_are_sorted_stably(count, rows, dtype):
             np.testing.assert_array_equal(keys.get(), np.sort(wanted))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", RULES)
 @pytest.mark.parametrize(
     ("rows", "width", "count", "dtype"),

@@ -79,6 +79,7 @@ def feeds(shape, dtype):
     return {name: value.astype(dtype) for name, value in found.items()}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(

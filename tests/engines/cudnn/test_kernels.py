@@ -251,6 +251,7 @@ def test_elementwise_operators_keep_the_layout(narrow):
     assert not LISTED or [kinds[0] for kinds in ran] == ["copies", *["conv_fprop"] * 3, "copies"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("order", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("args", [*POOLS, {"kernel": 3, "stride": 2, "pad": 1, "count_include_pad": 1}])

@@ -101,6 +101,9 @@ class FakePlan:
     def enabled(self, optimization: str) -> bool:
         return True
 
+    def uses_engine(self, name: str) -> bool:
+        return True
+
 
 @dataclass
 class Bound:

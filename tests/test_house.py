@@ -135,7 +135,7 @@ RUNTIME = {
     "input": {"execute", "values"},
     "profile": {"execute", "plan", "values"},
 }
-ENGINES = {"cudnn": {"cuda"}}
+ENGINES = {"cudnn": {"cuda"}, "onednn": {"llvm"}}
 DISTRIBUTED = {
     "failure": {"stores", "transport"},
     "launch": {"stores", "transport"},

@@ -334,6 +334,9 @@ class PlanContext(Protocol):
     def enabled(self, optimization: str) -> bool:
         """Whether an optimization is on, by its name in ``netbuilder.runtime.plan.optimizations``."""
 
+    def uses_engine(self, name: str) -> bool:
+        """Whether kernels of an engine may be used."""
+
     def together(self, jobs: Sequence[Call]) -> Call:
         """Return a call that does jobs, of which none may raise, in parallel: one in each thread of the lane."""
 

@@ -32,6 +32,7 @@ __all__ = [
     "desc_of",
     "element_code",
     "elements",
+    "filters_blocked",
     "grouped",
     "image_view",
     "layout_of",
@@ -345,8 +346,27 @@ _CHANNEL_BLOCKS = {(3, 16): 56, (4, 16): 78, (5, 16): 121, (3, 8): 69, (4, 8): 1
 def channel_blocked(view: View, code: int, block: int) -> BlockedLayout | None:
     """Return the layout with channels (dimension 1) in blocks; None if oneDNN has none, or it is plain order."""
     tag = _CHANNEL_BLOCKS.get((len(view.dims), block))
-    if tag is None:
-        return None
+    return None if tag is None else _layout_by_tag(view, code, tag)
+
+
+# oneDNN's tags of the layouts OIhw16i16o, OIhw8i8o, Ohwi16o and Ohwi8o, by extent of the block and whether it is of
+# both dimensions of channels.
+_FILTER_BLOCKS = {(16, True): 79, (8, True): 107, (16, False): 211, (8, False): 216}
+
+
+@functools.lru_cache(1024)
+def filters_blocked(view: View, block: int, *, both: bool) -> BlockedLayout | None:
+    """Return the layout of filters O, I, height, width with O in blocks, which are innermost; None: that is plain order.
+
+    Args:
+        view: of the filters.
+        block: channels of a block.
+        both: whether I is in blocks, too, outside of the window; otherwise it is inside, before the block of O.
+    """
+    return _layout_by_tag(view, c.F32, _FILTER_BLOCKS[block, both])
+
+
+def _layout_by_tag(view: View, code: int, tag: int) -> BlockedLayout | None:
     d = dnnl()
     out = d.ffi.new("md_t *")
     status = d.lib.dnnl_memory_desc_create_with_tag(out, len(view.dims), view.dims, code, tag)

@@ -33,6 +33,7 @@ from netbuilder.engines.onednn.convolutions import (
     serves,
     worth_measuring,
 )
+from netbuilder.engines.onednn.machine_code import by_machine_code
 from netbuilder.engines.onednn.primitive import Extra, PostOp, Primitive, Step, first_fast, prepared
 from netbuilder.engines.onednn.reorders import reorder
 from netbuilder.ops.core.contexts import CHANNELS_LAST, NOT_NEGATIVE, Call, PlanContext, Prepared
@@ -94,6 +95,13 @@ def _prepare_forward(
     if not serves(*given):
         return None
     v = Views(op, x, w, transposed=transposed)
+    relu = bool(post) and post[-1].kind == "product relu"
+    if relu:
+        ctx.publish(0, NOT_NEGATIVE, True)
+    own = by_machine_code(op, ctx, v, specs, add=add is not None, relu=relu)
+    measured = worth_measuring(op, ctx, v, x, w)
+    if own is not None and not measured:
+        return own
     bias = plain_in(v.bias, c.F32) if b is not None else None
 
     def make(src: Desc, y: Desc) -> Primitive | None:
@@ -114,14 +122,14 @@ def _prepare_forward(
         made = first_fast(make, sources)
     if made is None:
         return None
-    if post and post[-1].kind == "product relu":
-        ctx.publish(0, NOT_NEGATIVE, True)
     ends = _Endpoints(
         made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None
     )
     direct = ends.direct(made, made.spec(c.WEIGHTS, w, v.weights))
-    if not worth_measuring(op, ctx, v, x, w):
+    if not measured:
         return direct
+    if own is not None and (ends.x, ends.y) != (own.inputs[0], own.outputs[0]):
+        return own
     code = element_code(made.argument(c.SRC))
 
     def through_channels_last() -> Prepared | None:
@@ -137,6 +145,8 @@ def _prepare_forward(
     others = {} if last else {"channels last": through_channels_last}
     if ctx.enabled("winograd") and winograd.may_serve(v, code):
         others["winograd"] = through_winograd
+    if own is not None:
+        others["machine code"] = lambda: own
     if not others:
         return direct
     order = ", images with channels last" if last else ""

@@ -74,6 +74,9 @@ class NodeContext:
     def enabled(self, optimization: str) -> bool:
         return self._options.enabled(optimization)
 
+    def uses_engine(self, name: str) -> bool:
+        return self._options.uses_engine(name)
+
     def demand(self, output: int, reads: Sequence[int] = ()) -> Demand:
         demand = self._outputs[output].demand
         return "run" if demand == "fetch" and not self._persist(reads) else demand

@@ -113,6 +113,9 @@ class EdgeContext:
     def enabled(self, optimization: str) -> bool:
         return True
 
+    def uses_engine(self, name: str) -> bool:
+        return True
+
 
 _EDGE = EdgeContext()
 

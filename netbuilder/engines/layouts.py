@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.arrays import aligned_empty
+from netbuilder.engines.arrays import aligned_empty, as_flat
 from netbuilder.engines.described_gpu import described_gpu, unwritten_buffer
 from netbuilder.engines.engine import HOST, Location, layout_engine
 from netbuilder.engines.gpu import gpu
-from netbuilder.ops.core.contexts import Prepared
+from netbuilder.ops.core.contexts import Call, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = [
@@ -63,9 +64,34 @@ def new_buffer(spec: TensorSpec, location: Location = HOST) -> Any:
 
 
 def prepare_reorder(ctx: Any, source: TensorSpec, target: TensorSpec, location: Location = HOST) -> Prepared:
-    """Return the prepared copy of a value from one layout to another, at one location; shape and dtype are the same."""
-    of = source if source.layout is not None else target
-    return layout_engine(of, location).prepare_reorder(ctx, source, target, location)
+    """Return the prepared copy of a value from one layout to another, at one location; shape and dtype are the same.
+
+    An engine knows its own layouts and plain order only: between layouts of two engines there is plain order.
+    """
+    if source.layout is None or target.layout is None or source.layout.engine == target.layout.engine:
+        of = source if source.layout is not None else target
+        return layout_engine(of, location).prepare_reorder(ctx, source, target, location)
+    plain = source.plain
+    parts = [prepare_reorder(ctx, *ends, location) for ends in ((source, plain), (plain, target))]
+    alignment = alignment_of(location)
+    start = -(-plain.nbytes // alignment) * alignment
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        middle = as_flat(scratch[: plain.nbytes], plain.dtype).reshape(plain.shape)
+        first, second = (
+            part.bind(read, written, scratch[start:])
+            for part, read, written in zip(parts, (inputs, [middle]), ([middle], outputs))
+        )
+
+        def call() -> None:
+            first()
+            second()
+
+        return call
+
+    name = " + ".join(part.name for part in parts)
+    engine = next((part.engine for part in parts if part.engine), "")
+    return Prepared([source], [target], bind, start + max(part.scratch for part in parts), name=name, engine=engine)
 
 
 def convert(

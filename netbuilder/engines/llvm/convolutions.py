@@ -194,9 +194,7 @@ class _Code(Loops):
             b.add(f"call void @llvm.prefetch.p0(ptr {self._moved(each, _F, _AHEAD)}, i32 0, i32 3, i32 1)")
         for i, column in enumerate(columns):
             if self._factors == size:
-                element = self._splat(
-                    b.let(f"load float, ptr {self._moved(column, _F, number)}, align 4"), "float"
-                )
+                element = self._splat(b.let(f"load float, ptr {self._moved(column, _F, number)}, align 4"), "float")
             else:
                 element = self._of_groups(self._load(column), int(number))
             for j, factor in enumerate(factors):

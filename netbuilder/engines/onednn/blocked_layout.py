@@ -356,7 +356,7 @@ _FILTER_BLOCKS = {(16, True): 79, (8, True): 107, (16, False): 211, (8, False): 
 
 @functools.lru_cache(1024)
 def filters_blocked(view: View, block: int, *, both: bool) -> BlockedLayout | None:
-    """Return the layout of filters O, I, height, width with O in blocks, which are innermost; None: that is plain order.
+    """Return the layout of filters O, I, height, width with O in blocks, the innermost; None: that is plain order.
 
     Args:
         view: of the filters.

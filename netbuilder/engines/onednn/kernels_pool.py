@@ -16,10 +16,21 @@ import numpy as np
 
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.layouts import convert
+from netbuilder.engines.llvm.pooling import blocked_pool
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant, In, Out, Scratch, Workspace
 from netbuilder.engines.onednn.bfloat16 import orders_as_given
-from netbuilder.engines.onednn.blocked_layout import Desc, elements, image_view, plain_in, row_major, stored_as
+from netbuilder.engines.onednn.blocked_layout import (
+    BlockedLayout,
+    Desc,
+    channel_block,
+    channel_blocked,
+    elements,
+    image_view,
+    plain_in,
+    row_major,
+    stored_as,
+)
 from netbuilder.engines.onednn.geometry import channels_last, window_arguments
 from netbuilder.engines.onednn.primitive import (
     SMALL,
@@ -147,9 +158,28 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         arguments[c.WORKSPACE] = Workspace(pool.primitive.workspace)
         ctx.publish(0, _WORKSPACE, (pool, w, arguments[c.WORKSPACE]))
     x_spec, y_spec = pool.specs
+    own = None if kept else _by_machine_code(ctx, w, x_spec, y_spec, mean=False)
+    if own is not None:
+        return own
     sums = _Sums.of(x_spec, ctx.threads)
     steps = [Step(pool.primitive, arguments), *sums.steps, _with_nan(op, ctx, x_spec, y_spec, sums.result)]
     return prepared([x_spec], [y_spec], steps, scratch=sums.result.nbytes if sums.result else 0)
+
+
+def _by_machine_code(ctx: PlanContext, w: Geometry, x: TensorSpec, y: TensorSpec, **options: bool) -> Prepared | None:
+    """Prepare the pooling of float32 images with channels in blocks; None: that is not their layout.
+
+    Of maxima it is one pass, where the library needs a second one for NaN.
+
+    Args:
+        ctx, w, x, y, options: see ``blocked_pool``.
+    """
+    if not ctx.uses_engine("LLVM") or x.ndim != 4 or not isinstance(x.layout, BlockedLayout):
+        return None
+    block = channel_block(x.layout)
+    if not block or any(channel_blocked(image_view(each.shape), c.F32, block) is not each.layout for each in (x, y)):
+        return None
+    return blocked_pool(ctx, w, x, y, block, **options)
 
 
 @dataclass(frozen=True)
@@ -256,6 +286,9 @@ def average_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if pool.primitive is None:
         return None
     x_spec, y_spec = pool.specs
+    own = _by_machine_code(ctx, w, x_spec, y_spec, mean=True, with_padding=_average(op) == c.POOLING_AVERAGE_ALL)
+    if own is not None:
+        return own
     return prepared([x_spec], [y_spec], [Step(pool.primitive, {c.SRC: In(0), c.DST: Out(0)})])
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "Location",
     "alignment_of",
     "convert",
+    "in_turn",
     "new_buffer",
     "new_bytes",
     "on_location",
@@ -72,26 +73,38 @@ def prepare_reorder(ctx: Any, source: TensorSpec, target: TensorSpec, location: 
         of = source if source.layout is not None else target
         return layout_engine(of, location).prepare_reorder(ctx, source, target, location)
     plain = source.plain
-    parts = [prepare_reorder(ctx, *ends, location) for ends in ((source, plain), (plain, target))]
+    to_plain, from_plain = (prepare_reorder(ctx, *ends, location) for ends in ((source, plain), (plain, target)))
+    return in_turn(to_plain, from_plain, location)
+
+
+def in_turn(first: Prepared, second: Prepared, location: Location = HOST) -> Prepared:
+    """Return the prepared copy that does one copy after another; the plain value between them is in scratch memory."""
+    (middle,) = first.outputs
+    assert middle is not None and middle.layout is None
     alignment = alignment_of(location)
-    start = -(-plain.nbytes // alignment) * alignment
+    start = -(-middle.nbytes // alignment) * alignment
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        middle = as_flat(scratch[: plain.nbytes], plain.dtype).reshape(plain.shape)
-        first, second = (
+        between = as_flat(scratch[: middle.nbytes], middle.dtype).reshape(middle.shape)
+        make, finish = (
             part.bind(read, written, scratch[start:])
-            for part, read, written in zip(parts, (inputs, [middle]), ([middle], outputs))
+            for part, read, written in ((first, inputs, [between]), (second, [between], outputs))
         )
 
         def call() -> None:
-            first()
-            second()
+            make()
+            finish()
 
         return call
 
-    name = " + ".join(part.name for part in parts)
-    engine = next((part.engine for part in parts if part.engine), "")
-    return Prepared([source], [target], bind, start + max(part.scratch for part in parts), name=name, engine=engine)
+    return Prepared(
+        first.inputs,
+        second.outputs,
+        bind,
+        start + max(first.scratch, second.scratch),
+        name=f"{first.name} + {second.name}",
+        engine=first.engine or second.engine,
+    )
 
 
 def convert(

@@ -158,6 +158,7 @@ class DerivedLayout(abc.ABC):
     """A form of a value that is computed for a kernel to read; no kernel writes it, and it cannot be converted back.
 
     Args:
+        view: of the value, as ``copy`` reads it.
         nbytes: its size.
         text: its description.
     """
@@ -165,17 +166,17 @@ class DerivedLayout(abc.ABC):
     engine = "ONEDNN"
     itemsize = 4
     filled = True
-    __slots__ = ("nbytes", "text")
+    __slots__ = ("nbytes", "text", "view")
 
-    def __init__(self, nbytes: int, text: str) -> None:
-        self.nbytes, self.text = nbytes, text
+    def __init__(self, view: View, nbytes: int, text: str) -> None:
+        self.view, self.nbytes, self.text = view, nbytes, text
 
     def __repr__(self) -> str:
         return f"<oneDNN layout {self.text}>"
 
     @abc.abstractmethod
     def copy(self, ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
-        """Prepare the kernel that computes it from a value in another layout."""
+        """Prepare the kernel that computes it from a value in plain order, or in another layout of the same view."""
 
 
 class Exact:

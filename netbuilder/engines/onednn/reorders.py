@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.layouts import in_turn
 from netbuilder.engines.onednn import declarations as c
-from netbuilder.engines.onednn.arguments import In, Out, Scratch
-from netbuilder.engines.onednn.blocked_layout import BlockedLayout, DerivedLayout, Desc, desc_of, row_major
+from netbuilder.engines.onednn.arguments import In, Out
+from netbuilder.engines.onednn.blocked_layout import DerivedLayout, Desc, desc_of, row_major
 from netbuilder.engines.onednn.primitive import (
     Primitive,
     Step,
@@ -44,23 +45,16 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
     """
     if source.shape != target.shape or source.dtype != target.dtype:
         raise ValueError(f"a reorder changes neither shape nor dtype: {source} cannot become {target}")
-    if isinstance(target.layout, DerivedLayout) and target.layout is not source.layout:
-        return target.layout.copy(ctx, source, target)
-    after = threads_after(ctx, source.size)
     if source.layout is target.layout:
         return _copy(source, target)
-    layouts = [spec.layout for spec in (source, target) if isinstance(spec.layout, BlockedLayout)]
-    views = [layout.view for layout in layouts if layout.view is not None]
-    if len(set(views)) < 2:
-        made = _between(ctx, source, target, views[0] if views else row_major((source.size,)))
-        return prepared([source], [target], [Step(made, {c.SRC: In(0), c.DST: Out(0)}, after)])
-    # The layouts have different views of the value, so it is converted through plain order, which both share.
-    plain, nbytes = source.plain, source.plain.nbytes
-    middle = Scratch(0, nbytes)
-    first = _between(ctx, source, plain, views[0])
-    second = _between(ctx, plain, target, views[1])
-    steps = [Step(first, {c.SRC: In(0), c.DST: middle}, after), Step(second, {c.SRC: middle, c.DST: Out(0)}, after)]
-    return prepared([source], [target], steps, scratch=nbytes)
+    layouts = [spec.layout for spec in (source, target) if spec.layout is not None]
+    views = list(dict.fromkeys(layout.view for layout in layouts if layout.view is not None))
+    if len(views) > 1:  # of the same value: both share plain order
+        return in_turn(reorder(ctx, source, source.plain), reorder(ctx, source.plain, target))
+    if isinstance(target.layout, DerivedLayout):
+        return target.layout.copy(ctx, source, target)
+    made = _between(ctx, source, target, views[0] if views else row_major((source.size,)))
+    return prepared([source], [target], [Step(made, {c.SRC: In(0), c.DST: Out(0)}, threads_after(ctx, source.size))])
 
 
 def _between(ctx: PlanContext, source: TensorSpec, target: TensorSpec, view: Any) -> Primitive:

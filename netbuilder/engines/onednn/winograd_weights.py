@@ -35,15 +35,15 @@ class DerivedWeights(DerivedLayout):
         order: in which they are stored; None: row-major.
     """
 
-    __slots__ = ("flipped", "order", "view")
+    __slots__ = ("flipped", "order")
 
     def __init__(self, view: View, flipped: bool, order: BlockedLayout | None) -> None:
-        self.view, self.flipped, self.order = view, flipped, order
+        self.flipped, self.order = flipped, order
         text = f"filters at 36 points{', rotated' if flipped else ''}, of {'x'.join(map(str, view.dims))}"
         if order is None:
-            super().__init__(view.dims[0] * view.dims[1] * AT * FLOAT, text)
+            super().__init__(view, view.dims[0] * view.dims[1] * AT * FLOAT, text)
         else:
-            super().__init__(order.nbytes, f"{text}, {order.text}")
+            super().__init__(view, order.nbytes, f"{text}, {order.text}")
 
     def copy(self, ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
         o, i = self.view.dims[:2]

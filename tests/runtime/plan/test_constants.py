@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from checks import interpret
 from kernel_checks import has_instructions, needs_bfloat16
+from layouts_of_filters import SHAPE, stored_layouts
 from netbuilder.engines import onednn
+from netbuilder.engines.llvm import machine
 from netbuilder.proto import PROTO_CUDA, BlobError, NetDef, NetError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -32,13 +35,18 @@ def workspace():
     return workspace
 
 
-def check(workspace):
-    """Compare the output with that of a net in another workspace with the same blobs."""
+def check(workspace, net=None):
+    """Compare the output with that of a new net, equal to the bit, and with the exact one."""
+    net = net or conv_net()
     other = Workspace(threads=1)
-    for name in ("x", "w"):
+    for name in net.external_input:
         other.feed(name, workspace.fetch(name))
-    other.run_net_once(conv_net())
-    assert np.array_equal(workspace.fetch("y"), other.fetch("y"))
+    other.create_net(net, constants=["w"])
+    other.run_net(net.name)
+    got = workspace.fetch("y")
+    assert np.array_equal(got, other.fetch("y"))
+    exact = interpret(net.op, {name: workspace.fetch(name).astype(np.float64) for name in net.external_input})["y"]
+    np.testing.assert_allclose(got, exact, rtol=0, atol=1e-5 * max(1, np.abs(exact).max()))
 
 
 def reorders(workspace):
@@ -106,6 +114,70 @@ def test_weights_that_another_net_wants_in_its_own_order(workspace):
         workspace.run_net("trains")
         workspace.run_net("net")
         check(workspace)
+
+
+READERS = {
+    "Conv": ("Conv", (2, 16, 8, 8), {"kernel": 3, "pad": 1}),
+    "Conv of groups": ("Conv", (2, 32, 8, 8), {"kernel": 3, "pad": 1, "group": 2}),
+    "ConvTranspose": ("ConvTranspose", (2, 32, 8, 8), {"kernel": 3}),
+    "FC": ("FC", (6, 144), {}),
+    "FCTransposed": ("FCTransposed", (6, 32), {}),
+}
+LAYOUTS = [name for name in stored_layouts() if "rounded" not in name] if onednn.available() else ["plain"]
+
+
+def feed(workspace, folder):
+    workspace.feed("w", random(*SHAPE))
+
+
+def update(workspace, folder):
+    """What an optimizer does in a net that trains the weights."""
+    workspace.feed("g", random(*SHAPE))
+    workspace.feed("m", np.zeros(SHAPE, np.float32))
+    workspace.feed("rate", np.array([0.5], np.float32))
+    step = make_op("MomentumSGDUpdate", ["g", "m", "rate", "w"], ["g", "m", "w"], momentum=0.9)
+    workspace.run_net_once(NetDef(name="optimizer", op=[step]))
+
+
+def load(workspace, folder):
+    saved = {"db": str(folder / "weights"), "db_type": "minidb", "absolute_path": 1}
+    other = Workspace(threads=1)
+    other.feed("w", random(*SHAPE))
+    other.run_operator_once(make_op("Save", ["w"], [], **saved))
+    workspace.run_operator_once(make_op("Load", [], ["w"], **saved))
+
+
+def negate(workspace, folder):
+    workspace.run_operator_once(make_op("Negative", ["w"], ["w"]))
+
+
+@pytest.mark.parametrize("wide", [False, True] if machine.has_wide_registers() else [False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("reader", READERS)
+def test_weights_in_any_layout_that_change_in_any_way(monkeypatch, tmp_path, reader, layout, wide):
+    """Two nets have copies of the weights, whose blob is left in the layout of a third one."""
+    monkeypatch.setattr(machine, "has_wide_registers", lambda: wide)
+    op_type, shape, arguments = READERS[reader]
+    nets = []
+    for name in ("first", "second"):
+        net = NetDef(name=name, external_input=["x", "w", "b"], external_output=["y"])
+        net.op.append(make_op(op_type, ["x", "w", "b"], ["y"], **arguments))
+        nets.append(net)
+    outputs = {"Conv": 32, "ConvTranspose": 16, "FC": 32, "FCTransposed": 144}[op_type]
+    workspace = Workspace(threads=1)
+    workspace.feed("x", random(*shape))
+    workspace.feed("b", random(outputs))
+    workspace.feed("w", random(*SHAPE))
+    for net in nets:
+        workspace.create_net(net, constants=["w"])
+        workspace.run_net(net.name)
+    workspace.find("w").relayout(stored_layouts()[layout] if onednn.available() else None)
+    for change in (None, feed, update, load, negate):
+        if change is not None:
+            change(workspace, tmp_path)
+        for net in nets:
+            workspace.run_net(net.name)
+            check(workspace, net)
 
 
 def test_what_is_no_blob_of_the_net_is_refused():

@@ -280,7 +280,7 @@ class Window:
             return self.block if read >= self.block else 0
         if read % self.block == 0 and written % self.block == 0:
             return self.block
-        return read if read == written and read > 1 and self.block % read == 0 else 0
+        return read if read == written and self.block % read == 0 else 0
 
     @property
     def blocks(self) -> int:
@@ -333,7 +333,7 @@ def blocked_convolution(
     address = machine.address_of(_text(window.block, window.factors))
     if address is None:
         return None
-    tables = _Tables(window)
+    tables = _tables(window)
     height, width = window.padded
     is_padded = (height, width) != window.images[2:]
     size = window.block * height * width
@@ -406,6 +406,9 @@ class _Tables:
             read = int(of_groups.min()), int(of_groups.max()) + self._window.blocks
             found.append(((begin, end), (0, tiles), read if self._window.images[0] == 1 else everything))
         return found
+
+
+_tables = functools.lru_cache(256)(_Tables)
 
 
 def _tiles(positions: int, sizes: Sequence[int]) -> list[tuple[int, int]]:

@@ -66,7 +66,7 @@ def by_machine_code(
         op.group,
         channels_of_block(),
     )
-    most = _MOST_OF_GROUPS if window.factors < window.block else _MOST_POSITIONS
+    most = _MOST_OF_GROUPS if 1 < window.factors < window.block else _MOST_POSITIONS
     if not window.factors or window.positions > most:
         return None
     at_x, at_y = (channel_blocked(view, c.F32, window.block) for view in (v.x, v.y))  # None: that is plain order

@@ -172,12 +172,13 @@ class _Code(Loops):
             block = b.let(f"mul i64 {channel}, %x_block")
             with self._for("0", "%count", 1) as tap:
                 shift = b.let(f"add i64 {block}, {self._integer('%taps', _L, tap)}")
-                columns = [self._moved(window, _F, shift) for window in windows]
                 row = self._get(at, "ptr")
                 if self._factors == self._block:
                     with self._for("0", str(self._factors), 1) as k:
+                        columns = [self._moved(window, _F, b.let(f"add i64 {shift}, {k}")) for window in windows]
                         self._products(blocks, columns, row, k, sums)
                 else:
+                    columns = [self._moved(window, _F, shift) for window in windows]
                     for j in range(self._factors):
                         self._products(blocks, columns, row, str(j), sums)
                 self._set(at, "ptr", self._moved(row, _F, self._block * self._factors))
@@ -194,7 +195,7 @@ class _Code(Loops):
             b.add(f"call void @llvm.prefetch.p0(ptr {self._moved(each, _F, _AHEAD)}, i32 0, i32 3, i32 1)")
         for i, column in enumerate(columns):
             if self._factors == size:
-                element = self._splat(b.let(f"load float, ptr {self._moved(column, _F, number)}, align 4"), "float")
+                element = self._splat(b.let(f"load float, ptr {column}, align 4"), "float")
             else:
                 element = self._of_groups(self._load(column), int(number))
             for j, factor in enumerate(factors):

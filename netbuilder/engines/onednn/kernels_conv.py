@@ -100,7 +100,8 @@ def _prepare_forward(
         ctx.publish(0, NOT_NEGATIVE, True)
     own = by_machine_code(op, ctx, v, specs, add=add is not None, relu=relu)
     measured = worth_measuring(op, ctx, v, x, w)
-    if own is not None and not measured:
+    depthwise = op.group > 1 and op.group == v.x.dims[1]  # the library is faster, where it need not change the layout
+    if own is not None and not measured and not depthwise:
         return own
     bias = plain_in(v.bias, c.F32) if b is not None else None
 
@@ -126,10 +127,10 @@ def _prepare_forward(
         made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None
     )
     direct = ends.direct(made, made.spec(c.WEIGHTS, w, v.weights))
-    if not measured:
-        return direct
     if own is not None and (ends.x, ends.y) != (own.inputs[0], own.outputs[0]):
         return own
+    if not measured:
+        return direct
     code = element_code(made.argument(c.SRC))
 
     def through_channels_last() -> Prepared | None:

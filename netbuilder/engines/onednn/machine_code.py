@@ -46,7 +46,7 @@ def by_machine_code(
         specs: of X, W and the bias.
         add, relu: whether there is an addend A, and a Relu.
     """
-    if not ctx.enabled("blocked_filters") or not ctx.uses_engine("LLVM") or ctx.precision != "float32":
+    if not ctx.enabled("small_images") or not ctx.uses_engine("LLVM") or ctx.precision != "float32":
         return None
     if v.kind != "convolution" or len(v.x.dims) != 4 or op.order != "NCHW" or ctx.image_order == CHANNELS_LAST:
         return None

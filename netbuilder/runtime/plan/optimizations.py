@@ -170,9 +170,9 @@ _ALL = (
         "a copy of a value in another layout or on another device is made once for all readers"),
     Optimization("constants", "layouts",
         "copies of blobs that are declared constant are made once, not in each run"),
-    Optimization("blocked_filters", "layouts",
-        "constant filters of convolutions are stored in the order in which machine code for small images reads them; "
-        "without it, the library's kernels serve", ROUNDING),
+    Optimization("small_images", "layouts",
+        "convolutions of small images, or of groups of few channels, with constant filters are machine code; without "
+        "it, the library's kernels serve", ROUNDING),
     Optimization("step_copies", "layouts",
         "the weights of a step net are copied, once per run, into the layout that is fastest for matrix products",
         ROUNDING),

@@ -150,7 +150,7 @@ def test_filters_that_are_fed_again_are_used():
 
 @pytest.mark.parametrize(
     "constants, options",
-    [((), {}), (("w", "b"), {"engines": ["ONEDNN"]}), (("w", "b"), {"without": single("blocked_filters")})],
+    [((), {}), (("w", "b"), {"engines": ["ONEDNN"]}), (("w", "b"), {"without": single("small_images")})],
     ids=["fed", "engine", "switched off"],
 )
 def test_where_the_library_serves(constants, options):

@@ -65,6 +65,7 @@ class FakePlan:
     inputs: Sequence[Value] = ()
     constants: Sequence[int] = ()
     trains: bool = True
+    engines: Sequence[str] = ("LLVM", "ONEDNN")
     demands: dict[int, str] = field(default_factory=dict)
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
 
@@ -102,7 +103,7 @@ class FakePlan:
         return True
 
     def uses_engine(self, name: str) -> bool:
-        return True
+        return name in self.engines
 
 
 @dataclass
@@ -118,7 +119,7 @@ class Bound:
 def bind(
     make: Any, op: Any, inputs: Sequence[Value], *, inplace: bool | int = False, threads: int = 1,
     precision: str = "float32", op_def: OperatorDef | None = None, context: Any = None, image_order: str = "any order",
-    constants: Sequence[int] = (), trains: bool = True, **options: Any,
+    constants: Sequence[int] = (), trains: bool = True, engines: Sequence[str] = FakePlan.engines, **options: Any,
 ) -> Any:  # fmt: skip
     """Make a kernel ready and bind it; None if it does not serve.
 
@@ -127,12 +128,13 @@ def bind(
         context: what a kernel that calls plain code runs with.
         constants: the inputs that are declared constant.
         trains: whether operators of the backward pass may read the outputs.
+        engines: that may be used.
         inplace: give pairs that the kernel allows one buffer (the inputs are copied first): with True the first pair of
             each output, with a number the pair of this index alone.
     """
     plan = FakePlan(
         threads, precision, image_order, op_def=op_def or OperatorDef(), run=context, inputs=inputs,
-        constants=constants, trains=trains,
+        constants=constants, trains=trains, engines=engines,
     )  # fmt: skip
     ready = make(op, plan, *(v.spec for v in inputs), **options)
     if ready is None:

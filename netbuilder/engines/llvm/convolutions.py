@@ -48,7 +48,7 @@ _F, _L = np.dtype(np.float32), np.dtype(np.int64)
 _POINTERS = ("images", "w", "bias", "add", "y", "units", "tiles", "windows", "taps", "copied")
 _INTEGERS = (
     "unit", "units_end", "tile", "tiles_end", "together", "count", "channels", "deep", "x_block", "y_block", "w_block",
-    "biases", "addend", "relu", "first_block", "blocks_end", "height", "width", "above", "left", "rows", "row",
+    "outputs", "biases", "addend", "relu", "first_block", "blocks_end", "height", "width", "above", "left", "rows", "row",
 )  # fmt: skip
 
 
@@ -115,7 +115,9 @@ class _Code(Loops):
         """Write the results of some tiles in one or two blocks of channels."""
         b = self._body
         weights = self._moved("%w", _F, b.let(f"mul i64 {block}, %w_block"))
-        biases = [self._bias(b.let(f"add i64 {block}, {j}")) for j in range(blocks)]
+        numbers = [b.let(f"add i64 {block}, {j}") for j in range(blocks)]
+        biases = [self._bias(number) for number in numbers]
+        inside = [self._inside(number, "%outputs") for number in numbers]
         x = self._moved(self._x, _F, b.let(f"mul i64 {source}, %x_block"))
         offset = b.let(f"mul i64 {block}, %y_block")
         with self._for(first, end, 1) as tile:
@@ -123,21 +125,38 @@ class _Code(Loops):
             position, count = self._integer(row, _L, "0"), self._integer(row, _L, "1")
             for several in _TILES[self._block]:
                 with self._if(b.let(f"icmp eq i64 {count}, {several}")):
-                    self._of_tile(several, position, x, weights, offset, biases)
+                    self._of_tile(several, position, x, weights, offset, biases, inside)
+
+    def _inside(self, block: str, channels: str) -> str:
+        """Return which lanes of a block have one of so many channels."""
+        b, size = self._body, self._block
+        first = b.let(f"mul i64 {block}, {size}")
+        left = b.let(f"trunc i64 {self._least(b.let(f'sub i64 {channels}, {first}'), size)} to i32")
+        numbers = f"<{', '.join(f'i32 {k}' for k in range(size))}>"
+        return b.let(f"icmp sgt <{size} x i32> {self._splat(left, 'i32')}, {numbers}")
 
     def _bias(self, block: str) -> str:
         """Return a block of the bias, with zeros for channels that are padding."""
         b, size, kind = self._body, self._block, self._kind
-        channel = b.let(f"mul i64 {block}, {size}")
-        left = b.let(f"trunc i64 {self._least(b.let(f'sub i64 %biases, {channel}'), size)} to i32")
-        numbers = f"<{', '.join(f'i32 {k}' for k in range(size))}>"
-        mask = b.let(f"icmp sgt <{size} x i32> {self._splat(left, 'i32')}, {numbers}")
+        place = self._moved("%bias", _F, b.let(f"mul i64 {block}, {size}"))
         b.declared.add(f"declare {kind} @llvm.masked.load.v{size}f32.p0(ptr, i32, <{size} x i1>, {kind})")
-        given = f"ptr {self._moved('%bias', _F, channel)}, i32 4, <{size} x i1> {mask}, {kind} zeroinitializer"
+        given = f"ptr {place}, i32 4, <{size} x i1> {self._inside(block, '%biases')}, {kind} zeroinitializer"
         return b.let(f"call {kind} @llvm.masked.load.v{size}f32.p0({given})")
 
-    def _of_tile(self, count: int, position: str, x: str, weights: str, offset: str, biases: Sequence[str]) -> None:
-        """Write the results of some positions, which may be the same: all is read before it is written."""
+    def _of_tile(
+        self,
+        count: int,
+        position: str,
+        x: str,
+        weights: str,
+        offset: str,
+        biases: Sequence[str],
+        inside: Sequence[str],
+    ) -> None:
+        """Write the results of some positions, which may be the same: all is read before it is written.
+
+        Channels that are padding become 0, also where X is not finite.
+        """
         b, blocks = self._body, len(biases)
         numbers = [b.let(f"mul i64 {b.let(f'add i64 {position}, {i}')}, 2") for i in range(count)]
         rows = [self._moved("%windows", _L, number) for number in numbers]
@@ -158,11 +177,15 @@ class _Code(Loops):
             is_last = b.let(f"icmp eq i64 {stop}, %channels")
             lowest = ", ".join([f"float {_MINUS_INFINITY}"] * self._block)
             least = b.let(f"select i1 {is_last}, {self._kind} {self._least_result}, {self._kind} <{lowest}>")
-            for start, total, result in zip(starts, sums, results):
+            truth = f"<{self._block} x i1>"
+            for k, (start, total, result) in enumerate(zip(starts, sums, results)):
                 value = b.let(f"fadd {self._kind} {start}, {total}")
                 is_less = b.let(f"fcmp olt {self._kind} {value}, {least}")  # not true for NaN
-                chosen = f"{self._kind} {least}, {self._kind} {value}"
-                self._store(b.let(f"select <{self._block} x i1> {is_less}, {chosen}"), result)
+                value = b.let(f"select {truth} {is_less}, {self._kind} {least}, {self._kind} {value}")
+                value = b.let(
+                    f"select {truth} {inside[k % blocks]}, {self._kind} {value}, {self._kind} zeroinitializer"
+                )
+                self._store(value, result)
 
     def _sums(self, blocks: int, windows: Sequence[str], at: str, first: str, end: str) -> list[str]:
         """Return sums over blocks of channels of X and all elements of the window; ``at``: the place of the filters."""
@@ -349,7 +372,7 @@ def blocked_convolution(
         addend = inputs[-1].ctypes.data if add else _ZEROS.ctypes.data
         common = [address, *pointers, bias, addend, outputs[0].ctypes.data, *tables.addresses]
         extents = [window.taps, window.blocks, window.deep, size, tables.y_block, of_filters]
-        extents += [window.outputs[0] if b is not None else 0, int(add), int(relu)]
+        extents += [window.outputs[0], window.outputs[0] if b is not None else 0, int(add), int(relu)]
         image = [*window.images[2:], *window.before, height, width]
         rows = []
         for number, (units, tiles, blocks) in enumerate(divided):

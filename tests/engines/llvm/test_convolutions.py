@@ -89,6 +89,26 @@ def test_numbers(case):
     assert KERNEL in kernels(workspace, net)
 
 
+@pytest.mark.parametrize("kernel, stride, size", [(3, 1, 5), (5, 2, 7), (5, 1, 2), (3, 1, 20)])
+def test_a_depthwise_convolution_between_others(kernel, stride, size):
+    """The images keep their order, whoever has the kernel."""
+    rng = np.random.default_rng(0)
+    shapes = {"x": (1, 16, size, size), "v": (40, 16, 1, 1), "w": (40, 1, kernel, kernel), "u": (24, 40, 1, 1)}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    net = Net("depthwise")
+    net.Conv(["x", "v"], "a", kernel=1)
+    net.Relu("a", "a")
+    net.Conv(["a", "w"], "b", kernel=kernel, pad=kernel // 2, stride=stride, group=40)
+    net.Relu("b", "b")
+    net.Conv(["b", "u"], "y", kernel=1)
+    want = interpret(net.Proto().op, {name: value.astype(np.float64) for name, value in feeds.items()})["y"]
+    workspace = run(net, feeds, constants=("u", "v", "w"))
+    close(workspace.fetch("y"), want)
+    if size < 16:
+        (plan,) = workspace.net(net.Name()).plans
+        assert {step.inputs[0].name for step in plan.steps if step.what == "reorder"} <= {"x", "y"}
+
+
 @pytest.mark.parametrize("case", ["groups of four", "sums in parts", "channels that fill no blocks"])
 @pytest.mark.parametrize("bias, add, relu", [(False, False, False), (False, True, True), (True, True, False)])
 def test_what_is_computed_with_it(case, bias, add, relu):
@@ -128,6 +148,22 @@ def test_nan_stays_where_it_is_read():
     close(got, want)
 
 
+@pytest.mark.parametrize("relu", [False, True])
+def test_infinities_stay(relu):
+    """Of channels that are padding the products with infinity are no numbers, and must not be read."""
+    rng = np.random.default_rng(0)
+    shapes = {"x": (1, 16, 3, 3), "v": (19, 16, 1, 1), "w": (8, 19, 1, 1)}
+    feeds = {name: np.abs(rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
+    feeds["x"][0, 3, 1, 1] = np.inf
+    net = Net("infinite")
+    net.Conv(["x", "v"], "a", kernel=1)
+    if relu:
+        net.Relu("a", "a")
+    net.Conv(["a", "w"], "y", kernel=1)
+    got = run(net, feeds, constants=("v", "w")).fetch("y")
+    assert np.isposinf(got[:, :, 1, 1]).all() and np.isfinite(got).sum() == got.size - got.shape[1]
+
+
 def test_long_sums_are_as_exact_as_those_of_blocks():
     """All elements are positive; one sum of 8,192 of them would be ten times as far from the exact one."""
     x, w = (np.abs(np.random.default_rng(0).standard_normal(shape)) for shape in ((1, 8192, 2, 2), (16, 8192, 1, 1)))
@@ -160,9 +196,9 @@ def test_where_the_library_serves(constants, options):
     close(workspace.fetch("y"), want)
 
 
-@pytest.mark.parametrize("channels", [(32, 32, 32), (36, 36, 12), (3, 16, 1), (40, 40, 2), (16, 32, 8)])
+@pytest.mark.parametrize("channels", [(32, 64, 32), (36, 36, 12), (3, 16, 1), (40, 40, 2), (16, 32, 8)])
 def test_groups_without_code(block, channels):
-    """Groups of one channel, three channels, groups whose channels are no whole blocks, others than they read."""
+    """Groups of one channel for two, three channels, groups that are no whole blocks, groups of two for four."""
     inputs, outputs, groups = channels
     window = convolutions.Window((1, inputs, 4, 4), (outputs, 4, 4), (1, 1), (1, 1), (1, 1), (0, 0), groups, block)
     assert not window.factors

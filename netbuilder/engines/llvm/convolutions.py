@@ -48,7 +48,8 @@ _F, _L = np.dtype(np.float32), np.dtype(np.int64)
 _POINTERS = ("images", "w", "bias", "add", "y", "units", "tiles", "windows", "taps", "copied")
 _INTEGERS = (
     "unit", "units_end", "tile", "tiles_end", "together", "count", "channels", "deep", "x_block", "y_block", "w_block",
-    "outputs", "biases", "addend", "relu", "first_block", "blocks_end", "height", "width", "above", "left", "rows", "row",
+    "outputs", "biases", "addend", "relu", "first_block", "blocks_end", "height", "width", "above", "left", "rows",
+    "row",
 )  # fmt: skip
 
 
@@ -182,9 +183,8 @@ class _Code(Loops):
                 value = b.let(f"fadd {self._kind} {start}, {total}")
                 is_less = b.let(f"fcmp olt {self._kind} {value}, {least}")  # not true for NaN
                 value = b.let(f"select {truth} {is_less}, {self._kind} {least}, {self._kind} {value}")
-                value = b.let(
-                    f"select {truth} {inside[k % blocks]}, {self._kind} {value}, {self._kind} zeroinitializer"
-                )
+                chosen = f"{truth} {inside[k % blocks]}, {self._kind} {value}, {self._kind} zeroinitializer"
+                value = b.let(f"select {chosen}")
                 self._store(value, result)
 
     def _sums(self, blocks: int, windows: Sequence[str], at: str, first: str, end: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Maxima and means of windows of images with channels in blocks, in one pass that keeps NaN.
+"""Maxima of windows of images with channels in blocks, in one pass that keeps NaN.
 
 A table has where each window begins in an image and how many rows and columns of it are inside, so padding is not read.
 A thread has blocks of channels.
@@ -7,7 +7,6 @@ A thread has blocks of channels.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +21,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.conv_geometry import Geometry
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["blocked_pool"]
+__all__ = ["blocked_max_pool"]
 
 _F, _L = np.dtype(np.float32), np.dtype(np.int64)
 _POINTERS = ("x", "y", "windows")
@@ -34,16 +33,14 @@ _BRIEF, _OF_A_THREAD = 1 << 15, 1 << 14  # elements of windows, in blocks of cha
 class _Code(Loops):
     """Writes the function.
 
-    A row of ``windows`` has where a window begins in an image, its rows and columns, and what a sum is divided by.
+    A row of ``windows`` has where a window begins in an image, its rows and its columns.
 
     Args:
         block: channels of a block.
-        mean: whether it computes means, not maxima.
     """
 
-    def __init__(self, block: int, *, mean: bool) -> None:
+    def __init__(self, block: int) -> None:
         self._block, self._kind = block, f"<{block} x float>"
-        self._of_window = self._mean if mean else self._maximum
         self._entry, self._body = Emitter("e"), Emitter("v")
         self._arguments(_POINTERS, _INTEGERS)
 
@@ -53,9 +50,9 @@ class _Code(Loops):
             x = self._moved("%x", _F, b.let(f"mul i64 {block}, %x_block"))
             y = self._moved("%y", _F, b.let(f"mul i64 {b.let(f'mul i64 {block}, %positions')}, {self._block}"))
             with self._for("0", "%positions", 1) as position:
-                row = self._moved("%windows", _L, b.let(f"mul i64 {position}, 4"))
-                first, rows, columns, count = (self._integer(row, _L, str(i)) for i in range(4))
-                found = self._of_window(self._moved(x, _F, first), rows, columns, count)
+                row = self._moved("%windows", _L, b.let(f"mul i64 {position}, 3"))
+                first, rows, columns = (self._integer(row, _L, str(i)) for i in range(3))
+                found = self._maximum(self._moved(x, _F, first), rows, columns)
                 place = self._moved(y, _F, b.let(f"mul i64 {position}, {self._block}"))
                 b.add(f"store {self._kind} {found}, ptr {place}, align 4")
         return self._function()
@@ -70,16 +67,7 @@ class _Code(Loops):
             with self._for("0", end, "%right") as j:
                 yield b.let(f"load {self._kind}, ptr {self._moved(row, _F, j)}, align 4")
 
-    def _mean(self, window: str, rows: str, columns: str, count: str) -> str:
-        b, kind = self._body, self._kind
-        total = self._variable(kind, "zeroinitializer")
-        with self._elements(window, rows, columns) as each:
-            self._set(total, kind, b.let(f"fadd {kind} {self._get(total, kind)}, {each}"))
-        one = b.let(f"insertelement {kind} poison, float {b.let(f'sitofp i64 {count} to float')}, i64 0")
-        counts = b.let(f"shufflevector {kind} {one}, {kind} poison, <{self._block} x i32> zeroinitializer")
-        return b.let(f"fdiv {kind} {self._get(total, kind)}, {counts}")
-
-    def _maximum(self, window: str, rows: str, columns: str, count: str) -> str:
+    def _maximum(self, window: str, rows: str, columns: str) -> str:
         b, kind, truth, flags = self._body, self._kind, f"<{self._block} x i1>", f"<{self._block} x i32>"
         greatest = self._variable(kind, self._repeated(_MINUS_INFINITY))
         has_nan = self._variable(flags, "zeroinitializer")
@@ -98,33 +86,22 @@ class _Code(Loops):
 
 
 @functools.cache
-def _text(block: int, mean: bool) -> str:
-    return _Code(block, mean=mean).text()
+def _text(block: int) -> str:
+    return _Code(block).text()
 
 
-def blocked_pool(
-    ctx: PlanContext,
-    window: Geometry,
-    x: TensorSpec,
-    y: TensorSpec,
-    block: int,
-    *,
-    mean: bool,
-    with_padding: bool = False,
-) -> Prepared | None:
-    """Prepare the maxima or means of windows: X -> Y; None without llvmlite, or if a window is all padding.
+def blocked_max_pool(ctx: PlanContext, window: Geometry, x: TensorSpec, y: TensorSpec, block: int) -> Prepared | None:
+    """Prepare the maxima of windows: X -> Y; None without llvmlite, or if a window is all padding.
 
     Args:
         ctx: of the plan.
         window: of images with two axes.
         x, y: of images N, C, height, width, with channels in blocks.
         block: channels of a block.
-        mean: means, not maxima.
-        with_padding: whether padding is counted in means.
     """
     n, channels, height, width = x.shape
-    windows = _windows(window, height, width, with_padding)
-    address = machine.address_of(_text(block, mean)) if windows[:, 1:3].min() > 0 else None
+    windows = _windows(window, height, width)
+    address = machine.address_of(_text(block)) if windows[:, 1:3].min() > 0 else None
     if address is None:
         return None
     windows[:, 0] *= block
@@ -139,17 +116,15 @@ def blocked_pool(
         rows = [np.array([address, *pointers, *share, *extents], np.int64) for share in shares(blocks, threads)]
         return call_of_threads(ctx, rows, (inputs, outputs, windows), brief=cost < _BRIEF)
 
-    return Prepared([x], [y], bind, name=f"llvm {'mean' if mean else 'max'} pool")
+    return Prepared([x], [y], bind, name="llvm max pool")
 
 
-def _windows(window: Geometry, height: int, width: int, with_padding: bool) -> Any:
+def _windows(window: Geometry, height: int, width: int) -> Any:
     """Return the table of windows, see ``_Code``; where they begin is in blocks."""
     firsts, counts = zip(*(_inside(window, axis, size) for axis, size in enumerate((height, width))))
     rows, columns = np.meshgrid(*firsts, indexing="ij")
     down, right = np.meshgrid(*counts, indexing="ij")
-    divided_by = np.full_like(down, math.prod(window.kernel)) if with_padding else down * right
-    table = [rows * width + columns, down, right, divided_by]
-    return np.stack([each.reshape(-1) for each in table], axis=1).astype(np.int64)
+    return np.stack([each.reshape(-1) for each in (rows * width + columns, down, right)], axis=1).astype(np.int64)
 
 
 def _inside(window: Geometry, axis: int, size: int) -> tuple[Any, Any]:

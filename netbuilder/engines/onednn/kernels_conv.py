@@ -96,12 +96,12 @@ def _prepare_forward(
         return None
     v = Views(op, x, w, transposed=transposed)
     relu = bool(post) and post[-1].kind == "product relu"
-    if relu:
-        ctx.publish(0, NOT_NEGATIVE, True)
     own = by_machine_code(op, ctx, v, specs, add=add is not None, relu=relu)
     measured = worth_measuring(op, ctx, v, x, w)
     depthwise = op.group > 1 and op.group == v.x.dims[1]  # the library is faster, where it need not change the layout
     if own is not None and not measured and not depthwise:
+        if relu:
+            ctx.publish(0, NOT_NEGATIVE, True)
         return own
     bias = plain_in(v.bias, c.F32) if b is not None else None
 
@@ -123,6 +123,8 @@ def _prepare_forward(
         made = first_fast(make, sources)
     if made is None:
         return None
+    if relu:
+        ctx.publish(0, NOT_NEGATIVE, True)
     ends = _Endpoints(
         made.spec(c.SRC, x, v.x), b, made.spec(c.DST, TensorSpec(v.y_shape, x.dtype), v.y), add is not None
     )

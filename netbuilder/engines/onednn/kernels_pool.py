@@ -16,7 +16,7 @@ import numpy as np
 
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.layouts import convert
-from netbuilder.engines.llvm.pooling import blocked_pool
+from netbuilder.engines.llvm.pooling import blocked_max_pool
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant, In, Out, Scratch, Workspace
 from netbuilder.engines.onednn.bfloat16 import orders_as_given
@@ -158,7 +158,7 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
         arguments[c.WORKSPACE] = Workspace(pool.primitive.workspace)
         ctx.publish(0, _WORKSPACE, (pool, w, arguments[c.WORKSPACE]))
     x_spec, y_spec = pool.specs
-    own = None if kept else _by_machine_code(ctx, w, x_spec, y_spec, mean=False)
+    own = None if kept else _by_machine_code(ctx, w, x_spec, y_spec)
     if own is not None:
         return own
     sums = _Sums.of(x_spec, ctx.threads)
@@ -166,20 +166,17 @@ def max_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     return prepared([x_spec], [y_spec], steps, scratch=sums.result.nbytes if sums.result else 0)
 
 
-def _by_machine_code(ctx: PlanContext, w: Geometry, x: TensorSpec, y: TensorSpec, **options: bool) -> Prepared | None:
-    """Prepare the pooling of float32 images with channels in blocks; None: that is not their layout.
+def _by_machine_code(ctx: PlanContext, w: Geometry, x: TensorSpec, y: TensorSpec) -> Prepared | None:
+    """Prepare MaxPool of float32 images with channels in blocks; None: that is not their layout.
 
-    Of maxima it is one pass, where the library needs a second one for NaN.
-
-    Args:
-        ctx, w, x, y, options: see ``blocked_pool``.
+    It is one pass, where the library needs a second one for NaN.
     """
     if not ctx.uses_engine("LLVM") or x.ndim != 4 or not isinstance(x.layout, BlockedLayout):
         return None
     block = channel_block(x.layout)
     if not block or any(channel_blocked(image_view(each.shape), c.F32, block) is not each.layout for each in (x, y)):
         return None
-    return blocked_pool(ctx, w, x, y, block, **options)
+    return blocked_max_pool(ctx, w, x, y, block)
 
 
 @dataclass(frozen=True)
@@ -286,9 +283,6 @@ def average_pool(op: Any, ctx: PlanContext, x: TensorSpec) -> Prepared | None:
     if pool.primitive is None:
         return None
     x_spec, y_spec = pool.specs
-    own = _by_machine_code(ctx, w, x_spec, y_spec, mean=True, with_padding=_average(op) == c.POOLING_AVERAGE_ALL)
-    if own is not None:
-        return own
     return prepared([x_spec], [y_spec], [Step(pool.primitive, {c.SRC: In(0), c.DST: Out(0)})])
 
 

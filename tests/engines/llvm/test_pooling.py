@@ -1,4 +1,4 @@
-"""Pooling of blocked images by machine code: numbers, NaN and infinities, threads, where the library serves."""
+"""MaxPool of blocked images by machine code: numbers, NaN and infinities, threads, where the library serves."""
 
 import numpy as np
 import pytest
@@ -25,12 +25,12 @@ def _many_threads(monkeypatch):
     monkeypatch.setattr(pooling, "_OF_A_THREAD", 1)
 
 
-def pooled(op_type, x, *, threads=1, engines=None, **arguments):
+def pooled(x, *, threads=1, engines=None, **arguments):
     """Return what a net of a convolution that changes nothing, and a pool, computes; what is exact; the kernels."""
     net = Net("pooling")
     channels = x.shape[1]
     net.Conv(["x", "w"], "a", kernel=1)
-    getattr(net, op_type)("a", "y", **arguments)
+    net.MaxPool("a", "y", **arguments)
     feeds = {"x": x, "w": np.eye(channels, dtype=np.float32)[:, :, None, None]}
     workspace = Workspace(threads=threads, **({"engines": engines} if engines else {}))
     for name, value in feeds.items():
@@ -48,19 +48,10 @@ def images(*shape):
 
 @pytest.mark.parametrize("channels", [16, 21])
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
-def test_numbers(kind, window, channels):
-    got, want, kernels = pooled(kind, images(2, channels, 7, 9), **WINDOWS[window])
+def test_numbers(window, channels):
+    got, want, kernels = pooled(images(2, channels, 7, 9), **WINDOWS[window])
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
-    assert f"llvm {'max' if kind == 'MaxPool' else 'mean'} pool" in kernels
-
-
-def test_padding_is_counted_where_that_is_said():
-    x = np.ones((1, 8, 4, 4), np.float32)
-    got, want, kernels = pooled("AveragePool", x, kernel=3, pad=1, count_include_pad=1)
-    np.testing.assert_allclose(got, want, rtol=1e-6)
-    assert got[0, 0, 0, 0] == np.float32(4 / 9)
-    assert "llvm mean pool" in kernels
+    assert "llvm max pool" in kernels
 
 
 def test_nan_and_infinities():
@@ -78,13 +69,12 @@ def test_nan_and_infinities():
     assert np.isnan(want).any() and np.isneginf(want).any() and np.isposinf(want).any()
 
 
-@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
-def test_threads_change_no_bit(kind):
-    found = [pooled(kind, images(1, 40, 6, 6), threads=threads, kernel=3, pad=1)[0] for threads in (1, 2, 3)]
+def test_threads_change_no_bit():
+    found = [pooled(images(1, 40, 6, 6), threads=threads, kernel=3, pad=1)[0] for threads in (1, 2, 3)]
     assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
 def test_without_machine_code_the_library_serves():
-    got, want, kernels = pooled("MaxPool", images(1, 16, 6, 6), engines=["ONEDNN"], kernel=3)
+    got, want, kernels = pooled(images(1, 16, 6, 6), engines=["ONEDNN"], kernel=3)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
     assert not [each for each in kernels if "llvm" in each]

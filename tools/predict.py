@@ -229,7 +229,7 @@ def _class_names(path: str | None) -> list[str] | None:
         return text.rstrip().splitlines()
     found = parse_json(text, f"--classes {path!r}, which begins with '['")
     if wrong := [each for each in found if isinstance(each, (list, dict))]:
-        raise ParseError(f"--classes {path!r}: must be a list of names, got the item {wrong[0]!r:.80}")
+        raise ParseError(f"--classes {path!r} must be a list of names, got the item {wrong[0]!r:.80}")
     return [str(name) for name in found]
 
 

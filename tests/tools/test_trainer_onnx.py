@@ -122,7 +122,7 @@ def test_frozen_parameters_keep_their_values(train):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "mlp"], "--onnx: is the net to train; leave --model mlp out"),
+        (["--model", "mlp"], "--onnx is the net to train; leave --model mlp out"),
         (["--frozen", "nothing*"], "frozen: 'nothing*' fits none of the parameters"),
         ({"classes": 7}, "computes 7 scores, but there are 10 classes; --new-head replaces its last layer"),
         ({"batch": 3}, "is for batches of 3 only; export it with a dynamic first axis"),

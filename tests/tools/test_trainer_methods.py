@@ -232,7 +232,7 @@ def test_rates_fall_towards_the_input():
         (["--optimizer=yellowfin", "--policy=exp", "--policy-arg=gamma=0.9"], "'yellowfin' has a fixed rate"),
         (["--optimizer=ftrl", "--warmup-epochs=1"], "--warmup-epochs: the learning rate of ftrl is fixed"),
         (["--mixup=-1"], "--mixup must be 0 (never) or greater"),
-        (["--cutmix=nan"], "--cutmix must be a number, got 'nan'"),
+        (["--cutmix=nan"], "--cutmix: must be a number, got 'nan'"),
         (["--ema=1"], "--ema must be in [0, 1), usually 0.999 or more, got 1"),
         (["--swa=0"], "--swa must be a positive number of epochs, usually a quarter of all, got 0"),
         (["--swa=3", "--epochs=2"], "--swa must be at most --epochs (2), got 3"),

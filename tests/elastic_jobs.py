@@ -40,7 +40,7 @@ __all__ = ["ElasticJob", "by_hand", "worlds_of"]
 
 _OPTIONS = ["--cpu", "--model=mlp", "--batch=64", "--learning-rate=0.02", "--mixup=0.2", "--keep=3"]
 STEPS = 23  # of an epoch
-_SECONDS = 600.0  # for a whole job
+_SECONDS = 200.0  # of one world, from its first step to that of the next one
 
 # The second launcher of a host counts as lost soon.
 _LAUNCHER = """
@@ -107,11 +107,13 @@ class ElasticJob:
     def end(self) -> int:
         """Start the launchers that come, until the job has ended; return its status."""
         try:
-            limit = time.monotonic() + _SECONDS
+            worlds, limit = 0, time.monotonic() + _SECONDS
             while self.launchers[0].poll() is None:
                 for wanted in self.course.glob("join-*"):
                     wanted.unlink()
                     self.start()
+                if (now := len(_texts(self.course))) > worlds:
+                    worlds, limit = now, time.monotonic() + _SECONDS
                 assert time.monotonic() < limit, self.text
                 time.sleep(0.05)
             for launcher in self.launchers[1:]:

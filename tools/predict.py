@@ -287,7 +287,8 @@ def _predict(
         predictor, images=_preparation(predictor, options), size=options.size, classes=classes,
         max_pixels=options.max_pixels,
     )  # fmt: skip
-    for names, arrays in _batches(_image_files(options.images, failed), options.batch, classifier.prepare, failed):
+    files, prepare = _image_files(options.images, failed), classifier.prepare_to_classify
+    for names, arrays in _batches(files, options.batch, prepare, failed):
         for name, found in zip(names, classifier.classify(arrays, options.top)):
             rows = [{"class": each.number, "name": each.name, "score": each.score} for each in found]
             yield {"image": name, "probabilities": classifier.probabilities, "classes": rows}

@@ -54,7 +54,7 @@ ROUNDS_OF_ALL = 2  # after which those that are far slower than another one are 
 _FAR_SLOWER = 1.5  # of the fastest one's shortest time
 _ALIGNMENT = 64  # bytes
 _CACHE_BYTES = 32 << 20  # about the size of a processor's caches
-_FORMAT = 4  # version of the file and of the meaning of its names
+_FORMAT = 5  # version of the file and of the meaning of its names
 
 Candidates = Mapping[str, Callable[[], Sequence[Prepared]]]
 """Name -> function that returns the kernel, followed by other kernels that the choice requires; [] if unavailable."""

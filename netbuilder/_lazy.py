@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Collection, Mapping
+from types import FrameType
 from typing import Any
 
 __all__ = ["names_on_first_use"]
@@ -28,10 +29,7 @@ def names_on_first_use(
         elif name in subpackages:
             value = importlib.import_module(f"{package}.{name}")
         else:
-            from netbuilder.proto.suggestions import did_you_mean
-
-            hint = did_you_mean(name, [other for other in names() if not other.startswith("_")])
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+            raise _unknown(package, name, names(), sys._getframe(1))
         setattr(sys.modules[package], name, value)
         return value
 
@@ -39,3 +37,19 @@ def names_on_first_use(
         return sorted({*vars(sys.modules[package]), *home, *subpackages})
 
     return get, names
+
+
+def _unknown(package: str, name: str, known: Collection[str], caller: FrameType) -> Exception:
+    """Return the error for a name that a package lacks, with similar ones.
+
+    It is an ImportError where the caller is executing ``from package import name``: Python would replace an
+    AttributeError by an error of its own, without the similar names.
+    """
+    import opcode
+
+    from netbuilder.proto.suggestions import did_you_mean
+
+    hint = did_you_mean(name, [other for other in known if not other.startswith("_")])
+    if caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]:
+        return ImportError(f"cannot import name {name!r} from {package!r}{hint}", name=package)
+    return AttributeError(f"module {package!r} has no attribute {name!r}{hint}")

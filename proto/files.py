@@ -54,7 +54,7 @@ def load(path: PathLike, message_class: type[M], *, allow_unknown: bool = False)
     """
     data = read_bytes(path)
     if not data:
-        raise ParseError(f"{os.fspath(path)!r}: cannot read a {_name(message_class)}: the file is empty")
+        raise ParseError(f"{os.fspath(path)!r} cannot be read as a {_name(message_class)}: the file is empty")
     return parse(data, message_class, source=os.fspath(path), allow_unknown=allow_unknown)
 
 
@@ -95,8 +95,8 @@ def _some_bytes(path: PathLike, message: Message) -> bytes:
     data = to_bytes(message)
     if not data:
         raise NetError(
-            f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}, which could not be told from a file "
-            "that was cut short; give it a name"
+            f"an empty {_name(type(message))} cannot be written to {os.fspath(path)!r}, which could not be told from "
+            "a file that was cut short; give it a name"
         )
     return data
 
@@ -122,7 +122,7 @@ def parse(data: bytes, message_class: type[M], *, source: str = "the given bytes
     >>> parse(b"\\x0a\\x05len", NetDef)
     Traceback (most recent call last):
         ...
-    netbuilder.proto.errors.ParseError: the given bytes: cannot read a NetDef: stopped at byte 2 of 5, in name: \
+    netbuilder.proto.errors.ParseError: the given bytes cannot be read as a NetDef: stopped at byte 2 of 5, in name: \
 the field says 5 bytes, but only 3 are left
     """
     try:
@@ -133,7 +133,7 @@ the field says 5 bytes, but only 3 are left
         raise _parse_error(data, message_class, source, "bytes of another kind", allow_unknown)
     if missing := _missing_fields(message):
         raise ParseError(
-            f"{_quoted(source)}: cannot read a {_name(message_class)}: all {len(data)} bytes were read, "
+            f"{_quoted(source)} cannot be read as a {_name(message_class)}: all {len(data)} bytes were read, "
             f"but required fields are missing: {', '.join(missing)}"
         )
     return message
@@ -165,7 +165,7 @@ def load_text(path: PathLike, message_class: type[M]) -> M:
     except ParseError as error:
         raise ParseError(f"{error}; netbuilder.proto.files.load reads binary files") from None
     if not text.strip():
-        raise ParseError(f"{source!r}: cannot read a {_name(message_class)} as text: the file is empty")
+        raise ParseError(f"{source!r} cannot be read as the text of a {_name(message_class)}: the file is empty")
     return parse_text(text, message_class, source=source)
 
 
@@ -178,7 +178,7 @@ def save_text(path: PathLike, message: Message) -> None:
     """
     text = to_text(message)
     if not text:
-        raise NetError(f"{os.fspath(path)!r}: cannot write an empty {_name(type(message))}; give it a name")
+        raise NetError(f"an empty {_name(type(message))} cannot be written to {os.fspath(path)!r}; give it a name")
     _write(path, text.encode())
 
 
@@ -193,22 +193,17 @@ def parse_text(text: str, message_class: type[M], *, source: str = "the given te
     'Relu'
     """
     message = message_class()
+    what = f"{_quoted(source)} cannot be read as the text of a {_name(message_class)}"
     try:
         with deep_nets():
             text_format.Parse(text, message)
     except RecursionError:
-        raise ParseError(f"{_quoted(source)}: cannot read a {_name(message_class)} as text: {_TOO_DEEP}") from None
+        raise ParseError(f"{what}: {_TOO_DEEP}") from None
     except text_format.ParseError as error:
         reason = re.sub(r"^\d+:\d+ : ", "", str(error))
-        raise ParseError(
-            f"{_quoted(source)}: cannot read a {_name(message_class)} as text: stopped at line {error.GetLine()}, "
-            f"column {error.GetColumn()}: {reason}"
-        ) from None
+        raise ParseError(f"{what}: stopped at line {error.GetLine()}, column {error.GetColumn()}: {reason}") from None
     if missing := _missing_fields(message):
-        raise ParseError(
-            f"{_quoted(source)}: cannot read a {_name(message_class)} as text: "
-            f"required fields are missing: {', '.join(missing)}"
-        )
+        raise ParseError(f"{what}: required fields are missing: {', '.join(missing)}")
     return message
 
 
@@ -253,7 +248,7 @@ def _fits(message: Message) -> bool:
 def _parse_error(
     data: bytes, message_class: type[Message], source: str, fallback: str, allow_unknown: bool
 ) -> ParseError:
-    what = f"{_quoted(source)}: cannot read a {_name(message_class)}: "
+    what = f"{_quoted(source)} cannot be read as a {_name(message_class)}: "
     fault = find_fault(data, message_class.DESCRIPTOR, allow_unknown=allow_unknown)
     if fault is None:
         what += f"{fallback} among {len(data)} bytes"

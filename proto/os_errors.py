@@ -28,6 +28,8 @@ _WORDS = {
     errno.ELOOP: "is a symbolic link that leads back to itself",
 }
 
+_PREDICATE = re.compile("(is|are|has|does|must|begins) ")
+
 _NAMED = 3  # files in a message
 
 
@@ -50,12 +52,12 @@ def error_text(error: BaseException) -> str:
 
 
 def said_of(name: object, reason: str) -> str:
-    """Return a sentence about a file: what is wrong with it follows its name, after a colon unless it is a verb.
+    """Return what is wrong with a file after its name, and after a colon unless it begins with a verb.
 
     >>> said_of("net.pb", "permission denied"), said_of("nets", NO_FILE)
     ("'net.pb': permission denied", "'nets' is a folder, not a file")
     """
-    return f"{name!r}{' ' if reason.startswith('is ') else ': '}{reason}"
+    return f"{name!r}{' ' if _PREDICATE.match(reason) else ': '}{reason}"
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -12,6 +12,7 @@ cuDNN has the kernel: one that it has to compile takes seconds, and a GPU to loa
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
 import json
@@ -21,6 +22,8 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -39,6 +42,7 @@ from netbuilder.engines.cudnn.graphs import (
     Tensor,
     Window,
 )
+from netbuilder.proto.cores import core_count
 
 _GRAPHS = ("g", "graph", "to.graph", "self.graph", "self._graph", "builder.graph")
 _MODULES = ("cudnn", "cudnn()", "library.cudnn()", "self._cudnn", "module")
@@ -46,19 +50,31 @@ _MODULES = ("cudnn", "cudnn()", "library.cudnn()", "self._cudnn", "module")
 
 def main() -> None:
     recipes = pickle.loads(Path(sys.argv[1]).read_bytes())
-    cudnn = library.cudnn()
-    gpu = cudnn.create_device_properties(Path(sys.argv[2]).read_text())
-    proposed, repeatable, workspaces = [], [], {}
-    for recipe in recipes:
-        builder = plans.compile_graph(recipe, device_property=gpu)
-        proposed.append(0 if builder is None else int(builder.graph.get_execution_plan_count()))
-        repeatable.append(plans.compile_graph(recipe, deterministic=True, device_property=gpu) is not None)
-        if builder is not None and type(recipe).__name__ not in workspaces and _has_kernel(recipe):
+    cudnn, gpu = library.cudnn(), described()
+    with ProcessPoolExecutor(core_count(), mp_context=get_context("spawn")) as pool:  # each has a lock of Python's
+        told = list(pool.map(asked, recipes, chunksize=40))
+    found = {"version": library.version(), "plans": [count for count, _ in told], "workspaces": {}}
+    found["repeatable"] = [repeatable for _, repeatable in told]
+    for recipe, (count, _) in zip(recipes, told):
+        if count and type(recipe).__name__ not in found["workspaces"] and _has_kernel(recipe):
+            builder = plans.compile_graph(recipe, device_property=gpu)
             builder.graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
-            workspaces[type(recipe).__name__] = CompiledGraph(recipe, builder).workspace
-    found = {"version": library.version(), "plans": proposed, "repeatable": repeatable, "workspaces": workspaces}
+            found["workspaces"][type(recipe).__name__] = CompiledGraph(recipe, builder).workspace
     found["searches"] = list(searches(gpu))
     print(json.dumps({**found, "missing": sorted(missing(cudnn)), "differences": sorted(differences(cudnn))}))
+
+
+@functools.cache
+def described() -> Any:
+    """Return the GPU that the file describes, for cuDNN."""
+    return library.cudnn().create_device_properties(Path(sys.argv[2]).read_text())
+
+
+def asked(recipe: Recipe) -> tuple[int, bool]:
+    """Return how many plans cuDNN proposes, and whether it supports one that gives the same bits in each run."""
+    builder = plans.compile_graph(recipe, device_property=described())
+    repeatable = plans.compile_graph(recipe, deterministic=True, device_property=described()) is not None
+    return 0 if builder is None else int(builder.graph.get_execution_plan_count()), repeatable
 
 
 def _has_kernel(recipe: Recipe) -> bool:

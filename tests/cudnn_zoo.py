@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -32,6 +33,7 @@ NETS = {
     "Inception v1": (zoo.create_inception_v1, (3, 1000), 3, 224),
     "Inception v3": (zoo.create_inception_v3, (3, 1000), 3, 299),
     "LeNet": (zoo.create_lenet, (), 1, 28),
+    "MobileNetV2": (zoo.create_mobilenet_v2, (3, 1000), 3, 224),
     "OverFeat": (zoo.create_overfeat, (3, 1000), 3, 231),
     "ResNet-18": (zoo.create_resnet, (3, 1000, 18), 3, 224),
     "ResNet-50": (zoo.create_resnet50, (3, 1000), 3, 224),
@@ -67,6 +69,8 @@ def recipes_of(net: str, precision: str) -> Iterator[tuple[str, Recipe]]:
         precision: float32, tf32, bfloat16 or float16.
     """
     operators, specs = _specs(net)
+    activations = [decode(find(op.type), op) for op in operators if op.type in ("Relu", "ReluN")]
+    limits = sorted({kernels_norm.limit_of(activation) for activation in activations})
     recipes: list[Recipe] = []
     stored = "float32" if precision == "tf32" else precision
 
@@ -85,16 +89,19 @@ def recipes_of(net: str, precision: str) -> Iterator[tuple[str, Recipe]]:
                 inputs = [specs[name] for name in op_def.input]
                 if op_def.type.startswith("SpatialBN") and stored != "float32":
                     inputs = [image_spec(spec, op.order, stored) if spec.ndim == 4 else spec for spec in inputs]
-                for what, make, given in _kernels(op, op_def.type, inputs, specs[op_def.output[0]]):
+                for what, make, given in _kernels(op, op_def.type, inputs, specs[op_def.output[0]], limits):
                     recipes.clear()
                     assert make(op, ctx, *given) is not None, f"{net}: no kernel for {op_def}"
                     yield from ((what, recipe) for recipe in recipes)
                     if precision != "float32":  # exact products have no such kernels
-                        yield from _with_sums(what, recipes)
+                        yield from _with_sums(what, recipes, limits)
 
 
-def _kernels(op, op_type, inputs, y):
-    """Yield the name, the function and the inputs of the kernels for an operator: its own, and the fused ones."""
+def _kernels(op, op_type, inputs, y, limits):
+    """Yield the name, the function and the inputs of the kernels for an operator: its own, and the fused ones.
+
+    Those of normalizations are for each limit of a Relu.
+    """
     yield op_type, KERNELS[op_type], inputs
     if op_type == "Conv":
 
@@ -103,34 +110,43 @@ def _kernels(op, op_type, inputs, y):
 
         yield "Conv + Relu", kernels_conv.conv_relu, inputs
         yield "Conv + Sum + Relu", fused, [*inputs, y]
-    if op_type == "SpatialBN" and not op.is_test:
-        yield "SpatialBN + Relu", kernels_norm.fused_bn_relu, inputs
-        yield "SpatialBN + Sum + Relu", kernels_norm.fused_bn_sum_relu, [*inputs, y]
-    if op_type == "SpatialBNGradient" and not op.is_test:
-        yield "SpatialBNGradient of Relu", kernels_norm.fused_bn_relu_gradient, [*inputs, inputs[0]]
-        yield "SpatialBNGradient of Sum + Relu", kernels_norm.fused_shared_gradient, [*inputs, inputs[0], inputs[0]]
+    for limit in limits:
+        if op_type == "SpatialBN":
+            yield "SpatialBN + Relu", partial(kernels_norm.fused_bn_relu, limit=limit), inputs
+            yield "SpatialBN + Sum + Relu", partial(kernels_norm.fused_bn_sum_relu, limit=limit), [*inputs, y]
+        if op_type == "SpatialBNGradient":
+            gradient, shared = kernels_norm.fused_bn_relu_gradient, kernels_norm.fused_shared_gradient
+            yield "SpatialBNGradient of Relu", partial(gradient, limit=limit), [*inputs, inputs[0]]
+            yield "SpatialBNGradient of Sum + Relu", partial(shared, limit=limit), [*inputs, inputs[0], inputs[0]]
     if op_type == "FC":
         yield "FC + Relu", kernels_dense.BY_CUDNN.fused_fc_relu, inputs
 
 
-def _with_sums(what: str, recipes: list[Recipe]) -> Iterator[tuple[str, Recipe]]:
+def _with_sums(what: str, recipes: list[Recipe], limits: list[float]) -> Iterator[tuple[str, Recipe]]:
     """Yield the graphs that do a part of a normalization besides the product of an operator without groups."""
     for recipe in recipes:
         if what == "Conv" and isinstance(recipe, Convolution) and recipe.x.shape[1] == recipe.w.shape[1]:
             yield "Conv with sums", replace(recipe, shifted_sums=True)
-            if recipe.x.shape[1] > 3:
-                yield "Conv of computed images", replace(recipe, normalizes=True)
-                yield "Conv of computed images with sums", replace(recipe, normalizes=True, shifted_sums=True)
-        if what != "ConvGradient":
-            continue
-        if isinstance(recipe, DataGradient) and 3 < recipe.dx.shape[1] == recipe.w.shape[1]:
-            sums = DataGradientSums(recipe.dy, recipe.w, recipe.dx, recipe.window, add=True, tf32=recipe.tf32)
-            yield "ConvGradient with sums", sums
-            for activation in ("computed", "written") if recipe.io == "float16" else ("written",):
-                yield "ConvGradient that computes images", replace(sums, add=False, activation=activation)
-        if isinstance(recipe, FilterGradient) and recipe.io == "float16":
-            if 3 < recipe.x.shape[1] == recipe.dw.shape[1]:
-                yield "ConvGradient that scales images", replace(recipe, scales=True)
+        for limit in limits:
+            yield from _of_computed(what, recipe, limit)
+
+
+def _of_computed(what: str, recipe: Recipe, limit: float) -> Iterator[tuple[str, Recipe]]:
+    """Yield graphs that compute the Relu of normalized images, at most ``limit``, or its mask, besides a product."""
+    if what == "Conv" and isinstance(recipe, Convolution) and 3 < recipe.x.shape[1] == recipe.w.shape[1]:
+        computed = replace(recipe, normalizes=True, limit=limit)
+        yield "Conv of computed images", computed
+        yield "Conv of computed images with sums", replace(computed, shifted_sums=True)
+    if what != "ConvGradient":
+        return
+    if isinstance(recipe, DataGradient) and 3 < recipe.dx.shape[1] == recipe.w.shape[1]:
+        sums = DataGradientSums(recipe.dy, recipe.w, recipe.dx, recipe.window, True, limit=limit, tf32=recipe.tf32)
+        yield "ConvGradient with sums", sums
+        for activation in ("computed", "written") if recipe.io == "float16" else ("written",):
+            yield "ConvGradient that computes images", replace(sums, add=False, activation=activation)
+    if isinstance(recipe, FilterGradient) and recipe.io == "float16":
+        if 3 < recipe.x.shape[1] == recipe.dw.shape[1]:
+            yield "ConvGradient that scales images", replace(recipe, scales=True, limit=limit)
 
 
 def recipes_of_the_zoo() -> dict[tuple[str, str], list[Recipe]]:

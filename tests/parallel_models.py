@@ -47,22 +47,24 @@ def no_input(model: ModelHelper) -> None:
 
 @dataclass
 class Task:
-    """What to train: a forward builder, and batches of the whole, drawn from a fixed seed.
+    """What to train: a forward builder, and batches of the whole.
 
     Args:
         forward: as ``Parallelize`` takes it.
         shape: of the data, with the batch.
         steps: how many batches.
         options: further arguments of ``Parallelize``.
+        seed: of the batches.
     """
 
     forward: Callable[[ModelHelper, float], list[Any]] = mlp
     shape: Sequence[int] = (24, 6)
     steps: int = 4
     options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 7
 
     def batches(self, dtype: Any = np.float32) -> Iterator[dict[str, np.ndarray]]:
-        rng = np.random.default_rng(7)
+        rng = np.random.default_rng(self.seed)
         for _ in range(self.steps):
             data = rng.normal(size=self.shape)
             yield {"data": data.astype(dtype), "label": rng.integers(0, 4, self.shape[0]).astype(np.int32)}

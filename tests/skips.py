@@ -20,6 +20,8 @@ ALLOWED = (
     r"NVRTC is not installed; .*",
     r"this MPI starts over any store",
     r"PEER_PYTHON names no interpreter with torch",
+    r"RAY_PYTHON names no interpreter with Ray",
+    r"no Slurm cluster here",
     r"needs a CPU with AVX512_BF16; others may compute in float32",
     r"kernels may choose float32 on a CPU without AVX512_BF16",
     r"this CPU has no more than .*",

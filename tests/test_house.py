@@ -404,6 +404,49 @@ def test_the_rule_on_names_finds_them(text, count):
     assert len(told_by_looks(module)) == count
 
 
+PARTED = re.compile(
+    r"(?<=[\w'\"})\]]): "
+    "(is|are|was|were|has|have|had|must|does|did|needs?|takes|holds|not|will|may|should|can|cannot be) "
+)
+"""A colon between a subject and its predicate, as in "net 'n': has no inputs"."""
+
+
+def parted_sentences(module):
+    """Return the lines of texts, other than docstrings, that have a colon between a subject and its predicate."""
+    described = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}
+    skipped = described | {id(part) for each in module.nodes if isinstance(each, ast.JoinedStr) for part in each.values}
+    found = []
+    for node in module.nodes:
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            text = node.value
+        else:
+            continue
+        if PARTED.search(text):
+            found.append(node.lineno)
+    return found
+
+
+def test_messages_are_sentences_without_a_colon_before_the_verb():
+    assert not {module.name: lines for module in LIBRARY if (lines := parted_sentences(module))}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('raise NetError(f"net {name!r}: has no inputs")', 1),
+        ('error("--swa: cannot be combined with --ema")', 1),
+        ('error("in the file: " "is a letter")', 1),
+        ('error(f"net {name!r} has no inputs: {blobs} are outputs")', 0),
+        ('error(f"Softmax: axis must be positive, got {axis}")', 0),
+        ('"""The net: has no inputs."""', 0),
+    ],
+)
+def test_the_rule_on_sentences_finds_them(text, count):
+    assert len(parted_sentences(types.SimpleNamespace(nodes=tuple(ast.walk(ast.parse(text)))))) == count
+
+
 # In pieces, so that this file does not break its own rule.
 MACHINE_PATH = re.compile(r"(?<![\w.:/])/(" + "|".join(["work", "home", "root", "opt", "Users", "mnt"]) + r")/\w")
 REGISTRY = re.compile("(extra-)?index" + "-url|pypi" + r"\.org/simple|PIP" + "_INDEX")

@@ -64,6 +64,21 @@ def test_another_package_of_the_same_name_is_named(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    "package",
+    "data distributed exchange graph model optimizers parallel passes proto runtime zoo".split(),
+)
+def test_a_wrong_name_is_answered_with_similar_ones(package):
+    module = importlib.import_module(f"netbuilder.{package}")
+    name = module.__all__[-1]
+    hint = f"'{name}x'.*; did you mean .*'{name}'"
+    with pytest.raises(ImportError, match=f"cannot import name {hint}"):
+        exec(f"from netbuilder.{package} import {name}x")
+    with pytest.raises(AttributeError, match=f"has no attribute {hint}"):
+        getattr(module, f"{name}x")
+    assert name in dir(module)
+
+
 def test_every_package_and_public_name_needs_numpy_and_protobuf_alone():
     outer = {"", "__main__", "_lazy", "_modules", "caffe2", "tools"}
     packages = sorted({module.package for module in library_modules()} - outer)

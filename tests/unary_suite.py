@@ -30,7 +30,7 @@ class UnaryOperatorSuite(OperatorSuite):
 
 def wants_floats(cls: type) -> tuple[Refusal, ...]:
     """Refusals of an operator that takes floating-point numbers only."""
-    return (refusal(cls(), [i32(2)], "must have inputs of one floating type, got X int32"),)
+    return (refusal(cls(), [i32(2)], "the inputs must have one floating type, got X int32"),)
 
 
 class UnaryGradientOperatorSuite(OperatorSuite):

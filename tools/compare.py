@@ -157,7 +157,7 @@ def _setting(parser: OptionsParser[_Options], text: str) -> tuple[str, Any]:
     if name == "without":
         return name, check_without(value, "--against without")
     if name == "seed":
-        return name, int(value) if value.isdigit() else parser.error("--against seed: must be a whole number")
+        return name, int(value) if value.isdigit() else parser.error("--against seed must be a whole number")
     return name.replace("-", "_"), value
 
 

@@ -16,6 +16,7 @@ from netbuilder.tools.options import OptionsParser, argument, nested, option
 from netbuilder.tools.progress import Progress
 from netbuilder.tools.reporting import reporting
 from netbuilder.tools.stored_nets import is_onnx
+from netbuilder.tools.training.decoded import DecodedImages
 from netbuilder.tools.training.images import load_images
 from netbuilder.tools.training.input_options import InputOptions
 
@@ -42,10 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     read = (lambda path, **given: read_onnx(path).predictor(**given)) if is_onnx(options.folder) else load_predictor
     predictor = read(options.folder, device=cpu_device(options.cpu), trusted=options.trusted)
     _, test = load_images(options.data, options.input)
+    if isinstance(test, DecodedImages) and predictor.reads_on_gpu(predictor.inputs[0]):
+        test = test.as_pixels()
+    normalization = test.fed.normalization
     metrics: Classification | None = None
     with Progress("evaluation", len(test)) as progress:
         for images, labels in test.batches(options.batch):
-            scores = predictor.run({predictor.inputs[0]: images})[predictor.outputs[0]]
+            if normalization is None:
+                found = predictor.run({predictor.inputs[0]: images})
+            else:
+                found = predictor.run_pixels(images, mean=normalization[0], std=normalization[1])
+            scores = found[predictor.outputs[0]]
             metrics = metrics or Classification(scores.shape[1])
             metrics.add(scores, labels)
             progress.advance(len(labels))

@@ -87,14 +87,11 @@ def _printing(group: ProcessGroup) -> Iterator[None]:
 def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
     own = callbacks_of(options)
     train, test = load_images(options.data, options.input)
-    if len(train) < options.batch:
-        raise NetError(
-            f"--batch: a batch of {options.batch} is larger than the data, {len(train)} samples; give a smaller one"
-        )
+    options = _with_fitting_batch(options, len(train))
     steps = options.epochs * -(-len(train) // options.batch)
     if options.block is not None and options.block.warmup_steps >= steps:
         raise NetError(
-            f"--block-warmup-steps: must be less than the {steps} steps of the run, got {options.block.warmup_steps}"
+            f"--block-warmup-steps must be less than the {steps} steps of the run, got {options.block.warmup_steps}"
         )
     if options.find_rate:
         return _print_rates(find_rate(options, train, test), group)
@@ -145,6 +142,23 @@ def _run(options: Options, group: ProcessGroup, given: list[str]) -> int:
         _report(options, found, found.metrics, run.class_names)
     status = _export(options, run)
     return _print_incomplete(saving, metrics) or status
+
+
+def _with_fitting_batch(options: Options, samples: int) -> Options:
+    """Return the options with a batch of all samples, if they are fewer than the default one; print that they are.
+
+    Raises:
+        NetError: they are fewer than the batch that was given.
+    """
+    if samples >= options.batch:
+        return options
+    if not options.batch_may_shrink:
+        raise NetError(
+            f"--batch {options.batch} is more than the {samples} samples there are to train on; give --batch {samples} "
+            "or less, or leave it out"
+        )
+    print(f"there are {samples} samples to train on, fewer than the usual batch of {options.batch}; all are one batch")
+    return dataclasses.replace(options, batch=samples)
 
 
 def _print_rates(found: RateTest, group: ProcessGroup) -> int:
@@ -284,7 +298,7 @@ def _exchange_text(options: Options) -> str:
 def _print_speed_up(options: Options, train: Any, test: Any) -> None:
     """Time steps of the same batch on all devices and on only the first one, in separate runs."""
     if options.replicas == 1:
-        print("speed-up: cannot be measured on a single device; give several by --devices", flush=True)
+        print("speed-up cannot be measured on a single device; give several by --devices", flush=True)
         return
     one = dataclasses.replace(options, devices=options.devices[:1], rendezvous=None)
     several, alone = Run(options, train, test), Run(one, train, test)  # on all ranks, so that nets have the same names

@@ -12,7 +12,7 @@ from netbuilder.distributed.launch import Job, launch
 from netbuilder.distributed.stores.secret import SECRET, read_secret, secret_in
 from netbuilder.proto import NetError
 from netbuilder.proto.late_dataclass import dataclass
-from netbuilder.proto.os_errors import no_such_file
+from netbuilder.proto.os_errors import no_such_file, said_of
 from netbuilder.tools.options import OptionsParser, argument, engine_option, option, switch
 from netbuilder.tools.parser import count, real_number, whole_number
 from netbuilder.tools.reporting import reporting
@@ -50,7 +50,7 @@ def _check_program(program: Path, given: str) -> None:
     elif program.is_dir() and not (program / "__main__.py").exists():
         reason = "is a folder without __main__.py"
     if reason:
-        raise NetError(f"{given!r}: {reason}; give a Python file, or -m and a module")
+        raise NetError(f"{said_of(given, reason)}; give a Python file, or -m and a module")
 
 
 @dataclass(frozen=True, kw_only=True)

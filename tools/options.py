@@ -183,7 +183,7 @@ class OptionsParser(Parser, Generic[T]):
             elif (value := getattr(found, each.dest, None)) is not None:
                 values[each.name] = tuple(value) if isinstance(value, list) else value
                 if (rule := each.about.must) is not None and not rule[1](value):
-                    self.error(f"{each.flag}: must {rule[0]}, got {_text(value)}")
+                    self.error(f"{each.flag} must {rule[0]}, got {_text(value)}")
         return options(**values)
 
     def _is_requested(self, options: type[Any], found: argparse.Namespace, prefix: str) -> bool:
@@ -192,7 +192,7 @@ class OptionsParser(Parser, Generic[T]):
         given = [each for each in members if getattr(found, each.dest, None) is not None]
         needed = [each for each in members if each.required]
         if given and (missing := [each for each in needed if each not in given]):
-            self.error(f"{given[0].flag}: needs {missing[0].flag}")
+            self.error(f"{given[0].flag} needs {missing[0].flag}")
         return bool(given)
 
 
@@ -289,7 +289,7 @@ class _Pairs(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         key, equals, text = values.partition("=")
         if not equals:
-            parser.error(f"{option_string}: must be {self.metavar}, such as gamma=0.1; got {values!r}")
+            parser.error(f"{option_string} must be {self.metavar}, such as gamma=0.1; got {values!r}")
         setattr(namespace, self.dest, {**getattr(namespace, self.dest, {}), key: _value(text)})
 
 

@@ -229,7 +229,7 @@ def _class_names(path: str | None) -> list[str] | None:
         return text.rstrip().splitlines()
     found = parse_json(text, f"--classes {path!r}, which begins with '['")
     if wrong := [each for each in found if isinstance(each, (list, dict))]:
-        raise ParseError(f"--classes {path!r}: must be a list of names, got the item {wrong[0]!r:.80}")
+        raise ParseError(f"--classes {path!r} must be a list of names, got the item {wrong[0]!r:.80}")
     return [str(name) for name in found]
 
 
@@ -287,7 +287,8 @@ def _predict(
         predictor, images=_preparation(predictor, options), size=options.size, classes=classes,
         max_pixels=options.max_pixels,
     )  # fmt: skip
-    for names, arrays in _batches(_image_files(options.images, failed), options.batch, classifier.prepare, failed):
+    files, prepare = _image_files(options.images, failed), classifier.prepare_to_classify
+    for names, arrays in _batches(files, options.batch, prepare, failed):
         for name, found in zip(names, classifier.classify(arrays, options.top)):
             rows = [{"class": each.number, "name": each.name, "score": each.score} for each in found]
             yield {"image": name, "probabilities": classifier.probabilities, "classes": rows}

@@ -90,9 +90,7 @@ def _steps_of_shares(
 ) -> list[StepTimes]:
     """Return the step of a device for each cluster, with its share of the total batch."""
     if options.batch or options.save or options.log or options.published or str(options.step).endswith(".json"):
-        parser.error(
-            "--total-batch: needs the name of a net, and goes with none of --batch, --save, --log, --published"
-        )
+        parser.error("--total-batch needs the name of a net, and goes with none of --batch, --save, --log, --published")
     total = int(options.total_batch or 0)
     if uneven := [each.size for each in clusters if total % each.size]:
         parser.error(f"--total-batch: {total} samples cannot be shared evenly by {uneven[0]} devices")

@@ -109,7 +109,7 @@ def _add(file: Path, column: str, date: str, folder: Path) -> None:
             found = json.load(stream)
         machine, rows = found["machine"], rows_of(found["results"])
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise NetError(f"{file}: not a file that netbuilder-benchmark --json writes: {error}") from None
+        raise NetError(f"{file} is not a file that netbuilder-benchmark --json writes: {error}") from None
     if not rows:
         raise NetError(f"{file}: no result of models or train-models; run netbuilder-benchmark models --json {file}")
     run = {"column": column, "date": date, "machine": machine, "rows": rows}

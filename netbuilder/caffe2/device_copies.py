@@ -211,7 +211,7 @@ def InjectDeviceCopiesAmongNets(
         NetError: see ``InjectCrossDeviceCopies``.
     """
     if not isinstance(nets, list) or not all(isinstance(net, Net) for net in nets):
-        raise UsageError(f"InjectDeviceCopiesAmongNets: needs a list of nets, got {nets!r}")
+        raise UsageError(f"InjectDeviceCopiesAmongNets needs a list of nets, got {nets!r}")
     devices: Devices = {} if blob_to_device_init is None else blob_to_device_init
     copies: dict[RemapEntry, str] = {}
     return [InjectCrossDeviceCopies(net, devices, copies)[0] for net in nets], devices

@@ -20,7 +20,7 @@ def GlobalInit(args: Sequence[str]) -> None:
         args: the program's name, and its flags.
     """
     if isinstance(args, str):
-        raise TypeError(f"GlobalInit: needs the program's name and its flags in a list, got the string {args!r}")
+        raise TypeError(f"GlobalInit needs the program's name and its flags in a list, got the string {args!r}")
     _arguments.extend(args[1:])
 
 

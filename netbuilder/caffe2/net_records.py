@@ -75,7 +75,7 @@ class RecordNet(Net):
             NetError: the net has no output record.
         """
         if self._output_record is None:
-            raise NetError(f"net {self}: has no output record to add {field_name!r} to; call set_output_record first")
+            raise NetError(f"net {self} has no output record to add {field_name!r} to; call set_output_record first")
         added = Struct((field_name, record))
         declared = set(self._net.external_output)
         self.AddExternalOutput(*[blob for blob in added.field_blobs() if str(blob) not in declared])

@@ -54,13 +54,13 @@ def read_datum(value: bytes, where: str = "record") -> Datum:
         elif field in (4, 6) and wire == _BYTES:
             length, at = _varint(value, at, where)
             if length > len(value) - at:
-                raise ParseError(f"{where}: not a Datum: field {field} of {length} bytes, {len(value) - at} are left")
+                raise ParseError(f"{where} is not a Datum: field {field} of {length} bytes, {len(value) - at} are left")
             data, floats = (value[at : at + length], floats) if field == 4 else (data, True)
             at += length
         elif field == 6 and wire == _FIXED32:
             floats, at = True, at + 4
         else:
-            raise ParseError(f"{where}: not a Datum: field {field} of wire type {wire} at byte {at}")
+            raise ParseError(f"{where} is not a Datum: field {field} of wire type {wire} at byte {at}")
     label = numbers.get("label", 0)
     return Datum(
         numbers.get("channels", 0), numbers.get("height", 0), numbers.get("width", 0), data,
@@ -77,4 +77,4 @@ def _varint(value: bytes, at: int, where: str) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 128:
             return number, at
-    raise ParseError(f"{where}: not a Datum: the number that ends at byte {at} is not complete")
+    raise ParseError(f"{where} is not a Datum: the number that ends at byte {at} is not complete")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.opened_files import open_file
+from netbuilder.proto.os_errors import said_of
 from netbuilder.proto.whole_file import whole_file
 
 __all__ = ["fetch_file"]
@@ -43,12 +44,12 @@ def fetch_file(
     parts = urllib.parse.urlsplit(url)
     name = os.path.basename(urllib.parse.unquote(parts.path))
     if parts.scheme not in ("http", "https", "file") or not name:
-        raise NetError(f"fetch_file: needs the http, https or file URL of a file, got {url!r}")
+        raise NetError(f"fetch_file needs the http, https or file URL of a file, got {url!r}")
     place = Path(folder) if folder is not None else _cache()
     target = place / name
     if target.is_file():
         if problem := _problem(target, size, sha256, magic):
-            raise ParseError(f"{str(target)!r}: {problem}; remove it to have it fetched again from {url}")
+            raise ParseError(f"{said_of(str(target), problem)}; remove it to have it fetched again from {url}")
         return target
     from http.client import HTTPException
     from urllib.error import URLError  # imports ssl and http, which takes 50 ms and is rarely needed
@@ -68,7 +69,7 @@ def fetch_file(
         ) from error
     if problem := _problem(target, size, sha256, magic):
         target.unlink()
-        raise ParseError(f"{url}: {problem}")
+        raise ParseError(f"{url} {problem}")
     return target
 
 

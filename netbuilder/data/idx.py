@@ -42,7 +42,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray[Any, np.dtype[Any]]:
         data = _unpacked(data, name)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
         raise ParseError(
-            f"{name!r}: not an IDX file: it must begin with two zeroes, a type among "
+            f"{name!r} is not an IDX file: it must begin with two zeroes, a type among "
             f"{', '.join(f'0x{t:02x}' for t in _TYPES)} and the number of axes, got {data[:4].hex(' ') or 'nothing'}"
         )
     dtype, start = np.dtype(_TYPES[data[2]]), 4 + 4 * data[3]

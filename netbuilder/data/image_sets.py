@@ -115,7 +115,7 @@ def image_folder(path: PathLike) -> ImageFiles:
         )
     if not classes:
         raise NetError(
-            f"{str(root)!r}: {folder_text(root)}; it must have a folder with images for each class: CLASS/IMAGE.jpg"
+            f"{str(root)!r} {folder_text(root)}; it must have a folder with images for each class: CLASS/IMAGE.jpg"
         )
     files: list[str] = []
     labels: list[int] = []
@@ -214,7 +214,7 @@ def image_list(path: PathLike, *, root: PathLike | None = None) -> ImageFiles:
             if not any(row) or lines.line_num == 1 and tuple(field.lower() for field in row) in _LISTS:
                 continue
             if len(row) != 2 or not all(row) or "\0" in row[0]:
-                raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num}: must be path,label; got {fields}")
+                raise ParseError(f"{os.fspath(path)!r}, line {lines.line_num} must be path,label; got {fields}")
             rows.append((row[0], row[1]))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1

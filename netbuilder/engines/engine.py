@@ -169,11 +169,11 @@ class Engine:
         a GPU it is an array of CuPy.
         An engine whose kernels read and write plain values only needs neither this nor ``prepare_reorder``.
         """
-        raise NotImplementedError(f"engine {self.name}: has no buffers for values in the layout of {spec}")
+        raise NotImplementedError(f"engine {self.name} has no buffers for values in the layout of {spec}")
 
     def prepare_reorder(self, ctx: Any, source: TensorSpec, target: TensorSpec, location: Location) -> Prepared:
         """Return the prepared copy of a value from one layout to another; shape and dtype are the same."""
-        raise NotImplementedError(f"engine {self.name}: has no copies from {source} to {target}")
+        raise NotImplementedError(f"engine {self.name} has no copies from {source} to {target}")
 
     def convert(self, source: Any, out: Any, *, add: bool = False) -> bool:
         """Convert a flat array on the host to the type of another one, rounded to nearest, ties to even.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,11 +20,11 @@ from netbuilder.proto.late_dataclass import dataclass
 if TYPE_CHECKING:
     from netbuilder.exchange.predictor import Predictor
 
-__all__ = ["Classifier", "Image", "Prediction", "ends_with_softmax", "prepared_image"]
+__all__ = ["Classifier", "Image", "Prediction", "ends_with_softmax", "prepared_image", "prepared_pixels"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Image = Any
-"""A path, the bytes of an image file, or pixels (``prepared_pixels``), such as an image of Pillow."""
+"""A path, the bytes of an image file, or pixels (``Predictor.prepare``), such as an image of Pillow."""
 
 _SHOWN = 8  # number of blob names in a message
 _SAME_VALUES = {
@@ -98,6 +99,20 @@ class Classifier:
         """Whether scores are those of a Softmax."""
         return ends_with_softmax(self.predictor.net, self.predictor.outputs[0])
 
+    @functools.cached_property
+    def normalization(self) -> dict[str, Any] | None:
+        """The arguments of ``Predictor.run_pixels`` for what a GPU normalizes; None: the host does it.
+
+        That is where another device reads the input, or where NormalizeImages has no such numbers.
+        """
+        images, channels = self.images, self.size[2]
+        std = [number / images.scale for number in images.std] if images.scale > 0 else [0.0]
+        if not self.predictor.reads_on_gpu(self.predictor.inputs[0]) or min(std) <= 0:
+            return None
+        _check_numbers(images.mean, images.std, channels)
+        mean = tuple(number / images.scale for number in images.mean)
+        return {"mean": mean, "std": tuple(std), "channels_last": images.channels_last}
+
     def prepare(self, image: Image) -> Array:
         """Return an image as the predictor's input takes it, without an axis for the batch: float32.
 
@@ -106,34 +121,56 @@ class Classifier:
             ParseError: it is no image.
             ArgumentError: pixels are of another kind; see ``prepared_image`` for the rest.
         """
-        images, (height, width, channels) = self.images, self.size
-        options: dict[str, Any] = {
-            "resize": images.resize, "interpolation": images.interpolation, "scale": images.scale,
-            "mean": images.mean, "std": images.std, "rgb": images.rgb,
-        }  # fmt: skip
-        if isinstance(image, (str, os.PathLike)):
-            name = os.fspath(image)
-            if os.path.isdir(name):
-                raise IsADirectoryError(
-                    errno.EISDIR, f"is a folder; give a list of its files, such as glob.glob({name + '/*.jpg'!r})", name
-                )
-            data: bytes | Array = opened_files.read_bytes(name)
-        else:
-            name, data = "image", image if isinstance(image, bytes) else _pixels(image, channels)
-        found = prepared_image(
-            data, height, width, channels, where=name, max_pixels=self.max_pixels, **options
-        )  # fmt: skip
+        images, (data, options) = self.images, self._opened(image)
+        found = prepared_image(data, *self.size, scale=images.scale, mean=images.mean, std=images.std, **options)
         return found if images.channels_last else np.ascontiguousarray(found.transpose(2, 0, 1))
 
+    def prepare_to_classify(self, image: Image) -> Array:
+        """Return an image as ``classify`` takes it: as ``prepare``, or pixels (H, W, C), which a GPU normalizes.
+
+        Raises:
+            as ``prepare``.
+        """
+        if self.normalization is None:
+            return self.prepare(image)
+        data, options = self._opened(image)
+        return prepared_pixels(data, *self.size, **options)
+
+    def _opened(self, image: Image) -> tuple[bytes | Array, dict[str, Any]]:
+        """Return an image, read, and how its pixels are prepared: options of ``prepared_pixels``."""
+        images = self.images
+        options: dict[str, Any] = {
+            "resize": images.resize, "interpolation": images.interpolation, "rgb": images.rgb,
+            "max_pixels": self.max_pixels, "where": "image",
+        }  # fmt: skip
+        if isinstance(image, bytes):
+            return image, options
+        if not isinstance(image, (str, os.PathLike)):
+            return _pixels(image, self.size[2]), options
+        name = os.fspath(image)
+        if os.path.isdir(name):
+            raise IsADirectoryError(
+                errno.EISDIR, f"is a folder; give a list of its files, such as glob.glob({name + '/*.jpg'!r})", name
+            )
+        return opened_files.read_bytes(name), {**options, "where": name}
+
     def classify(self, arrays: Sequence[Array], top: int) -> list[list[Prediction]]:
-        """Return the classes with the highest scores of a batch of prepared images, the highest first.
+        """Return the classes with the highest scores of a batch of images, the highest first.
+
+        Args:
+            arrays: as ``prepare`` or ``prepare_to_classify`` returns them.
+            top: how many classes.
 
         Raises:
             ShapeError: the first output has no row of scores for each image.
             ArgumentError: there are names for more or fewer classes than it has scores.
         """
-        output = self.predictor.outputs[0]
-        scores = np.asarray(self.predictor.run({self.predictor.inputs[0]: np.stack(arrays)})[output])
+        output, batch = self.predictor.outputs[0], np.stack(arrays)
+        if batch.dtype == np.uint8 and self.normalization is not None:
+            found = self.predictor.run_pixels(batch, **self.normalization)
+        else:
+            found = self.predictor.run({self.predictor.inputs[0]: batch})
+        scores = np.asarray(found[output])
         if scores.shape[:1] != (len(arrays),):
             raise ShapeError(
                 f"the output {output!r} has shape {scores.shape} for a batch of {len(arrays)}; it must have a row of "
@@ -201,7 +238,7 @@ def _pixels(image: Any, channels: int) -> Array:
     return found
 
 
-def prepared_image(
+def prepared_pixels(
     data: bytes | Array,
     height: int,
     width: int,
@@ -210,13 +247,10 @@ def prepared_image(
     where: str = "image",
     resize: int | None = None,
     interpolation: str | None = None,
-    scale: float = 1.0,
-    mean: Sequence[float] = (0.0,),
-    std: Sequence[float] = (1.0,),
     rgb: bool = False,
     max_pixels: int | None = None,
 ) -> Array:
-    """Return an image as input of a predictor: float32, (height, width, channels).
+    """Return the pixels of an image that a predictor is given, before they are normalized: uint8, (H, W, channels).
 
     Args:
         data: the bytes of an image file, or pixels (H, W, 3) or (H, W), uint8; red, green, blue.
@@ -225,24 +259,15 @@ def prepared_image(
         where: name of the image in errors.
         resize: length of the shorter side in pixels, before the crop; 0: unchanged; None: the smallest possible.
         interpolation: "linear" or "area"; None: "area" if the image shrinks, else "linear".
-        scale, mean, std: ``(pixel * scale - mean) / std``; mean and std have one number, or one for each channel.
         rgb: channels are red, green, blue; else blue, green, red.
         max_pixels: see ``decode_image``.
 
     Raises:
         ParseError: the bytes are not an image.
-        ArgumentError: the resized image is smaller than the crop, the number of channels is neither 1 nor 3, or it
-            does not match mean or std.
+        ArgumentError: the resized image is smaller than the crop, or the number of channels is neither 1 nor 3.
         DeviceError: no image library is installed.
     """
-    if channels not in (1, 3):
-        raise ArgumentError(f"images have 1 or 3 channels, the predictor's input has {channels}")
-    for what, numbers in (("mean", mean), ("std", std)):
-        if len(numbers) not in (1, channels):
-            raise ArgumentError(
-                f"{what} must be one number, or one for each channel of the input, which has {channels}; "
-                f"got {list(numbers)}"
-            )
+    _check_channels(channels)
     if isinstance(data, bytes):
         pixels = decode_image(data, color=channels == 3, where=where, max_pixels=max_pixels)
     else:
@@ -262,8 +287,48 @@ def prepared_image(
         )
     pixels = resize_image(pixels, *size, interpolation=interpolation or ("area" if size[0] < high else "linear"))
     top, left = (size[0] - height) // 2, (size[1] - width) // 2
-    part = pixels[top : top + height, left : left + width].astype(np.float32)
-    if rgb and channels == 3:
-        part = part[:, :, ::-1]
+    part = pixels[top : top + height, left : left + width]
+    return part[:, :, ::-1] if rgb and channels == 3 else part
+
+
+def prepared_image(
+    data: bytes | Array,
+    height: int,
+    width: int,
+    channels: int = 3,
+    *,
+    scale: float = 1.0,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    **options: Any,
+) -> Array:
+    """Return an image as input of a predictor: float32, (height, width, channels).
+
+    Args:
+        data, height, width, channels: see ``prepared_pixels``.
+        scale, mean, std: ``(pixel * scale - mean) / std``; mean and std have one number, or one for each channel.
+        options: of ``prepared_pixels``.
+
+    Raises:
+        ArgumentError: the number of channels does not match mean or std.
+        ParseError, ArgumentError, DeviceError: see ``prepared_pixels``.
+    """
+    _check_channels(channels)
+    _check_numbers(mean, std, channels)
+    part = prepared_pixels(data, height, width, channels, **options).astype(np.float32)
     found: Array = (part * np.float32(scale) - np.array(mean, np.float32)) / np.array(std, np.float32)
     return found
+
+
+def _check_channels(channels: int) -> None:
+    if channels not in (1, 3):
+        raise ArgumentError(f"images have 1 or 3 channels, the predictor's input has {channels}")
+
+
+def _check_numbers(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
+    for what, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) not in (1, channels):
+            raise ArgumentError(
+                f"{what} must be one number, or one for each channel of the input, which has {channels}; "
+                f"got {list(numbers)}"
+            )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from netbuilder.data.forking import new_lock, renew_after_fork
 from netbuilder.ops.core.registry import find, is_registered
 from netbuilder.ops.core.renaming import all_operators, subgraphs
-from netbuilder.proto import PROTO_CUDA, NetDef, NetError
+from netbuilder.proto import PROTO_CUDA, NetDef, NetError, OperatorDef
 from netbuilder.proto.cores import core_count
 from netbuilder.runtime import Workspace
 
@@ -17,10 +17,14 @@ __all__ = ["NetPool", "Seat", "check_threads"]
 
 
 class Seat:
-    """A workspace with the net, and the thread that runs it there; 0: none."""
+    """A workspace with the net, and the thread that runs it there; 0: none.
+
+    ``front`` is the operator of the further net that has one in front (``Predictor.run_pixels``); None: there is none.
+    """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
+        self.front: OperatorDef | None = None
         self.lock = new_lock()
         self.thread = 0
 

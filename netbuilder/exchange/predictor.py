@@ -41,6 +41,7 @@ from netbuilder.proto import (
     ShapeError,
     files,
 )
+from netbuilder.proto.arguments import make_op
 from netbuilder.proto.call_checks import checked
 from netbuilder.proto.errors import counted
 from netbuilder.proto.suggestions import did_you_mean
@@ -165,7 +166,8 @@ class Predictor:
                 constants = self._join(constants, observable, device, filled)
             constants = self._run_once(constants, observable, before)
         read = constants.intersection(blob for op in self._net.op for blob in op.input)
-        create = partial(_create, net=self._net, inputs=self.inputs, observable=observable, constants=read)
+        self._create = partial(_create, observable=observable, constants=read)
+        create = partial(self._create, net=self._net, inputs=self.inputs)
         create(self.workspace)
         kept = constants.intersection([*(blob for op in self._net.op for blob in reads_of(op)), *self.outputs])
         self.pool = NetPool(self.workspace, self._net, create, kept, threads)
@@ -328,16 +330,81 @@ class Predictor:
                 + (f"; missing: {missing}" if missing else "")
                 + (f"; unknown: {unknown}{did_you_mean(str(unknown[0]), missing)}" if unknown else "")
             )
-        arrays = {name: self._checked(name, value) for name, value in given.items()}
+        return self._outputs({name: self._checked(name, value) for name, value in given.items()})
+
+    def _outputs(self, arrays: Mapping[str, Any], front: OperatorDef | None = None) -> dict[str, Any]:
+        """Return the outputs for inputs, which an operator in front of the net may make of others."""
         seat = self.pool.take()
         try:
-            workspace = seat.workspace
-            for name, array in arrays.items():
-                workspace.feed(name, array)
-            workspace.run_net(self._net.name)
+            workspace, name = seat.workspace, self._net.name
+            if front is not None:
+                name += "/with front"
+                if seat.front != front:
+                    self._create_with(front, name, workspace)
+                    seat.front = front
+            for blob, array in arrays.items():
+                workspace.feed(blob, array)
+            workspace.run_net(name)
             return {name: workspace.fetch(name) for name in self.outputs}
         finally:
             self.pool.give_back(seat)
+
+    def _create_with(self, front: OperatorDef, name: str, workspace: Workspace) -> None:
+        """Create the net with an operator in front of it, in place of that with another one."""
+        net = NetDef()
+        net.CopyFrom(self._net)
+        net.name = name
+        net.ClearField("op")
+        net.op.extend([front, *self._net.op])
+        made = set(front.output)
+        net.external_input[:] = [*front.input, *(blob for blob in self._net.external_input if blob not in made)]
+        inputs = [*front.input, *(blob for blob in self.inputs if blob not in made)]
+        self._create(workspace, net=net, inputs=inputs, overwrite=True)
+
+    def reads_on_gpu(self, name: str) -> bool:
+        """Whether the first operator that reads an input is on a GPU."""
+        home = _homes(self._net).get(name)
+        return home is not None and home.device_type == PROTO_CUDA
+
+    def run_pixels(
+        self,
+        pixels: np.ndarray[Any, Any],
+        *,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        channels_last: bool = False,
+    ) -> dict[str, Any]:
+        """Return the outputs for one batch of images, which the device that reads the only input normalizes.
+
+        On a GPU that uploads a quarter of the bytes. Results are those of ``run`` with the normalized images, in 16
+        bits up to rounding.
+
+        Args:
+            pixels: (N, H, W, C), uint8, with channels in the order of the input.
+            mean, std: ``(pixel - mean) / std``: one number, or one for each channel; std is positive.
+            channels_last: the input is (N, H, W, C); else (N, C, H, W).
+
+        Raises:
+            ShapeError: the pixels are of another kind, or the input has another shape.
+            ArgumentError: the predictor has no input, or several, or a number is out of range.
+            OperatorError: an operator failed.
+        """
+        what = f"predictor {self._net.name!r}: run_pixels"
+        if len(self.inputs) != 1:
+            raise ArgumentError(f"{what} needs one input, for the images; the predictor has {list(self.inputs)}")
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 4:
+            found = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
+            raise ShapeError(f"{what}: pixels must be an array (N, H, W, C) of uint8, got {found}")
+        (name,), (count, height, width, channels) = self.inputs, pixels.shape
+        shape = pixels.shape if channels_last else (count, channels, height, width)
+        self._checked(name, np.broadcast_to(np.float32(0), shape))
+        front = make_op(
+            "NormalizeImages", [f"{name}/pixels"], [name], mean=[*map(float, mean)], std=[*map(float, std)],
+            order="NHWC" if channels_last else "NCHW",
+        )  # fmt: skip
+        if (home := _homes(self._net).get(name)) is not None:
+            front.device_option.CopyFrom(home)
+        return self._outputs({front.input[0]: pixels}, front)
 
     def prepare(self, images: Any) -> np.ndarray[Any, Any]:
         """Return images as a batch for the input, prepared as the predictor stores it (``images``).
@@ -376,7 +443,8 @@ class Predictor:
         classifier, given = Classifier.of(self), _listed(images)
         found: list[list[Prediction]] = []
         for start in range(0, len(given), batch):
-            found += classifier.classify([classifier.prepare(image) for image in given[start : start + batch]], top)
+            arrays = [classifier.prepare_to_classify(image) for image in given[start : start + batch]]
+            found += classifier.classify(arrays, top)
         return found
 
     def _checked(self, name: str, value: Any) -> Any:
@@ -436,12 +504,13 @@ def _unpickled(net: bytes, values: Mapping[str, Any], workspace: Any, options: A
 
 
 def _create(
-    workspace: Workspace, *, net: NetDef, inputs: Iterable[str], observable: Any, constants: Collection[str]
-) -> None:
+    workspace: Workspace, *, net: NetDef, inputs: Iterable[str], observable: Any, constants: Collection[str],
+    overwrite: bool = False,
+) -> None:  # fmt: skip
     """Create the net of a predictor in a workspace with its parameters."""
     for name in inputs:
         workspace.make(name)
-    workspace.create_net(net, observable=observable, constants=constants)
+    workspace.create_net(net, overwrite, observable=observable, constants=constants)
 
 
 def _shape_and_type(spec: TensorSpec | None) -> tuple[Any, Any]:

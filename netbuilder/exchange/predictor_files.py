@@ -413,7 +413,7 @@ def require_predictor(folder: Path, names: Sequence[str] = (INIT_FILE, PREDICT_F
     lacking = " and ".join(missing) + (" is missing" if len(missing) == 1 else " are missing")
     kind = "is an LMDB database and " if "data.mdb" in there else ""
     raise FileNotFoundError(
-        f"{str(folder)!r}: {kind}does not hold a predictor: {lacking}; it holds {shown or 'nothing'}"
+        f"{str(folder)!r} {kind}does not hold a predictor: {lacking}; it holds {shown or 'nothing'}"
     )
 
 

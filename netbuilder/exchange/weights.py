@@ -132,7 +132,7 @@ def save_weights(
     """
     workspace = workspace or default.workspace()
     if Path(path).suffix != ".safetensors":
-        raise NetError(f"save_weights: must write FILE.safetensors, got {os.fspath(path)!r}")
+        raise NetError(f"save_weights must write FILE.safetensors, got {os.fspath(path)!r}")
     source, of_file = "like", dict[str, np.ndarray]()
     if isinstance(like, (str, os.PathLike)):
         source, of_file = os.fspath(like), read_weights(like)

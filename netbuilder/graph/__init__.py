@@ -1,5 +1,8 @@
 """Graphs under construction: scopes, blob references, nets, plans, gradients, shapes, dependencies."""
 
+import typing as _typing
+
+from netbuilder._lazy import names_on_first_use as _names_on_first_use
 from netbuilder.graph.blob import (
     BlobReference,
     GradientSlice,
@@ -82,3 +85,6 @@ __all__ = [
     "user_source",
     "with_prefix",
 ]
+
+if not _typing.TYPE_CHECKING:  # for which all names are known
+    __getattr__, __dir__ = _names_on_first_use(__name__, {})

@@ -111,6 +111,6 @@ def check_groups(groups: Sequence[Sequence[str]], devices: Devices) -> None:
     for group in groups:
         if len(group) != len(devices):
             raise NetError(
-                f"group {list(group)}: must have one blob for each of the {len(devices)} devices ({devices}), "
+                f"group {list(group)} must have one blob for each of the {len(devices)} devices ({devices}), "
                 f"got {len(group)}"
             )

@@ -154,7 +154,7 @@ class OperatorGradient:
 
     def differentiate(self, net: Any, losses: Any, **options: Any) -> Any:
         if self._differentiate is None:
-            raise GradientError(f"{self.op.type}: has subgraphs, which this caller cannot differentiate")
+            raise GradientError(f"{self.op.type} has subgraphs, which this caller cannot differentiate")
         return self._differentiate(net, losses, **options)
 
 

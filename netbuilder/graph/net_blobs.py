@@ -77,7 +77,7 @@ class NetBlobs:
         name = str(blob_name)
         if not self.BlobIsDefined(name):
             raise BlobError(
-                f"net {self}: does not define blob {name!r}{did_you_mean(name, sorted(self.UsedBlobNames()))}"
+                f"net {self} does not define blob {name!r}{did_you_mean(name, sorted(self.UsedBlobNames()))}"
             )
         return BlobReference(name, self)
 

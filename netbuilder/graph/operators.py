@@ -281,7 +281,7 @@ def arguments_by_position(op_type: str, values: Sequence[Any]) -> ArgumentError:
     """Return the error for an operator called with more positional arguments than its inputs and outputs."""
     layer = _LAYERS.get(op_type)
     return ArgumentError(
-        f"{op_type}: takes inputs and outputs by position and its arguments by name, got "
+        f"{op_type} takes inputs and outputs by position and its arguments by name, got "
         f"{', '.join(map(repr, values))} by position as well"
         + (f"; for the layer with its parameters use brew.{layer}(model, ...) or CNNModelHelper" if layer else "")
     )

@@ -129,7 +129,7 @@ class ExecutionStep:
 
     def _check_mutable(self) -> None:
         if self._used:
-            raise NetError(f"step {self.Name()!r}: cannot be changed, because it is part of a plan or of another step")
+            raise NetError(f"step {self.Name()!r} cannot be changed, because it is part of a plan or of another step")
 
     def AddNet(self, net: Net) -> ExecutionStep:
         """Append a net; return this step.
@@ -139,7 +139,7 @@ class ExecutionStep:
         """
         self._check_mutable()
         if self.HasSubsteps():
-            raise NetError(f"step {self.Name()!r}: has substeps; put net {net} into a substep of its own")
+            raise NetError(f"step {self.Name()!r} has substeps; put net {net} into a substep of its own")
         if not isinstance(net, Net):
             raise TypeError(f"step {self.Name()!r}: AddNet: net must be a Net, got {net!r}")
         self._nets.append(net)
@@ -155,7 +155,7 @@ class ExecutionStep:
         """
         self._check_mutable()
         if self.HasNets():
-            raise NetError(f"step {self.Name()!r}: has nets, so step {substep.Name()!r} cannot be added to it")
+            raise NetError(f"step {self.Name()!r} has nets, so step {substep.Name()!r} cannot be added to it")
         substep._used = True
         self._substeps.append(substep)
         self._step.substep.append(substep.Proto())
@@ -279,7 +279,7 @@ def _are_nets(nets: Any) -> TypeGuard[Sequence[Net]]:
 
 def _parts(name: str, parts: Any) -> Sequence[Any]:
     if not isinstance(parts, (list, tuple)) or not parts:
-        raise NetError(f"step {name!r}: needs a step, a net, or a list of nets or steps to run, got {parts!r}")
+        raise NetError(f"step {name!r} needs a step, a net, or a list of nets or steps to run, got {parts!r}")
     return parts
 
 
@@ -352,7 +352,7 @@ class Plan:
         nets: dict[str, NetDef] = {}
         for net in plan_proto.network:
             if net.name in nets:
-                raise NetError(f"plan {plan_proto.name!r}: has two nets named {net.name!r}")
+                raise NetError(f"plan {plan_proto.name!r} has two nets named {net.name!r}")
             nets[net.name] = net
         plan, made = cls(plan_proto.name), dict[str, Net]()
         for step in plan_proto.execution_step:
@@ -392,7 +392,7 @@ class Plan:
             if known is net:
                 continue
             if known is not None:
-                raise NetError(f"plan {self.Name()!r}: has another net named {net.Name()!r}; rename one of the two")
+                raise NetError(f"plan {self.Name()!r} has another net named {net.Name()!r}; rename one of the two")
             self._nets[net.Name()] = net
             self._plan.network.add().CopyFrom(net.Proto())
 

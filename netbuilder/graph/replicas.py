@@ -253,7 +253,7 @@ class Replicas:
         """
         found = {name[len(_KEY) :]: value for name, value in arguments(net).items() if name.startswith(_KEY)}
         if "devices" not in found:
-            raise NetError(f"net {net.name!r}: has no record of replicas, because Parallelize did not make it")
+            raise NetError(f"net {net.name!r} has no record of replicas, because Parallelize did not make it")
         try:
             losses = iter(_texts(found["losses"]))
             return cls(

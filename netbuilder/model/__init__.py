@@ -1,5 +1,8 @@
 """Models: nets with their parameters, layer helpers, initializers."""
 
+import typing as _typing
+
+from netbuilder._lazy import names_on_first_use as _names_on_first_use
 from netbuilder.model import brew
 from netbuilder.model.brew import arg_scope
 from netbuilder.model.generation import Generator
@@ -28,3 +31,6 @@ __all__ = [
     "brew",
     "update_initializer",
 ]
+
+if not _typing.TYPE_CHECKING:  # for which all names are known
+    __getattr__, __dir__ = _names_on_first_use(__name__, {})

@@ -137,7 +137,7 @@ def arg_scope(
     )
     for helper in helpers:
         if not callable(helper) or not hasattr(helper, "__name__"):
-            raise TypeError(f"arg_scope: needs a helper such as brew.conv, or a list of them; got {helper!r}")
+            raise TypeError(f"arg_scope needs a helper such as brew.conv, or a list of them; got {helper!r}")
     outer = _scope.get(_NONE)
     inner = {helper.__name__: {**outer.get(helper.__name__, _NONE), **kwargs} for helper in helpers}
     token = _scope.set({**outer, **inner})

@@ -160,7 +160,7 @@ class ModelHelper(ModelParameters):
             return found.shapes[name]
         if name not in found.unknown:
             every = [*found.shapes, *found.unknown]
-            raise BlobError(f"model {self.name!r}: has no blob {name!r}{did_you_mean(name, every)}")
+            raise BlobError(f"model {self.name!r} has no blob {name!r}{did_you_mean(name, every)}")
         missing = [str(given) for given in self.net.external_inputs if str(given) in found.unknown]
         why = f"give those of {missing}, as inputs={{name: shape}}" if missing else "it depends on values"
         raise ShapeError(f"model {self.name!r}: the shape of blob {name!r} is not known; {why}")
@@ -174,7 +174,7 @@ class ModelHelper(ModelParameters):
             NetError: the model is not data-parallel.
         """
         if not self._devices:
-            raise NetError(f"model {self.name!r}: is on one device; call Parallelize to build it on several")
+            raise NetError(f"model {self.name!r} is on one device; call Parallelize to build it on several")
         return self._devices
 
     @property
@@ -223,7 +223,7 @@ class ModelHelper(ModelParameters):
 
     def _check_no_gradients(self) -> None:
         if self.gradient_ops_added:
-            raise GradientError(f"model {self.name!r}: has a backward pass already; it can be added only once")
+            raise GradientError(f"model {self.name!r} has a backward pass already; it can be added only once")
         self.Validate()
 
     def _with_gradients(self, gradients: dict[BlobReference, Gradient]) -> dict[BlobReference, Gradient]:

@@ -1,5 +1,7 @@
 """Optimizers: update rules, learning rates, weight decay, clipping."""
 
+import typing as _typing
+
 from netbuilder._lazy import names_on_first_use as _names_on_first_use
 from netbuilder.optimizers.adadelta import AdadeltaOptimizer, build_adadelta
 from netbuilder.optimizers.adagrad import AdagradOptimizer, build_adagrad
@@ -86,4 +88,5 @@ __all__ = [
     "reset_optimizer_instance_count",
 ]
 
-__getattr__, __dir__ = _names_on_first_use(__name__, {})
+if not _typing.TYPE_CHECKING:  # for which all names are known
+    __getattr__, __dir__ = _names_on_first_use(__name__, {})

@@ -67,7 +67,7 @@ class FtrlOptimizer(Optimizer, name="ftrl"):
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
         param, grad = param_info.blob, self._gradient(param_info)
         if self._lr_multiplier is not None:
-            raise ArgumentError(f"{type(self).__name__}: has no learning rate that a multiplier could scale")
+            raise ArgumentError(f"{type(self).__name__} has no learning rate that a multiplier could scale")
         state: Any = param_init_net.ConstantFill([param], param + self._suffix, extra_shape=[2], value=0.0)
         self._aux_params.local.append(state)
         options: dict[str, Any] = {

@@ -64,7 +64,7 @@ def add_moving_averages(model: ModelHelper, decay: float | None, *, first_step: 
             f"model {model.name!r}: no operator updates a parameter yet; add moving averages after the updates"
         )
     if moving_averages(model):
-        raise NetError(f"model {model.name!r}: has moving averages already")
+        raise NetError(f"model {model.name!r} has moving averages already")
     devices = parameter_devices([model.net.Proto(), model.param_init_net.Proto()], params)
     numbers: dict[bytes, tuple[BlobReference, BlobReference]] = {}
     with remove_added_on_error(model):

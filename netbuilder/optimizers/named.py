@@ -41,7 +41,7 @@ def optimizer_by_name(
         if key not in known:
             raise ArgumentError(f"optimizer {name!r}: unknown argument {key!r}{near_or_known(key, known, 'arguments')}")
     if not optimizer.has_policy() and (policy != "fixed" or policy_arguments):
-        raise ArgumentError(f"optimizer {name!r}: has a fixed rate, so policy must be 'fixed', got {policy!r}")
+        raise ArgumentError(f"optimizer {name!r} has a fixed rate, so policy must be 'fixed', got {policy!r}")
     rate = optimizer.usual_rate if learning_rate is None else learning_rate
     changes = {"policy": policy, **(policy_arguments or {})} if optimizer.has_policy() else {}
     first = {} if optimizer.rate_name is None else {optimizer.rate_name: rate}

@@ -82,7 +82,7 @@ class YellowFinOptimizer(Optimizer, name="yellowfin"):
     def _run(self, net: Net, param_init_net: Net, param_info: ParameterInfo) -> None:
         param, grad = param_info.blob, require_dense(self, param_info)
         if self._lr_multiplier is not None:
-            raise ArgumentError("YellowFinOptimizer: has an automatically tuned rate, which a multiplier cannot scale")
+            raise ArgumentError("YellowFinOptimizer has an automatically tuned rate, which a multiplier cannot scale")
 
         def fill(suffix: str, size: int, value: float = 0.0) -> Any:
             return param_init_net.ConstantFill([], param + suffix, shape=[size], value=value)

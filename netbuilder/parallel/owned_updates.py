@@ -90,13 +90,13 @@ def divide_update(model: ModelHelper, owners: Owners, link: ProcessLink, start: 
     """
     main, init_net = model.net, model.param_init_net
     ops = list(main.Proto().op)
-    ends = [i for i in range(start[0], len(ops)) if not owners.of_parameters.keys().isdisjoint(ops[i].output)]
-    if not ends:
+    end = _end_of_update(ops, start[0], owners)
+    if end == start[0]:
         return
-    update = ops[start[0] : ends[-1] + 1]
+    update = ops[start[0] : end]
     division = _Division(model.name, owners, link)
     made = division.divided(update)
-    division.require_own(ops[: start[0]], made, ops[ends[-1] + 1 :])
+    division.require_own(ops[: start[0]], made, ops[end:])
     written = {blob for op in update for blob in op.output}
     for bucket in owners.buckets:
         if blobs := [param for gradient in bucket for param in owners.parameters[gradient] if param in written]:
@@ -104,9 +104,19 @@ def divide_update(model: ModelHelper, owners: Owners, link: ProcessLink, start: 
     result = NetDef()
     result.CopyFrom(main.Proto())
     del result.op[start[0] :]
-    result.op.extend([*made, *ops[ends[-1] + 1 :]])
+    result.op.extend([*made, *ops[end:]])
     main.replace_message(result)
     _mark_state(init_net, start[1], main.Proto().op)
+
+
+def _end_of_update(ops: Sequence[OperatorDef], start: int, owners: Owners) -> int:
+    """Return the index after the last operator that writes a parameter, or what such ones read a step later."""
+    ends = [i + 1 for i in range(start, len(ops)) if not owners.of_parameters.keys().isdisjoint(ops[i].output)]
+    if not ends:
+        return start
+    state = {blob for op in ops[start : ends[-1]] for blob in _reads(op)}
+    ends += [i + 1 for i in range(ends[-1], len(ops)) if not state.isdisjoint(ops[i].output)]
+    return ends[-1]
 
 
 class _Division:

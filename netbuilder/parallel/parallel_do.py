@@ -185,9 +185,9 @@ class ParallelDo:
     def _add(self, ops: list[OperatorDef]) -> None:
         """Append the operator whose net has the block's operators."""
         if not self._split:
-            raise NetError(f"{self}: has no input to split over the devices; call read_input in its block")
+            raise NetError(f"{self} has no input to split over the devices; call read_input in its block")
         if not self._merged:
-            raise NetError(f"{self}: has no output; call write_output in its block")
+            raise NetError(f"{self} has no output; call write_output in its block")
         whole = self._read_whole(ops)
         ops = self._combine_means(ops, whole)
         written = {name for op in ops for name in op.output}

@@ -171,7 +171,7 @@ def RunNet(
         DistributedError: processes begin with different parameters; all of them raise it.
     """
     if not isinstance(model, ModelHelper) or not isinstance(workspace, Workspace | None):
-        raise ArgumentError(f"RunNet: needs a ModelHelper, and a Workspace or None, got {model!r} and {workspace!r}")
+        raise ArgumentError(f"RunNet needs a ModelHelper, and a Workspace or None, got {model!r} and {workspace!r}")
     record = Replicas.load(model.net.Proto())
     if type(num_iterations) is not int and not is_whole(num_iterations) or num_iterations < 0:
         raise NetError(f"RunNet: num_iterations must be a non-negative integer, got {num_iterations!r}")

@@ -388,7 +388,7 @@ def _weighted(model: ModelHelper) -> Replicas:
     record = Replicas.load(model.net.Proto())
     if not record.weighted_shares:
         raise NetError(
-            f"feed_shares: is for models whose shares have weights, which model {model.name!r} does not have: build it "
+            f"feed_shares is for models whose shares have weights, which model {model.name!r} does not have: build it "
             "by Parallelize(..., weighted_shares=True), or feed each replica an equal part of the batch"
         )
     return record

@@ -5,6 +5,9 @@ the new net and named extras; see ``netbuilder.passes.net_pass``. Functions with
 they take the fields of the context that the pass reads as arguments, and return its net and extras as a tuple.
 """
 
+import typing as _typing
+
+from netbuilder._lazy import names_on_first_use as _names_on_first_use
 from netbuilder.graph.blob_devices import blob_devices
 from netbuilder.graph.devices import Devices
 from netbuilder.passes.device_check import DeviceFault, check_devices, device_faults
@@ -38,3 +41,6 @@ __all__ = [
     "net_pass",
     "parameter_sources",
 ]
+
+if not _typing.TYPE_CHECKING:  # for which all names are known
+    __getattr__, __dir__ = _names_on_first_use(__name__, {})

@@ -72,7 +72,7 @@ def feature_maps(
                 found.append(FeatureMap(name, channels, height, width))
     if not found:
         raise NetError(
-            f"net {net.name!r}: has no map of images through which all data pass from {sorted(shapes)}; name blobs of "
+            f"net {net.name!r} has no map of images through which all data pass from {sorted(shapes)}; name blobs of "
             "your own in extract_predictor(outputs=...)"
         )
     if every:

@@ -1,5 +1,8 @@
 """The model zoo: well-known nets, each built by one call."""
 
+import typing as _typing
+
+from netbuilder._lazy import names_on_first_use as _names_on_first_use
 from netbuilder.zoo.alexnet import create_alexnet
 from netbuilder.zoo.bert import create_bert
 from netbuilder.zoo.convnext import create_convnext
@@ -60,3 +63,6 @@ __all__ = [
     "create_unet",
     "create_vit",
 ]
+
+if not _typing.TYPE_CHECKING:  # for which all names are known
+    __getattr__, __dir__ = _names_on_first_use(__name__, {})

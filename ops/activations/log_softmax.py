@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.exponentials import exp_or_zero
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import kernel, register
@@ -47,7 +48,7 @@ def log_softmax(op: LogSoftmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
         return (x.copy(),)
     wide = widen(x)
     below = wide - wide.max(axis=op.axis, keepdims=True)  # the shift keeps exp from overflowing
-    return (narrow(below - ctx.xp.log(ctx.xp.exp(below).sum(axis=op.axis, keepdims=True)), x),)
+    return (narrow(below - ctx.xp.log(exp_or_zero(ctx.xp, below).sum(axis=op.axis, keepdims=True)), x),)
 
 
 @kernel(LogSoftmaxGradient)

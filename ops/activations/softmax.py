@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.exponentials import exp_or_zero
 from netbuilder.ops.core.operator import InBatch, Operator
 from netbuilder.ops.core.registry import kernel, register
 from netbuilder.proto import OperatorDef
@@ -40,7 +41,7 @@ def softmax(op: Softmax, ctx: RunContext, x: Any) -> tuple[Any, ...]:
     rows = x.reshape(_matrix_shape(x.shape, op.axis))
     if rows.size == 0:
         return (x.copy(),)
-    e = ctx.xp.exp(rows - rows.max(axis=1, keepdims=True))  # the shift keeps exp from overflowing
+    e = exp_or_zero(ctx.xp, rows - rows.max(axis=1, keepdims=True))  # the shift keeps exp from overflowing
     e /= e.sum(axis=1, keepdims=True)
     return (e.reshape(x.shape),)
 

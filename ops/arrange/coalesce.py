@@ -71,7 +71,7 @@ class UnsafeCoalesce(Operator):
     def check(self) -> None:
         if self.n_out != self.n_in + 1:
             raise NetError(
-                f"{self.type}: must have one output per input, and one more for the vector, got "
+                f"{self.type} must have one output per input, and one more for the vector, got "
                 f"{counted(self.n_in, 'input')}, {counted(self.n_out, 'output')}"
             )
 

@@ -200,7 +200,7 @@ class _Scattering(_Chosen):
 
     def _gradient(self, g: GradientContext, gather: str) -> list[OperatorDef]:
         if self.reduction not in ("none", "add"):
-            raise NotImplementedError(f"{self.type}: has no gradient with reduction {self.reduction}")
+            raise NotImplementedError(f"{self.type} has no gradient with reduction {self.reduction}")
         dy, indices = g.d_output("Y"), g.input("indices")
         ops = [make_op(gather, [dy, indices], [g.d_input("updates")])]
         if self.reduction == "add":

@@ -40,7 +40,7 @@ class ScatterWeightedSum(Operator):
     def check(self) -> None:
         if self.n_in % 2 == 0:
             raise NetError(
-                f"ScatterWeightedSum: takes X, w0, indices and pairs of rows and their weight, got {self.n_in} inputs"
+                f"ScatterWeightedSum takes X, w0, indices and pairs of rows and their weight, got {self.n_in} inputs"
             )
 
     def check_inputs(self, x: TensorSpec, w0: TensorSpec, indices: TensorSpec, *pairs: TensorSpec) -> None:

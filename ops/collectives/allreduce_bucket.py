@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -233,11 +234,10 @@ class _Part:
 
     @property
     def begins_with_nan(self) -> bool:
-        first = self.buffer[:1]
         if self.bfloat16:
-            widen(first, wide := np.empty(1, np.float32))
-            first = wide
-        return bool(np.isnan(first).any())
+            widen(self.buffer[:1], first := np.empty(1, np.float32))
+            return math.isnan(first[0])
+        return math.isnan(self.buffer[0])  # several times as fast as by NumPy
 
     @property
     def rounds(self) -> bool:

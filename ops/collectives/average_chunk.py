@@ -42,7 +42,7 @@ class AverageChunk(InPlace):
     def check(self) -> None:
         super().check()
         if self.n_out < 2:
-            raise ArgumentError("AverageChunk: takes a common world, a counter and at least one blob; got no blob")
+            raise ArgumentError("AverageChunk takes a common world, a counter and at least one blob; got no blob")
         if self.chunk < 1:
             raise ArgumentError(f"AverageChunk: chunk must be a positive number of elements, got {self.chunk}")
 

@@ -93,7 +93,7 @@ class InPlace(OverWorld):
     def check(self) -> None:
         if self.n_out != self.n_in - 1 or self.n_in > MAX_BLOBS + 1:
             raise ArgumentError(
-                f"{self.type}: takes a common world and 1 to {MAX_BLOBS} blobs, which are its outputs too; got "
+                f"{self.type} takes a common world and 1 to {MAX_BLOBS} blobs, which are its outputs too; got "
                 f"{self.n_in} inputs and {self.n_out} outputs"
             )
         if self.copies() < 1 or self.n_out % self.copies():
@@ -193,7 +193,7 @@ class WithResiduals(InPlace):
         super().check()
         if self.has_residuals and self.n_out % 2:
             raise ArgumentError(
-                f"{self.type}: takes as many residuals as blobs, after them{self.remedy}; got {self.n_out} blobs"
+                f"{self.type} takes as many residuals as blobs, after them{self.remedy}; got {self.n_out} blobs"
             )
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -79,7 +79,7 @@ class AllreduceLowRank(InPlace):
         if self.rank < 1:
             raise ArgumentError(f"AllreduceLowRank: rank must be at least 1, got {self.rank}")
         if self.n_out % 2:
-            raise ArgumentError(f"AllreduceLowRank: takes as many states as blobs, after them; got {self.n_out} blobs")
+            raise ArgumentError(f"AllreduceLowRank takes as many states as blobs, after them; got {self.n_out} blobs")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         half = self.n_out // 2

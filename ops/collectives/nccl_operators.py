@@ -41,7 +41,7 @@ class _Collective(Operator):
 
     def check(self) -> None:
         if self.n_in > _MAX_REPLICAS:
-            raise ArgumentError(f"{self.type}: takes at most {_MAX_REPLICAS} inputs, got {self.n_in}")
+            raise ArgumentError(f"{self.type} takes at most {_MAX_REPLICAS} inputs, got {self.n_in}")
         expected = 1 if self.one_output else self.n_in
         if self.n_out != expected:
             raise ArgumentError(f"{self.type}: {self.n_in} inputs need {expected} outputs, got {self.n_out}")

@@ -298,7 +298,7 @@ class ReduceScatter(InPlace):
     def check(self) -> None:
         super().check()
         if self.n_in < 3:
-            raise ArgumentError(f"ReduceScatter: takes a common world, blobs, and counts last; got {self.n_in} inputs")
+            raise ArgumentError(f"ReduceScatter takes a common world, blobs, and counts last; got {self.n_in} inputs")
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         *xs, counts = inputs[1:]

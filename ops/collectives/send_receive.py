@@ -30,7 +30,7 @@ class _BetweenTwo(OverWorld):
     def check(self) -> None:
         if self.n_in not in (2, 4):
             raise ArgumentError(
-                f"{self.type}: takes a common world and a tensor, or these, a rank and a tag; got {self.n_in} inputs"
+                f"{self.type} takes a common world and a tensor, or these, a rank and a tag; got {self.n_in} inputs"
             )
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

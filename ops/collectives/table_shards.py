@@ -35,7 +35,7 @@ class _OverShards(OverWorld):
     def check(self) -> None:
         if self.n_in != 2 * len(self.rows) + 1 or self.n_out != 2 * len(self.rows) or min(self.rows, default=0) < 1:
             raise ArgumentError(
-                f"{self.type}: takes a common world and two blobs for each table, returns as many, and rows must be "
+                f"{self.type} takes a common world and two blobs for each table, returns as many, and rows must be "
                 f"the numbers of rows of the tables; got {self.n_in} inputs, {self.n_out} outputs, rows "
                 f"{list(self.rows)}"
             )

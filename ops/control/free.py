@@ -32,7 +32,7 @@ class Free(Operator):
     def check(self) -> None:
         if self.n_in != self.n_out or self.n_in > _MAX_BLOBS:
             raise ArgumentError(
-                f"Free: takes up to {_MAX_BLOBS} blobs and names all of them as outputs too, "
+                f"Free takes up to {_MAX_BLOBS} blobs and names all of them as outputs too, "
                 f"got {self.n_in} inputs and {self.n_out} outputs"
             )
 

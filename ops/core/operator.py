@@ -338,7 +338,7 @@ class Operator:
         Raises:
             NotImplementedError: the operator has no gradient (the default).
         """
-        raise NotImplementedError(f"{self.type}: has no gradient")
+        raise NotImplementedError(f"{self.type} has no gradient")
 
     def batch_mean(self) -> BatchMean | None:
         """Return how an output is a mean over all samples, or over all elements, of the inputs; None: none is.
@@ -381,7 +381,7 @@ def check_arity(cls: type[Operator], op: OperatorDef) -> None:
                 rule = f"{least} to {counted(most, what)}" if most < ANY_NUMBER else f"at least {counted(least, what)}"
             listed = f" ({', '.join(names)})" if names else ""
             raise NetError(
-                f"{op.type}: {verb} {rule}{listed}, got {len(blobs)}: {blobs}; "
+                f"{op.type} {verb} {rule}{listed}, got {len(blobs)}: {blobs}; "
                 f"help(netbuilder.ops.core.registry.find({op.type!r})) shows its schema"
             )
     if cls.inplace != "one-to-one" and not set(inputs).isdisjoint(outputs):

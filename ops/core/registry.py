@@ -41,6 +41,7 @@ _imported: set[str] = set()  # netbuilder's own operators that have been asked f
 _plain: dict[tuple[str, int | None], Callable[..., Any]] = {}
 _prepared: dict[tuple[str, int], list[PreparedKernel]] = {}
 _joined: dict[tuple[str, int], Callable[..., Any]] = {}
+_given: dict[tuple[str, int], set[str]] = {}  # by engine and device: the operators of its tables
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,13 @@ def prepare_table(table: Mapping[str, Callable[..., Any]], *, device: int, engin
 
     Arguments as for ``prepare``.
     """
+    given = _given.setdefault((engine, device), set())
+    if given.issuperset(table):  # as before all compilations but the first
+        return
     for op_type, make in table.items():
         if all(row.engine != engine for row in _prepared.get((op_type, device), [])):
             _add_prepared(op_type, device, PreparedKernel(make, engine, priority))
+    given.update(table)
 
 
 def _declared(op_type: str) -> type[Operator] | None:

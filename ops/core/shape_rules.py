@@ -29,7 +29,7 @@ def float_types_error(given: Mapping[str, np.dtype[Any]]) -> str:
     types = ", ".join(f"{name} {dtype}" for name, dtype in given.items())
     wide = any(dtype.kind in "iub" or dtype == np.float64 for dtype in given.values())
     fed = ", or arrays by .astype(np.float32) before they are fed" if wide else ""
-    return f"must have inputs of one floating type, got {types}; convert them, for example with Cast{fed}"
+    return f"the inputs must have one floating type, got {types}; convert them, for example with Cast{fed}"
 
 
 class ShapeRules:
@@ -107,7 +107,7 @@ class ShapeRules:
         most = len(given) - len(self._inputs) + len(self._outputs)
         if op.n_out > most:
             one_each = f"one {self._outputs[-1].name} for each {last}"
-            raise ShapeError(f"{op.type}: makes {one_each}, here {most}; got {counted(op.n_out, 'output')}")
+            raise ShapeError(f"{op.type} makes {one_each}, here {most}; got {counted(op.n_out, 'output')}")
 
     def check(self, op: Any, given: Sequence[TensorSpec]) -> tuple[Bound, dict[str, TensorSpec]]:
         """Return the extents by symbol, and the inputs by name.

@@ -7,6 +7,7 @@ from typing import Any
 
 from netbuilder.ops.core.broadcasting import sum_to
 from netbuilder.ops.core.contexts import GradientContext, RunContext
+from netbuilder.ops.core.exponentials import exp_or_zero
 from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.ops.core.registry import kernel, register
@@ -126,7 +127,7 @@ def _weights(op: _Arguments, xp: Any, q: Any, k: Any, mask: Any) -> Any:
     if scores.size == 0:
         return scores
     most = scores.max(axis=-1, keepdims=True)
-    e = xp.exp(scores - xp.where(most == -math.inf, most.dtype.type(0), most))
+    e = exp_or_zero(xp, scores - xp.where(most == -math.inf, most.dtype.type(0), most))
     total = e.sum(axis=-1, keepdims=True)
     if op.zero_weights == "never":
         return e / xp.where(total == 0, total.dtype.type(math.nan), total)

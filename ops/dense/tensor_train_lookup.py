@@ -35,7 +35,7 @@ class _Table(Operator):
         counts = [len(self.factor_i), len(self.factor_j), len(self.ranks)]
         if counts != [3, 3, 4] or min(sizes) < 1 or self.ranks[0] != 1 or self.ranks[3] != 1:
             raise ArgumentError(
-                f"{self.type}: needs three numbers factor_i, three factor_j and four ranks, all positive, the "
+                f"{self.type} needs three numbers factor_i, three factor_j and four ranks, all positive, the "
                 f"first and the last rank 1; got {list(self.factor_i)}, {list(self.factor_j)} and {list(self.ranks)}"
             )
         if self.emb_size != math.prod(self.factor_j):

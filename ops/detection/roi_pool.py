@@ -64,7 +64,7 @@ class RoIPool(_Boxes):
     def check(self) -> None:
         super().check()
         if self.n_out != (1 if self.is_test else 2):
-            raise ArgumentError(f"{self.type}: must have one output with is_test and two without, got {self.n_out}")
+            raise ArgumentError(f"{self.type} must have one output with is_test and two without, got {self.n_out}")
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
         inputs = [g.input("X"), g.input("RoIs"), g.output("argmaxes"), g.d_output("Y")]

@@ -131,7 +131,7 @@ class ReservoirSampling(_Collector):
         super().check()
         if (self.n_in, self.n_out) not in ((4, 2), (7, 4)):
             raise NetError(
-                "ReservoirSampling: takes 4 inputs and has 2 outputs, or with ids 7 and 4, "
+                "ReservoirSampling takes 4 inputs and has 2 outputs, or with ids 7 and 4, "
                 f"got {self.n_in} and {self.n_out}"
             )
 

@@ -54,7 +54,7 @@ class _Grouped(Operator):
         count = self.n_in - self.further
         if count < 1 or count % len(self.fields):
             raise NetError(
-                f"{self.type}: takes {', '.join(self.fields)} of each feature"
+                f"{self.type} takes {', '.join(self.fields)} of each feature"
                 f"{' and the gradient of the values' if self.further else ''}, got {self.n_in} inputs"
             )
         self.check_features(count // len(self.fields))

@@ -39,7 +39,7 @@ class MergeIdLists(Operator):
 
     def check(self) -> None:
         if self.n_in % 2:
-            raise NetError(f"MergeIdLists: takes lengths and values of each list, got {self.n_in} inputs")
+            raise NetError(f"MergeIdLists takes lengths and values of each list, got {self.n_in} inputs")
 
 
 @kernel(MergeIdLists)
@@ -83,7 +83,7 @@ class PadEmptySamples(Operator):
 
     def check(self) -> None:
         if self.n_in != self.n_out:
-            raise NetError(f"PadEmptySamples: needs an output for each input, got {self.n_in} and {self.n_out}")
+            raise NetError(f"PadEmptySamples needs an output for each input, got {self.n_in} and {self.n_out}")
 
 
 @kernel(PadEmptySamples)

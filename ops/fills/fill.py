@@ -227,7 +227,7 @@ class DiagonalFill(_ConstantLike):
 
 
 def _check_diagonal(op: Operator, shape: Shape) -> None:
-    require(len(shape) >= 2, op, f"needs two axes or more, got shape {shape}")
+    require(len(shape) >= 2, op, f"the shape must have two axes or more, got {shape}")
     text = f"with more than two axes, all must have the same extent, got {shape}"
     require(len(shape) == 2 or len(set(shape)) == 1, op, text)
 

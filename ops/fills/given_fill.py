@@ -43,7 +43,7 @@ class _Given(Fill):
     def check(self) -> None:
         super().check()
         if self.shards:
-            raise ArgumentError(f"{self.type}: has all values, so it fills no shard; use a fill with a formula")
+            raise ArgumentError(f"{self.type} has all values, so it fills no shard; use a fill with a formula")
         self.given()
 
     def given(self) -> np.ndarray[Any, Any]:

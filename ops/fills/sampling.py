@@ -40,7 +40,7 @@ class WeightedSample(Operator):
     def check(self) -> None:
         if self.n_in != self.n_out:
             raise NetError(
-                f"WeightedSample: needs one output per input, got {counted(self.n_in, 'input')} and "
+                f"WeightedSample needs one output per input, got {counted(self.n_in, 'input')} and "
                 f"{counted(self.n_out, 'output')}"
             )
 

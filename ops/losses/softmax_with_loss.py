@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.exponentials import exp_or_zero
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.labels import check_label_spec, chosen
 from netbuilder.ops.core.operator import BatchMean, InBatch, TensorSpec, require
@@ -103,7 +104,7 @@ def softmax_with_loss(op: SoftmaxWithLoss, ctx: RunContext, x: Any, label: Any, 
     xp = ctx.xp
     rows = widen(x).reshape(op.matrix(x.shape))
     shifted = rows - rows.max(axis=1, keepdims=True)  # keeps exp from overflowing
-    e = xp.exp(shifted)
+    e = exp_or_zero(xp, shifted)
     sums = e.sum(axis=1, keepdims=True)
     p = e / sums
     if op.label_prob:

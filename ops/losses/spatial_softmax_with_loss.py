@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from netbuilder.ops.core.contexts import RunContext
+from netbuilder.ops.core.exponentials import exp_or_zero
 from netbuilder.ops.core.half import narrow, require_one_float_type, widen
 from netbuilder.ops.core.labels import label_or_none_error, require_integer_labels
 from netbuilder.ops.core.operator import BatchMean, Operator, TensorSpec, require
@@ -101,7 +102,7 @@ def spatial_softmax_with_loss(
 ) -> tuple[Any, ...]:
     xp, values = ctx.xp, widen(x)
     shifted = values - values.max(axis=1, keepdims=True)  # keeps exp from overflowing
-    e = xp.exp(shifted)
+    e = exp_or_zero(xp, shifted)
     sums = e.sum(axis=1, keepdims=True)
     known, weights, total = _weights(op, ctx, values, label, weight)
     losses = (xp.log(sums) - xp.take_along_axis(shifted, known, axis=1)) * weights

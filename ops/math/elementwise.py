@@ -43,7 +43,7 @@ class _Binary(Broadcasting):
 
     def infer(self, a: TensorSpec, b: TensorSpec) -> tuple[TensorSpec, ...]:
         if a.dtype.kind not in "fiu":
-            require(False, self, f"needs numbers, got {a.dtype}")
+            require(False, self, f"the inputs must be numbers, got {a.dtype}")
         return (a.with_shape(self.joined(a, b)),)
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:

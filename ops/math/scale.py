@@ -54,7 +54,7 @@ def _check_pairs(op: Operator, pairs: Sequence[TensorSpec]) -> None:
             f"X{i // 2} must have the shape and type of X0, {pairs[0].shape} {pairs[0].dtype}; got {x.shape} {x.dtype}",
         )
         require(w.size == 1, op, f"weight {i // 2} must have one element, got shape {w.shape}")
-    require(pairs[0].dtype.kind == "f", op, f"needs floating-point numbers, got {pairs[0].dtype}")
+    require(pairs[0].dtype.kind == "f", op, f"the tensors must have floating-point numbers, got {pairs[0].dtype}")
 
 
 @register
@@ -77,7 +77,7 @@ class WeightedSum(Operator):
 
     def check(self) -> None:
         if self.n_in % 2:
-            raise NetError(f"WeightedSum: takes pairs of a tensor and its weight, got {self.n_in} inputs")
+            raise NetError(f"WeightedSum takes pairs of a tensor and its weight, got {self.n_in} inputs")
 
     def check_inputs(self, *pairs: TensorSpec) -> None:
         _check_pairs(self, pairs)
@@ -117,9 +117,7 @@ class WeightedSumGradient(Operator):
 
     def check(self) -> None:
         if self.n_in % 2 == 0:
-            raise NetError(
-                f"WeightedSumGradient: takes dY and pairs of a tensor and its weight, got {self.n_in} inputs"
-            )
+            raise NetError(f"WeightedSumGradient takes dY and pairs of a tensor and its weight, got {self.n_in} inputs")
         count = (self.n_in - 1) // 2 * (2 if self.grad_on_w else 1)
         if self.n_out != count:
             raise NetError(

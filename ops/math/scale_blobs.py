@@ -32,7 +32,7 @@ class ScaleBlobs(Operator):
     def check(self) -> None:
         if self.n_in != self.n_out:
             raise NetError(
-                f"ScaleBlobs: needs one output per input, got {self.n_in} inputs and {counted(self.n_out, 'output')}"
+                f"ScaleBlobs needs one output per input, got {self.n_in} inputs and {counted(self.n_out, 'output')}"
             )
 
 

@@ -93,7 +93,7 @@ class C10LayerNorm_DontUseThisOpYet(LayerNorm):
     """LayerNorm under its name from an experiment in Caffe2's last releases, without a gradient."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        raise NotImplementedError(f"{self.type}: has no gradient; use LayerNorm, which has one")
+        raise NotImplementedError(f"{self.type} has no gradient; use LayerNorm, which has one")
 
 
 @register

@@ -36,7 +36,7 @@ class QuantDecode(Operator):
     def check(self) -> None:
         if self.n_in != self.n_out + 1:
             raise NetError(
-                f"QuantDecode: has an output for each tensor of codes, got {self.n_in} inputs, {self.n_out} outputs"
+                f"QuantDecode has an output for each tensor of codes, got {self.n_in} inputs, {self.n_out} outputs"
             )
 
     def infer(self, codebook: TensorSpec, *codes: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -63,7 +63,7 @@ class QuantDecodeGradient(Operator):
 
     def check(self) -> None:
         if self.n_in % 2 == 0:
-            raise NetError(f"{self.type}: takes a codebook, and as many gradients as codes, got {self.n_in} inputs")
+            raise NetError(f"{self.type} takes a codebook, and as many gradients as codes, got {self.n_in} inputs")
 
     def infer(self, codebook: TensorSpec, *rest: TensorSpec) -> tuple[TensorSpec, ...]:
         codes, gradients = rest[: len(rest) // 2], rest[len(rest) // 2 :]

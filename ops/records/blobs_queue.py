@@ -91,7 +91,7 @@ class EnqueueBlobs(_Enqueue):
     def check(self) -> None:
         if self.n_out != self.n_in - 1 or self.n_in > _MAX_BLOBS:
             raise ArgumentError(
-                f"EnqueueBlobs: takes a queue and up to {_MAX_BLOBS} blobs, which are its outputs too; "
+                f"EnqueueBlobs takes a queue and up to {_MAX_BLOBS} blobs, which are its outputs too; "
                 f"got {self.n_in} inputs and {self.n_out} outputs"
             )
 
@@ -111,7 +111,7 @@ class SafeEnqueueBlobs(_Enqueue):
     def check(self) -> None:
         if self.n_out != self.n_in or not 2 <= self.n_in <= _MAX_BLOBS:
             raise ArgumentError(
-                f"SafeEnqueueBlobs: takes a queue and up to {_MAX_BLOBS} blobs, its outputs are these and a status; "
+                f"SafeEnqueueBlobs takes a queue and up to {_MAX_BLOBS} blobs, its outputs are these and a status; "
                 f"got {self.n_in} inputs and {self.n_out} outputs"
             )
 

@@ -322,7 +322,7 @@ class AtomicAppend(OnHost):
     def check(self) -> None:
         if self.n_in != 2 * self.n_out + 1:
             raise ArgumentError(
-                f"AtomicAppend: takes a mutex and two columns for each output, got {self.n_in} inputs and "
+                f"AtomicAppend takes a mutex and two columns for each output, got {self.n_in} inputs and "
                 f"{self.n_out} outputs"
             )
 

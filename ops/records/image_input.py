@@ -307,7 +307,7 @@ def _same_kind(parts: list[Array], records: Sequence[ImageRecord]) -> list[Array
     for part, record in zip(parts, records):
         if part.dtype != parts[0].dtype:
             raise ShapeError(
-                f"ImageInput: {record.where}: holds {part.dtype} where {records[0].where} holds {parts[0].dtype}"
+                f"ImageInput: {record.where} holds {part.dtype} where {records[0].where} holds {parts[0].dtype}"
             )
     return parts
 
@@ -316,7 +316,7 @@ def _vector(record: ImageRecord, number: int, size: int | None) -> Array:
     """Return a tensor of a record, flat, float32 or int32."""
     if number >= len(record.tensors):
         raise ParseError(
-            f"ImageInput: {record.where}: holds an image and {len(record.tensors)} tensors, expected {number + 1}"
+            f"ImageInput: {record.where} holds an image and {len(record.tensors)} tensors, expected {number + 1}"
         )
     values = record.tensors[number].reshape(-1)
     if size is not None and values.size != size or values.dtype.kind not in "biuf":

@@ -31,7 +31,7 @@ class _OnStrings(Operator):
 
 def _each(op: _OnStrings, strings: Strings, function: Callable[[bytes], Any]) -> tuple[Strings]:
     """Return ``function`` of each string."""
-    require(strings.dtype == STRING, op, f"takes a tensor of strings, got one of {strings.dtype}")
+    require(strings.dtype == STRING, op, f"the input must be a tensor of strings, got one of {strings.dtype}")
     made = np.empty(strings.shape, op.result_type)
     made[...] = np.frompyfunc(function, 1, 1)(strings)
     return (made,)

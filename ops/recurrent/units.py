@@ -38,7 +38,7 @@ class _Unit(Operator):
         want = self.timestep_index + 1 + (2 * self.states if self.backward else 0)
         if self.n_in != want:
             how = "with" if self.sequence_lengths else "without"
-            raise NetError(f"{self.type}: takes {want} inputs {how} sequence_lengths, got {self.n_in}")
+            raise NetError(f"{self.type} takes {want} inputs {how} sequence_lengths, got {self.n_in}")
 
     def input_location(self, index: int) -> Literal["here", "host", "any"]:
         return "host" if index == self.timestep_index else "here"

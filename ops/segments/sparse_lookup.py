@@ -40,7 +40,7 @@ class SparseLengthsSumSparseLookup(Operator):
     def check(self) -> None:
         if self.n_out != self.n_in - 1:
             raise NetError(
-                "SparseLengthsSumSparseLookup: takes two outputs, or three with weights, "
+                "SparseLengthsSumSparseLookup takes two outputs, or three with weights, "
                 f"got {self.n_out} for {self.n_in} inputs"
             )
 

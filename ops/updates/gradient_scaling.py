@@ -56,7 +56,7 @@ class DivideBlobs(Operator):
     def check(self) -> None:
         if self.n_out != self.n_in - 1 or self.n_out > _MOST:
             raise ArgumentError(
-                f"DivideBlobs: takes a scale and 1 to {_MOST} blobs, which are its outputs too; got {self.n_in} inputs "
+                f"DivideBlobs takes a scale and 1 to {_MOST} blobs, which are its outputs too; got {self.n_in} inputs "
                 f"and {self.n_out} outputs"
             )
 
@@ -81,7 +81,7 @@ class SaveBlobs(Operator):
     def check(self) -> None:
         if self.n_out != self.n_in:
             raise ArgumentError(
-                f"SaveBlobs: has as many outputs as inputs, got {self.n_in} inputs and {self.n_out} outputs"
+                f"SaveBlobs has as many outputs as inputs, got {self.n_in} inputs and {self.n_out} outputs"
             )
 
 
@@ -106,7 +106,7 @@ class RestoreBlobs(Operator):
     def check(self) -> None:
         if self.n_in != 1 + 2 * self.n_out or self.n_out > _MOST:
             raise ArgumentError(
-                f"RestoreBlobs: takes a condition, 1 to {_MOST} blobs, which are its outputs too, and as many earlier "
+                f"RestoreBlobs takes a condition, 1 to {_MOST} blobs, which are its outputs too, and as many earlier "
                 f"values; got {self.n_in} inputs and {self.n_out} outputs"
             )
 

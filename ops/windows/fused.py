@@ -21,7 +21,7 @@ class ConvRelu(Conv):
     """Y = max(convolution of X, 0); the arguments are those of Conv."""
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        raise NotImplementedError(f"{self.type}: is for inference and has no gradient; use the operator and Relu")
+        raise NotImplementedError(f"{self.type} is for inference and has no gradient; use the operator and Relu")
 
 
 @register
@@ -32,7 +32,7 @@ class SumRelu(Sum):
     in_batch = InBatch.ROW_BY_ROW
 
     def gradient(self, g: GradientContext) -> list[OperatorDef]:
-        raise NotImplementedError(f"{self.type}: is for inference and has no gradient; use the operator and Relu")
+        raise NotImplementedError(f"{self.type} is for inference and has no gradient; use the operator and Relu")
 
     def flops(self, *x: TensorSpec) -> int:
         return len(x) * x[0].size

@@ -150,7 +150,7 @@ class TestUtils:
         net = caffe2_pb2.NetDef(name="net", op=[core.CreateOperator("Relu", ["x"], ["y"])])
         for form in (net.SerializeToString(), text_format.MessageToString(net), str(net).encode()):
             assert utils.TryReadProtoWithClass(caffe2_pb2.NetDef, form) == net
-        with pytest.raises(ParseError, match="cannot read a NetDef"):
+        with pytest.raises(ParseError, match="cannot be read as a NetDef"):
             utils.TryReadProtoWithClass(caffe2_pb2.NetDef, b"\xff\xfe")
 
     def test_content_of_messages(self):

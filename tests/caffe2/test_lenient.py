@@ -22,9 +22,9 @@ def _no_warnings_given_yet(monkeypatch):
 
 WRONG = {
     "unknown operator": ("NoSuchOperator", ["x"], ["y"], {}, "unknown operator 'NoSuchOperator'"),
-    "too few inputs": ("FC", ["x", "w"], ["y"], {}, "FC: takes 3 inputs"),
-    "too many inputs": ("Relu", ["x", "w"], ["y"], {}, "Relu: takes 1 input "),
-    "no outputs": ("Relu", ["x"], [], {}, "Relu: makes 1 output "),
+    "too few inputs": ("FC", ["x", "w"], ["y"], {}, "FC takes 3 inputs"),
+    "too many inputs": ("Relu", ["x", "w"], ["y"], {}, "Relu takes 1 input "),
+    "no outputs": ("Relu", ["x"], [], {}, "Relu makes 1 output "),
     "in place": ("FC", ["x", "w", "b"], ["x"], {}, "FC: output 0 .*may not overwrite input 0"),
     "must be in place": ("Iter", ["x"], ["y"], {}, "Iter: output 0 must overwrite input 0"),
     "type of an argument": ("Softmax", ["x"], ["y"], {"axis": "one"}, "Softmax: argument 'axis' must be int"),

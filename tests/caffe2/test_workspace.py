@@ -294,7 +294,7 @@ class TestDevices:
         before = core.GetGlobalInitArgs()
         assert core.GlobalInit(["caffe2", "--caffe2_log_level=0"]) is None and workspace.GlobalInit(["caffe2"]) is None
         assert core.GetGlobalInitArgs() == [*before, "--caffe2_log_level=0"]
-        with pytest.raises(TypeError, match="GlobalInit: needs the program's name and its flags in a list"):
+        with pytest.raises(TypeError, match="GlobalInit needs the program's name and its flags in a list"):
             core.GlobalInit("--caffe2_log_level=0")
 
 

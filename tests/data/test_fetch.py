@@ -35,7 +35,7 @@ def test_the_cache_is_where_the_variable_says(url, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("described", "message"),
     [
-        ({"size": 5}, "set.gz: has 12 bytes instead of 5"),
+        ({"size": 5}, "set.gz has 12 bytes instead of 5"),
         ({"magic": b"\0\0\x08"}, "begins with 1f 8b 20 instead of 00 00 08"),
         ({"sha256": "0" * 64}, "has the SHA-256 sum"),
     ],

@@ -32,8 +32,8 @@ def test_every_type(tmp_path, kind, dtype, pack):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not an IDX file.*got nothing"),
-        (b"PNG\x00\x00", "not an IDX file.*got 50 4e 47 00"),
+        (b"", "is not an IDX file.*got nothing"),
+        (b"PNG\x00\x00", "is not an IDX file.*got 50 4e 47 00"),
         (idx(8, (2, 3), b"123"), r"shape \(2, 3\) of uint8 makes 18 bytes with the header, got 15"),
         (idx(8, (2,), b"123"), r"shape \(2,\) of uint8 makes 10 bytes with the header, got 11"),
         (bytes([0, 0, 8, 3, 0]), "truncated: 3 axes need a header of 16 bytes, got 5"),

@@ -128,8 +128,8 @@ def test_lists(tmp_path):
     assert (named.labels().tolist(), named.classes) == ([1, 0], ("ape", "zebra"))
     assert named[0].pixels().shape == (40, 52, 3)
     for text, message in (
-        ("a.jpg,1,2\n", r"line 1: must be path,label; got \['a.jpg', '1', '2'\]"),
-        ("a.jpg,1\nb.jpg\n", "line 2: must be path,label"),
+        ("a.jpg,1,2\n", r"line 1 must be path,label; got \['a.jpg', '1', '2'\]"),
+        ("a.jpg,1\nb.jpg\n", "line 2 must be path,label"),
         ("path,label\n", "lists no image"),
         ("a.jpg,1\nb.jpg,two\n", "all names; got '1' and 'two'"),
         ("a.jpg,-1\n", "must be from 0 to 2147483647, got -1"),

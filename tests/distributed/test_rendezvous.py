@@ -53,7 +53,7 @@ def test_kv_handler_is_not_needed_by_mpi():
         ({**CAFFE2, "engine": None}, "engine must be 'MPI' or 'NCCL'"),
         ({**CAFFE2, "engine": "NCCL"}, "engine 'NCCL' with num_shards=4 needs a store"),
         ({**CAFFE2, "store": 7}, "store must be a Store or the address of one, got 7"),
-        ({**CAFFE2, "store": "nowhere"}, "store 'nowhere': must be file:FOLDER"),
+        ({**CAFFE2, "store": "nowhere"}, "store 'nowhere' must be file:FOLDER"),
         ({**CAFFE2, "run_id": 7}, "run_id must be a text, got 7"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Builds the emulated GPU in a virtual environment that has requirements.txt: ``VENV/bin/python build.py``.
+"""Builds the emulated GPU in a virtual environment that has requirements.txt, and pip: ``VENV/bin/python build.py``.
 
 The folder of the environment gets the emulated libraries (``lib``), the headers of kernels (``include``), and later the
 kernels that programs compile (``kernels``). CuPy's source of the same version comes from pip's package index, as one

@@ -72,9 +72,9 @@ def test_kernels_are_registered_once_also_for_operators_whose_module_is_not_impo
     finally:
         prepared_kernels("Softsign", CPU)[:] = before
         prepared_kernels("OfAModuleNotImported", CPU).clear()
-    with pytest.raises(NotImplementedError, match="engine PLAIN: has no buffers for values in the layout"):
+    with pytest.raises(NotImplementedError, match="engine PLAIN has no buffers for values in the layout"):
         Plain().new_buffer(SPEC, HOST)
-    with pytest.raises(NotImplementedError, match="engine PLAIN: has no copies from"):
+    with pytest.raises(NotImplementedError, match="engine PLAIN has no copies from"):
         Plain().prepare_reorder(None, SPEC, SPEC, HOST)
 
 

@@ -172,7 +172,7 @@ def test_all_that_is_wrong_is_listed(file, tmp_path):
     with pytest.raises(ParseError) as caught:
         read_checkpoint(file)
     for text in (
-        "'record half#%0': cannot read a BlobProto",
+        "'record half#%0' cannot be read as a BlobProto",
         "blob 'iteration' is missing",
         "blob 'extra' was not saved with the others",
         "blob 'fc/w' is damaged: its checksum is wrong",

@@ -5,12 +5,15 @@ import io
 import numpy as np
 import pytest
 
+from netbuilder.data import ImageTransform
 from netbuilder.exchange import ImagePreparation, Predictor, load_predictor, save_predictor
-from netbuilder.exchange.classification import Classifier
+from netbuilder.exchange.classification import Classifier, Prediction
 from netbuilder.exchange.image_preparation import describe_images
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto import ArgumentError, NetDef, ParseError, ShapeError
 from netbuilder.proto.arguments import make_op
+from netbuilder.tools import evaluate_predictor, predict
+from on_gpu import ON_GPU, with_cudnn
 
 pillow = pytest.importorskip("PIL.Image", reason="needs Pillow")
 
@@ -112,3 +115,102 @@ def test_predictors_that_take_no_images():
     net.external_input.append("x")
     with pytest.raises(ShapeError, match="not a batch of images"):
         Predictor(NetDef(), net, specs={"x": TensorSpec((1, 5), np.dtype("float32"))}).prepare(picture(1, 2, 3))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_pixels_that_the_net_normalizes(channels_last):
+    """The bits are those of the host's transformation; another call may have other numbers."""
+    net, pixels = predictor(channels_last=channels_last), np.random.default_rng(3).integers(0, 256, (5, 4, 4, 3), "u1")
+    for mean, std in (((120.0, 110.0, 100.0), (60.0,)), ((3.0,), (1.0, 2.0, 3.0))):
+        factors, summands = ImageTransform(crop=4, mean=mean, std=std).channel_scales
+        images = pixels.astype(np.float32) * factors + summands
+        wanted = net.run(data=images if channels_last else np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+        for part in (slice(None), slice(2)):
+            found = net.run_pixels(pixels[part], mean=mean, std=std, channels_last=channels_last)
+            np.testing.assert_array_equal(found["softmax"], wanted["softmax"][part])
+
+
+def test_pixels_of_another_kind():
+    net = predictor()
+    for wrong in (np.zeros((1, 4, 4, 3), np.float32), np.zeros((4, 4, 3), np.uint8), [[[[1]]]]):
+        with pytest.raises(ShapeError, match=r"run_pixels: pixels must be an array \(N, H, W, C\) of uint8, got"):
+            net.run_pixels(wrong)
+    with pytest.raises(ShapeError, match=r"must have the shape \(batch, 3, 4, 4\), got \(1, 3, 5, 4\)"):
+        net.run_pixels(np.zeros((1, 5, 4, 3), np.uint8))
+    with pytest.raises(ArgumentError, match="std must be positive"):
+        net.run_pixels(np.zeros((1, 4, 4, 3), np.uint8), std=(0.0,))
+    two = NetDef(name="two", op=[make_op("Add", ["a", "b"], ["c"])])
+    two.external_input.extend(["a", "b"])
+    with pytest.raises(ArgumentError, match="run_pixels needs one input, for the images; the predictor has"):
+        Predictor(NetDef(), two).run_pixels(np.zeros((1, 4, 4, 3), np.uint8))
+
+
+def convolution(images, device=None):
+    """Return the nets of a classifier with a convolution, which cuDNN computes on a GPU."""
+    rng = np.random.default_rng(8)
+    net = NetDef(name="convolution")
+    net.op.append(make_op("Conv", ["data", "w"], ["y"], kernel=3))
+    net.op.append(make_op("ReduceMean", ["y"], ["scores"], axes=[2, 3], keepdims=0))
+    net.external_input.extend(["data", "w"])
+    net.external_output.append("scores")
+    if device is not None:
+        net.device_option.CopyFrom(device)
+    describe_images(net, images, CLASSES)
+    return net, {"w": rng.standard_normal((3, 3, 3, 3)).astype(np.float32)}
+
+
+USUAL = ImagePreparation(scale=1 / 32, mean=(1.0, 2.0, 3.0), std=(2.0,), rgb=True)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(
+    ("images", "size"),
+    [(USUAL, 1), (ImagePreparation(std=(-1.0,)), 4), (ImagePreparation(scale=-1.0), 4)],
+    ids=["as bytes", "a negative deviation", "a negative factor"],
+)
+def test_images_go_to_a_gpu_as_bytes(tmp_path, capsys, images, size):
+    """Where NormalizeImages has such numbers; the scores are those of the CPU in any case."""
+    rng, spec = np.random.default_rng(4), {"data": TensorSpec((1, 3, 8, 8), np.dtype(np.float32))}
+    given = [rng.integers(0, 256, (11, 9, 3), np.uint8) for _ in range(4)]
+    net, weights = convolution(images)
+    wanted = Predictor(NetDef(), net, parameters=weights, specs=spec).classify(given)
+    net, weights = convolution(images, ON_GPU)
+    save_predictor(tmp_path / "net", net, weights, shapes={"data": (1, 3, 8, 8)})
+    (tmp_path / "0.png").write_bytes(png(given[0]))
+    with with_cudnn() as (machine, _):
+        on_gpu = Predictor(NetDef(), net, parameters=weights, specs=spec)
+        on_gpu.classify(given)
+        machine.transfers.clear()
+        found = on_gpu.classify(given)
+        sizes = {transfer.nbytes for transfer in machine.transfers}
+        assert predict.main([str(tmp_path / "net"), str(tmp_path / "0.png"), "--top=3"]) == 0
+    assert max(sizes) == 4 * 3 * 8 * 8 * size
+    for ours, theirs in zip([*found, _printed(capsys)], [*wanted, wanted[0]], strict=True):
+        assert [each.name for each in ours] == [each.name for each in theirs]
+        scores = [[each.score for each in row] for row in (ours, theirs)]
+        np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-4)
+
+
+def _printed(capsys):
+    """What netbuilder-predict has printed about one image."""
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    return [Prediction(CLASSES.index(name), name, float(score)) for score, name in rows]
+
+
+@pytest.mark.emulated
+def test_evaluation_on_a_gpu(tmp_path, capsys):
+    """The same accuracy as on the CPU, of images that are decoded and go there as bytes."""
+    rng = np.random.default_rng(6)
+    for number in range(30):
+        folder = tmp_path / "photos" / CLASSES[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.png").write_bytes(png(rng.integers(0, 256, (8, 8, 3), np.uint8)))
+    net, weights = convolution(USUAL, ON_GPU)
+    save_predictor(tmp_path / "net", net, weights, shapes={"data": (1, 3, 8, 8)})
+    options = [str(tmp_path / "net"), f"--data={tmp_path / 'photos'}", "--mean", "120", "110", "100", "--std=64"]
+    assert evaluate_predictor.main([*options, "--cpu"]) == 0
+    wanted = capsys.readouterr().out
+    with with_cudnn() as (machine, _):
+        assert evaluate_predictor.main(options) == 0
+        assert 6 * 3 * 8 * 8 in {transfer.nbytes for transfer in machine.transfers}
+    assert capsys.readouterr().out == wanted and "on 6 held-out images" in wanted

@@ -175,9 +175,9 @@ def squeezenet():
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        (["--finetune"], "--finetune: needs --weights FILE"),
-        (["--new-head"], "--new-head: needs --onnx FILE; with --weights FILE give --finetune"),
-        (["--clip-norm=1", "--block-steps=2"], "--clip-norm: cannot be combined with --block-steps"),
+        (["--finetune"], "--finetune needs --weights FILE"),
+        (["--new-head"], "--new-head needs --onnx FILE; with --weights FILE give --finetune"),
+        (["--clip-norm=1", "--block-steps=2"], "--clip-norm cannot be combined with --block-steps"),
     ],
 )
 def test_the_trainer_refuses(given, match, capsys):

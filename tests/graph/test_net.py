@@ -121,13 +121,13 @@ def test_a_refused_call_leaves_the_net_as_it_was(net, error, match, call):
     [
         (
             lambda n: n.FC("x", "y", 1, 2),
-            r"FC: .* by name, got 1, 2 by position as well; .* use brew.fc\(model, \.\.\.\) or CNN",
+            r"FC takes .* by name, got 1, 2 by position as well; .* use brew.fc\(model, \.\.\.\) or CNN",
         ),
         (
             lambda n: n.Conv("x", "y", 3),
-            r"Conv: .*, got 3 by position as well; .* use brew.conv\(model, .* or CNNModelHelper$",
+            r"Conv takes .*, got 3 by position as well; .* use brew.conv\(model, .* or CNNModelHelper$",
         ),
-        (lambda n: n.MaxPool("x", "y", "line", 2), "MaxPool: .*, got 'line', 2 by position as well$"),
+        (lambda n: n.MaxPool("x", "y", "line", 2), "MaxPool takes .*, got 'line', 2 by position as well$"),
     ],
 )
 def test_arguments_by_position_are_refused(net, call, match):

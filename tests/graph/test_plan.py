@@ -120,10 +120,10 @@ def test_refusals(nets, error, match, call):
 def test_steps_in_use_are_fixed(nets):
     step, outer = execution_step("s", nets[0]), ExecutionStep("outer")
     outer.AddSubstep(step)
-    with pytest.raises(NetError, match="'s': cannot be changed, because it is part of a plan or of another step"):
+    with pytest.raises(NetError, match="'s' cannot be changed, because it is part of a plan or of another step"):
         step.SetIter(3)
     Plan("p").AddStep(outer)
-    with pytest.raises(NetError, match="'outer': cannot be changed"):
+    with pytest.raises(NetError, match="'outer' cannot be changed"):
         outer.AddSubstep(ExecutionStep("t"))
 
 

@@ -57,7 +57,7 @@ class TestScopes:
     def test_a_scope_is_for_helpers(self):
         for wrong in ("relu", ["relu"], 3):
             with (
-                pytest.raises(TypeError, match="arg_scope: needs a helper such as brew.conv"),
+                pytest.raises(TypeError, match="arg_scope needs a helper such as brew.conv"),
                 brew.arg_scope(wrong, x=1),
             ):
                 pass

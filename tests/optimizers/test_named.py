@@ -76,7 +76,7 @@ def test_settings_reach_the_optimizer():
         ("x", {}, "unknown optimizer 'x'; the optimizers are adadelta, adagrad"),
         ("adam", {"beta_2": 0.9}, "optimizer 'adam': unknown argument 'beta_2'; did you mean 'beta2'"),
         ("adam", {"momentum": 0.9}, "unknown argument 'momentum'; the arguments are beta1, beta2"),
-        ("ftrl", {"policy": "step"}, "optimizer 'ftrl': has a fixed rate, so policy must be 'fixed', got 'step'"),
+        ("ftrl", {"policy": "step"}, "optimizer 'ftrl' has a fixed rate, so policy must be 'fixed', got 'step'"),
         ("sgd", {"momentum": -1}, "momentum must be a number in "),
     ],
 )

@@ -21,7 +21,7 @@ from netbuilder.engines.cuda.gpu_layout import image_spec
 from netbuilder.engines.gpu import StreamRole, gpu
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
-from netbuilder.ops.collectives import worlds
+from netbuilder.ops.collectives import in_place, over_processes, worlds
 from netbuilder.ops.collectives.in_place import prepare_on_gpu as prepare_on_gpu
 from netbuilder.ops.core.operator import STRING, TensorSpec, decode
 from netbuilder.ops.core.registry import find
@@ -233,8 +233,8 @@ def test_other_collectives(two_ranks, on_gpu):
 def test_sums_in_the_order_of_the_ranks_are_not_nccls(two_ranks, monkeypatch, op_type):
     """NCCL chooses the order in which it adds."""
     added = []
-    monkeypatch.setattr("netbuilder.ops.collectives.in_place.GpuExchange", lambda *args: added.append(args))
-    monkeypatch.setattr("netbuilder.ops.collectives.over_processes.GpuExchange", lambda *args: added.append(args))
+    for module in (in_place, over_processes):  # both imported before: one has the other's
+        monkeypatch.setattr(module, "GpuExchange", lambda *args: added.append(args))
     blobs = ["x", "counts"] if op_type == "ReduceScatter" else ["x"]
 
     def rank(number):

@@ -138,16 +138,19 @@ def test_every_option_is_equal_to_the_bit(monkeypatch, size, devices, options):
     )
 
 
-def test_clipping_decay_and_averages_are_equal_to_the_bit(monkeypatch):
+@pytest.mark.parametrize("build, count", [(optimizers.build_adam, 16), (optimizers.build_lion, 8)])
+def test_clipping_decay_and_averages_are_equal_to_the_bit(monkeypatch, build, count):
+    """Lion's state is written after its parameters."""
+
     def update(model):
         add_weight_decay(model, 0.01)
-        optimizers.build_adam(model, 0.01, max_gradient_norm=0.05)
+        build(model, 0.01, max_gradient_norm=0.05)
         add_moving_averages(model, 0.9)
 
     zero, state = require_equal(monkeypatch, 3, update)
     assert not [name for name in state if "average" in name], "all processes have the averages, for evaluation"
     moments = [name for name in state if "moment" in name]
-    assert len(moments) == 16
+    assert len(moments) == count
     parts = [sum(workspace.fetch(name).nbytes for name in moments if workspace.has(name)) for _, workspace in zero]
     whole = sum(value.nbytes for _, workspace in zero for value in values(zero[0][0], workspace, moments).values())
     assert sum(parts) == whole and max(parts) < 0.45 * whole

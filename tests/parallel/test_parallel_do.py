@@ -938,7 +938,7 @@ def refused(build, match, error=NetError, **options):
     "build, match, error",
     [
         (lambda model, block: block.write_output(model.net.Copy(block.read_input("x", split=False), "y")),
-         "ParallelDo 'refused/parallel_do': has no input to split over the devices; call read_input", NetError),
+         "ParallelDo 'refused/parallel_do' has no input to split over the devices; call read_input", NetError),
         (lambda model, block: model.net.Copy(block.read_input("x"), "y"), "has no output; call write_output", NetError),
         (lambda model, block: block.write_output(model.net.Add([block.read_input("x"), "h"], "y")),
          "operator 0 Add .* reads 'h', which is neither an input of the block nor a parameter of model 'refused'; give "

@@ -75,7 +75,7 @@ def test_a_net_of_caffe2_is_read_by_its_operators_devices(name, kind, count):
 def test_a_net_whose_replicas_cannot_be_distinguished_is_refused():
     with pytest.raises(NetError, match="net 'mlp_sgd' has no record of replicas, and none of its operators writes"):
         replicas_of(golden_data.net("mlp_sgd").main)
-    with pytest.raises(NetError, match="net 'mlp_sgd': has no record of replicas"):
+    with pytest.raises(NetError, match="net 'mlp_sgd' has no record of replicas"):
         Replicas.load(golden_data.net("mlp_sgd").main)
 
 

@@ -285,7 +285,7 @@ def test_scopes_are_stripped_from_names():
     ids=["init", "create", "run", "rates", "checkpoint", "finalize", "synchronize", "sync"],
 )
 def test_a_model_that_is_not_parallel_is_refused(call):
-    with pytest.raises(NetError, match="net 'plain.*': has no record of replicas"):
+    with pytest.raises(NetError, match="net 'plain.*' has no record of replicas"):
         call(ModelHelper("plain"))
 
 

@@ -211,7 +211,7 @@ def test_clipping_and_averages(monkeypatch):
         {"strategy": "zero:1"},
         {"strategy": "half"},
         {"optimize_gradient_memory": True},
-        {"memory_budget": 0.99},
+        {"memory_budget": 0.995},
         {"dynamic_memory_management": True},
     ],
     ids=str,

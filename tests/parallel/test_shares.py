@@ -177,7 +177,7 @@ def test_each_sample_is_evaluated_once(samples):
 def test_what_is_refused():
     even, _ = parallelize([0, 1])
     with pytest.raises(
-        NetError, match="feed_shares: is for models whose shares have weights, .* build it by .*weighted_shares=True"
+        NetError, match="feed_shares is for models whose shares have weights, .* build it by .*weighted_shares=True"
     ):
         next(parallel.feed_shares(even, next(batches([4]))))
     model, _ = parallelize([0, 1], weighted_shares=True)

@@ -83,5 +83,5 @@ def test_every_map_in_order_and_images_of_other_proportions():
 
 
 def test_nets_without_maps_are_refused():
-    with pytest.raises(NetError, match=r"net 'mlp': has no map of images .* from \['data'\]; name blobs of your own"):
+    with pytest.raises(NetError, match=r"net 'mlp' has no map of images .* from \['data'\]; name blobs of your own"):
         found_in(built("mlp", 32), 32)

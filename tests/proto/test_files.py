@@ -134,7 +134,8 @@ def test_every_cut_is_found_and_placed(tmp_path):
         with pytest.raises(ParseError) as caught:
             parse(whole[:length], NetDef, source="cut.pb")
         text = str(caught.value)
-        found = re.fullmatch(r"'cut\.pb': cannot read a NetDef: stopped at byte (\d+) of (\d+)(, in \S+)?: (.*)", text)
+        what = r"'cut\.pb' cannot be read as a NetDef: stopped at byte"
+        found = re.fullmatch(rf"{what} (\d+) of (\d+)(, in \S+)?: (.*)", text)
         assert found and int(found[2]) == length and int(found[1]) <= length, text
         assert re.search(r"cut short|only \d+ are left", found[4]), text
 
@@ -143,7 +144,7 @@ def test_cut_file_is_named_with_the_field(tmp_path):
     path = tmp_path / "predict_net.pb"
     path.write_bytes(to_bytes(NetDef(name="n", op=[make_op("Relu", ["x"], ["y"], order="NCHW")]))[:-2])
     with pytest.raises(
-        ParseError, match=r"predict_net\.pb': cannot read a NetDef: stopped at byte 5 of 30, in op\[0\]: the field says"
+        ParseError, match=r"predict_net\.pb' cannot be read as a NetDef: stopped at byte 5 of 30, in op\[0\]: the field"
     ):
         load(path, NetDef)
 
@@ -178,7 +179,7 @@ def test_unknown_value_of_an_enum_is_refused():
 
 def test_golden_files_that_hold_no_message_are_refused():
     for path in [*GOLDEN.rglob("*.npz"), *GOLDEN.rglob("*.minidb"), *GOLDEN.rglob("*.json")]:
-        with pytest.raises(ParseError, match=f"{re.escape(path.name)}': cannot read a NetDef: stopped at byte"):
+        with pytest.raises(ParseError, match=f"{re.escape(path.name)}' cannot be read as a NetDef: stopped at byte"):
             load(path, NetDef)
 
 
@@ -230,12 +231,12 @@ def test_required_fields():
 
 def test_empty_files_are_refused(tmp_path):
     (tmp_path / "empty.pb").write_bytes(b"")
-    with pytest.raises(ParseError, match=r"empty\.pb': cannot read a NetDef: the file is empty"):
+    with pytest.raises(ParseError, match=r"empty\.pb' cannot be read as a NetDef: the file is empty"):
         load(tmp_path / "empty.pb", NetDef)
-    with pytest.raises(ParseError, match=r"empty\.pb': cannot read a NetDef as text: the file is empty"):
+    with pytest.raises(ParseError, match=r"empty\.pb' cannot be read as the text of a NetDef: the file is empty"):
         load_text(tmp_path / "empty.pb", NetDef)
     for write in (save, save_text):
-        with pytest.raises(NetError, match="cannot write an empty NetDef"):
+        with pytest.raises(NetError, match="an empty NetDef cannot be written"):
             write(tmp_path / "new.pb", NetDef())
     assert os.listdir(tmp_path) == ["empty.pb"]
     assert parse(b"", NetDef) == NetDef()
@@ -245,7 +246,7 @@ def test_broken_text_is_placed(tmp_path):
     path = tmp_path / "net.pbtxt"
     path.write_text('name: "lenet"\nop { typo: "Relu" }\n')
     with pytest.raises(
-        ParseError, match=r"net\.pbtxt': cannot read a NetDef as text: stopped at line 2, column \d+: .*typo"
+        ParseError, match=r"net\.pbtxt' cannot be read as the text of a NetDef: stopped at line 2, column \d+: .*typo"
     ):
         load_text(path, NetDef)
     path.write_text('name: "lenet"\nop { type: "Relu"\n')
@@ -337,5 +338,5 @@ def test_good_bytes_have_no_fault(name):
     ],
 )
 def test_files_of_other_kinds_are_named(data, kind):
-    with pytest.raises(ParseError, match=f"cannot read a NetDef: .*; this is {kind}"):
+    with pytest.raises(ParseError, match=f"cannot be read as a NetDef: .*; this is {kind}"):
         parse(data, NetDef)

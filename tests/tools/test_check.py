@@ -175,7 +175,7 @@ def test_an_onnx_model(tmp_path, capsys):
         assert "0 findings" in (said := capsys.readouterr().out) and re.search(r"shapes of (\d+) of \1 blobs", said)
     assert main([file, "--input", "data=4x2x8x8"]) == draw.main([file, "--init", file, "-o", str(page)]) == 1
     said = capsys.readouterr().err
-    assert "got (4, 2, 8, 8)" in said and "is an ONNX model, which has its own parameters; leave --init out" in said
+    assert "got 4 x 2 x 8 x 8" in said and "is an ONNX model, which has its own parameters; leave --init out" in said
     assert profile.main([file, "--input", "data=4x3x8x8", "--memory", "-o", str(page)]) == 0
     assert profile.main([file, "--gpu", "h100"]) == 1
     assert "read_onnx(FILE).save(FOLDER)" in capsys.readouterr().err

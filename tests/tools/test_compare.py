@@ -213,7 +213,7 @@ def test_options(given, message, capsys):
     [
         (["--modle=mlp"], "unrecognized arguments: --modle=mlp; did you mean '--model'?"),
         (["--model=mlpx", "--devices=0,1"], "--model: unknown net 'mlpx'"),
-        ([*QUICK, "--devices=0,1", "--batch=-3"], "--batch: must be positive, got -3"),
+        ([*QUICK, "--devices=0,1", "--batch=-3"], "--batch must be positive, got -3"),
         (
             [*QUICK, "--devices=0,1", "--batch=10", "--accumulate-steps=2"],
             "shares of a comparison must have the same number of samples; got 10 for 4 shares, give a multiple of 4",

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from netbuilder import ModelHelper
 from netbuilder.tools import evaluate_predictor
@@ -165,7 +166,7 @@ def test_a_folder_that_lacks_a_file(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--model=resnet19"], "; did you mean 'resnet18'"),
-        (["--batch=0"], "--batch: must be positive, got 0"),
+        (["--batch=0"], "--batch must be positive, got 0"),
         (["--devices=0,0"], "without repetition"),
         (["--devices=a"], "argument --devices: must be numbers of devices, such as 0,1,2; got 'a'"),
         (["--epochs=0"], "must be positive"),
@@ -193,7 +194,29 @@ def test_wrong_options_end_the_program_before_anything_is_built(arguments, messa
 
 def test_a_batch_larger_than_the_data(capsys):
     assert main(["--cpu", "--model=mlp", "--batch=5000"]) == 1
-    assert "a batch of 5000 is larger than the data, 1438 samples" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--batch 5000 is more than the 1438 samples there are to train on; give --batch 1438 or less" in said
+
+
+@pytest.mark.parametrize("recipe", [[], ["--recipe", "--no-mirror", "--crop=8"]], ids=["", "recipe"])
+def test_fewer_samples_than_a_batch(recipe, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        for number in range(6):
+            file = tmp_path / "data" / name / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(file)
+    given = [
+        "--cpu", "--model=mlp", "--epochs=1", "--devices=0,1", f"--data={tmp_path / 'data'}",
+        f"--out={tmp_path / 'out'}", *recipe,
+    ]  # fmt: skip
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert "there are 10 samples to train on, fewer than the usual batch of " in said
+    assert "batches of 10, 5 on each device;" in said
+    assert main(["--cpu", f"--config={tmp_path / 'out' / 'options.json'}"]) == 0
+    assert main([*given, "--batch=11"]) == 1
+    assert "--batch 11 is more than the 10 samples" in capsys.readouterr().err
 
 
 def test_gpus_that_are_not_there(capsys, monkeypatch):

@@ -100,10 +100,10 @@ def test_values_lead_back_to_the_same_options():
         (["a", "--share=nan"], "argument --share: must be a number, got 'nan'"),
         (["a", "--kind=liner"], "did you mean 'linear'?"),
         (["a", "--devices=1,x"], "argument --devices: invalid int value: '1,x'"),
-        (["a", "--policy-arg=a"], "--policy-arg: must be KEY=VALUE, such as gamma=0.1; got 'a'"),
+        (["a", "--policy-arg=a"], "--policy-arg must be KEY=VALUE, such as gamma=0.1; got 'a'"),
         (["a", "--fast", "--slow"], "argument --slow: not allowed with argument --fast"),
-        (["a", "--block-plain"], "--block-plain: needs --block-steps"),
-        (["a", "--block-rate=0.5"], "--block-rate: needs --block-steps"),  # the default, and yet given
+        (["a", "--block-plain"], "--block-plain needs --block-steps"),
+        (["a", "--block-rate=0.5"], "--block-rate needs --block-steps"),  # the default, and yet given
         (["a", "--runns=3"], "did you mean '--runs'?"),
     ],
 )
@@ -149,10 +149,10 @@ def test_the_parser_is_one_of_argparse():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--rate=0"], "it: error: --rate: must be positive, got 0; --help"),
-        (["--decay=1"], "it: error: --decay: must be in [0, 1), got 1; --help"),
-        (["--seed=-1"], "it: error: --seed: must not be negative, got -1; --help"),
-        (["--block-length=3"], "it: error: --block-length: must be even, got 3; --help"),
+        (["--rate=0"], "it: error: --rate must be positive, got 0; --help"),
+        (["--decay=1"], "it: error: --decay must be in [0, 1), got 1; --help"),
+        (["--seed=-1"], "it: error: --seed must not be negative, got -1; --help"),
+        (["--block-length=3"], "it: error: --block-length must be even, got 3; --help"),
     ],
 )
 def test_rules_of_values(arguments, text, capsys):

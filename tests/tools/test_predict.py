@@ -166,7 +166,7 @@ def test_callers_of_the_command(monkeypatch, capsys):
     assert "predict takes mlp and residual nets" in capsys.readouterr().err
     monkeypatch.setattr(works, "prediction_pythons", lambda python: {"openvino": ""})
     assert benchmark.main(["predict", "--callers", "1"]) == 2
-    assert "--callers: needs onnxruntime" in capsys.readouterr().err
+    assert "--callers needs onnxruntime" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("batch, batches", [([], [1, 32]), (["--batch", 4], [4])])
@@ -275,4 +275,4 @@ def test_models_that_are_not_there(tmp_path, name, said):
 def test_models_are_named(capsys, monkeypatch):
     monkeypatch.setattr(works, "prediction_pythons", lambda python: {"onnxruntime": sys.executable})
     assert benchmark.main(["models"]) == 2
-    assert "models: needs --models FILE,FOLDER" in capsys.readouterr().err
+    assert "models needs --models FILE,FOLDER" in capsys.readouterr().err

@@ -158,7 +158,8 @@ def test_a_predictor(tmp_path, capsys):
     [
         (["resnet51"], "; did you mean 'resnet50'"),
         (["mobilenet-v2"], "; did you mean 'mobilenet-v2-1.4x' or "),
-        (["unet"], "; that net does not classify images: in a program, netbuilder.zoo.create_unet builds it"),
+        (["mobilenet_v2"], "; did you mean 'mobilenet-v2-1.4x' or "),
+        (["unet"], "; commands do not offer that net: in a program, netbuilder.zoo.create_unet builds it"),
         (
             ["lenet", "--batch", "5", "--devices", "2"],
             "a batch of 5 cannot be split evenly over 2 devices; give a multiple of 2",

@@ -165,7 +165,7 @@ def test_a_figure(stored, tmp_path):
         (["lenet", "--step-time", "5"], "argument --step-time: a time must be a number of s, ms, us or ns"),
         (["lenet", "--failures", "5d"], "argument --failures: a time must be a number of s, ms, us or ns"),
         (["lenet", "--price", "-1"], "argument --price: must be a number of more than 0, got '-1'"),
-        (["step.json", "--total-batch", "8"], "--total-batch: needs the name of a net"),
+        (["step.json", "--total-batch", "8"], "--total-batch needs the name of a net"),
         (["lenet", "--total-batch", "8", "--devices", "3"], "8 samples cannot be shared evenly by 3 devices"),
         (["lenet", "--measure"], "--measure measures the link between processes and nothing else"),
         (["--published", "goyal2017", "--hosts", "2"], "--hosts is part of what --published says; leave it out"),

@@ -45,7 +45,7 @@ def test_results_are_stored_and_shown(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "given", "said"),
     [
-        ("[1]", [], "run.json: not a file that netbuilder-benchmark --json writes"),
+        ("[1]", [], "run.json is not a file that netbuilder-benchmark --json writes"),
         ('{"machine": "M", "results": []}', [], "run.json: no result of models or train-models; run"),
         ("{}", ["--date=2026-2-1"], "must be a date such as 2026-11-29"),
         ("{}", ["--column=../a"], "must have letters, digits, spaces and hyphens only"),

@@ -195,7 +195,7 @@ def test_metrics_are_complete_after_the_disk_was_full(tmp_path, monkeypatch, cap
             metrics.epoch(step, step, {})
             assert metrics.incomplete == (set() if len(calls) > 3 else {"--metrics"})
     said = capsys.readouterr().err
-    assert said == "netbuilder-train: --metrics: cannot be written: no space left on device; training continues\n"
+    assert said == "netbuilder-train: --metrics cannot be written: no space left on device; training continues\n"
     assert steps(tmp_path / "lines") == [step for step in range(1, 7) for _ in range(2)]
 
 
@@ -237,7 +237,7 @@ def test_a_disk_that_is_full_for_some_time(tmp_path):
     assert "accuracy on 359 held-out images" in done.stdout
     lines = done.stderr.splitlines()
     for name in ("--metrics", "--tensorboard", "--plot"):
-        assert sum(line.startswith(f"netbuilder-train: {name}: cannot be written: ") for line in lines) == 1, lines
+        assert sum(line.startswith(f"netbuilder-train: {name} cannot be written: ") for line in lines) == 1, lines
     assert sum("a checkpoint could not be written: " in line for line in lines) == 2
     assert len(lines) == 5
     steps_of_epoch = -(-1438 // batch)
@@ -266,7 +266,7 @@ def test_metrics_that_were_never_written_show_in_the_status(tmp_path, capfd):
     said = capfd.readouterr()
     assert "accuracy on 359 held-out images" in said.out
     assert said.err == (
-        "netbuilder-train: --metrics: cannot be written: no space left on device; training continues\n"
+        "netbuilder-train: --metrics cannot be written: no space left on device; training continues\n"
         "netbuilder-train: --metrics could not be written; see the message above\n"
     )
     assert len(CheckpointFolder(tmp_path / "c").paths()) == 1

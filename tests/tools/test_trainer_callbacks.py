@@ -244,8 +244,8 @@ def test_callbacks_of_the_command_line_and_of_a_file(module, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Decay", "--callback: must be MODULE:FUNCTION, such as my_callbacks:Sparsity; got 'Decay'"),
-        ("own_callbacks:", "--callback: must be MODULE:FUNCTION"),
+        ("Decay", "--callback must be MODULE:FUNCTION, such as my_callbacks:Sparsity; got 'Decay'"),
+        ("own_callbacks:", "--callback must be MODULE:FUNCTION"),
         ("own_calbacks:Decay", "--callback: the module 'own_calbacks' of 'own_calbacks:Decay' cannot be imported: No"),
         ("own_callbacks:Decai", "--callback: 'own_callbacks' has no function 'Decai'; did you mean 'Decay'?"),
         ("own_callbacks:number", "--callback: own_callbacks:number must return a netbuilder.tools.training.callbacks."

@@ -315,10 +315,10 @@ def test_auto_passes_over_a_damaged_one(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--checkpoint-every-steps=3"], "--checkpoint-every-steps: needs --checkpoint FOLDER"),
-        (["--checkpoint=c", "--checkpoint-every-epochs=0"], "--checkpoint-every-epochs: must be positive"),
-        (["--checkpoint=c", "--keep=0"], "--keep: must be positive"),
-        (["--resume=auto"], "--resume auto: needs --checkpoint FOLDER"),
+        (["--checkpoint-every-steps=3"], "--checkpoint-every-steps needs --checkpoint FOLDER"),
+        (["--checkpoint=c", "--checkpoint-every-epochs=0"], "--checkpoint-every-epochs must be positive"),
+        (["--checkpoint=c", "--keep=0"], "--keep must be positive"),
+        (["--resume=auto"], "--resume auto needs --checkpoint FOLDER"),
     ],
 )
 def test_wrong_options(options, message, capsys):

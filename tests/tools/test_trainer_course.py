@@ -189,7 +189,7 @@ def test_the_speed_up_is_measured(capsys, more):
 
 def test_one_device_alone_has_no_speed_up(capsys):
     assert main(["--cpu", "--model=mlp", "--measure-speed-up", "--epochs=1"]) == 0
-    assert capsys.readouterr().out.startswith("speed-up: cannot be measured on a single device")
+    assert capsys.readouterr().out.startswith("speed-up cannot be measured on a single device")
 
 
 def test_caffe2_spellings():
@@ -226,14 +226,14 @@ def test_files_that_are_wrong(tmp_path, name, text, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--accumulate-steps=0"], "--accumulate-steps: must be positive"),
-        (["--label-smoothing=1"], "--label-smoothing: must be in"),
+        (["--accumulate-steps=0"], "--accumulate-steps must be positive"),
+        (["--label-smoothing=1"], "--label-smoothing must be in"),
         (["--warmup-epochs=-1"], "--warmup-epochs must not be negative"),
-        (["--base-batch=0"], "--base-batch: must be positive"),
-        (["--seed=-1"], "--seed: must not be negative, got -1"),
-        (["--momentum=1"], "--momentum: must be in [0, 1), got 1"),
-        (["--weight-decay=-0.1"], "--weight-decay: must not be negative"),
-        (["--epochs=2", "--warmup-epochs=3"], "--warmup-epochs: must be at most --epochs (2), got 3"),
+        (["--base-batch=0"], "--base-batch must be positive"),
+        (["--seed=-1"], "--seed must not be negative, got -1"),
+        (["--momentum=1"], "--momentum must be in [0, 1), got 1"),
+        (["--weight-decay=-0.1"], "--weight-decay must not be negative"),
+        (["--epochs=2", "--warmup-epochs=3"], "--warmup-epochs must be at most --epochs (2), got 3"),
     ],
 )
 def test_wrong_options(arguments, message, capsys):
@@ -469,4 +469,4 @@ class TestExportedEpoch:
     def test_it_needs_a_folder(self, capsys):
         with pytest.raises(SystemExit):
             main([*self.RUN, "--export-epoch=best"])
-        assert "--export-epoch: needs --export FOLDER" in capsys.readouterr().err
+        assert "--export-epoch needs --export FOLDER" in capsys.readouterr().err

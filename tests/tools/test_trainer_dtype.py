@@ -24,7 +24,7 @@ def test_the_type_reaches_the_training_net_alone():
 def test_other_types_end_the_program(capsys):
     with pytest.raises(SystemExit):
         main(["--cpu", "--dtype=int8"])
-    assert "--dtype: must be one of float32, bfloat16, float16; got 'int8'" in capsys.readouterr().err
+    assert "--dtype must be one of float32, bfloat16, float16; got 'int8'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["--cpu", "--dtype=float16"])
     assert "--dtype: float16 is for GPUs; with --cpu give bfloat16" in capsys.readouterr().err

@@ -180,7 +180,7 @@ def test_options_survive_the_way_to_another_process():
         ("--crop=20", None),
         ("--decode-threads=0", "the number of decoding threads must be in [1, 64], got 0"),
         ("--std=0", "--std must be positive"),
-        ("--classes=0", "--classes: must be positive"),
+        ("--classes=0", "--classes must be positive"),
         ("--area-crop", "--area-crop needs crop"),
     ],
 )

@@ -122,11 +122,11 @@ def test_frozen_parameters_keep_their_values(train):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "mlp"], "--onnx: is the net to train; leave --model mlp out"),
+        (["--model", "mlp"], "--onnx is the net to train; leave --model mlp out"),
         (["--frozen", "nothing*"], "frozen: 'nothing*' fits none of the parameters"),
         ({"classes": 7}, "computes 7 scores, but there are 10 classes; --new-head replaces its last layer"),
         ({"batch": 3}, "is for batches of 3 only; export it with a dynamic first axis"),
-        ({"side": 28}, r"reads images of the extents (1, 28, 28) (C, H, W), those of the data have (1, 8, 8); --crop"),
+        ({"side": 28}, r"reads images of 1 x 28 x 28 (C x H x W), those of the data have 1 x 8 x 8; --crop"),
         ({"inputs": ", float[N] weights"}, "must have one input, images (N, C, H, W); its inputs are: x, weights"),
         ({"last": "ReduceSum (scores)"}, "must compute scores (N, classes); 'softmax_of_model' has the shape"),
         ({"last": "Bernoulli (scores)"}, "Bernoulli"),

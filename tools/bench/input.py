@@ -64,7 +64,9 @@ def input_rates(inputs: Inputs) -> Iterator[Line]:
         DeviceError: no library for images is installed.
     """
     if not image_libraries():
-        raise DeviceError("input: needs image libraries: pip install simplejpeg opencv-python-headless, or pillow")
+        raise DeviceError(
+            "netbuilder-benchmark input needs image libraries: pip install simplejpeg opencv-python-headless, or pillow"
+        )
     files = [_photo(number) for number in range(inputs.images)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "images.minidb"

@@ -299,7 +299,7 @@ def model_files(paths: Sequence[str]) -> list[Path]:
         ArgumentError: there is none.
     """
     if not paths:
-        raise ArgumentError("models: needs --models FILE,FOLDER: ONNX models, or folders of them")
+        raise ArgumentError("netbuilder-benchmark models needs --models FILE,FOLDER: ONNX models, or folders of them")
     found = [file for path in map(Path, paths) for file in (sorted(path.glob("*.onnx")) if path.is_dir() else [path])]
     missing = [str(file) for file in found if not file.is_file()]
     if missing or not found:

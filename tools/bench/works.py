@@ -297,7 +297,7 @@ def _predict(options: Options) -> Iterator[Line]:
     works = [Predictors(batch, options.threads) for batch in ([options.batch] if options.batch else BATCHES)]
     if options.callers:
         if SHARED not in pythons:
-            raise ArgumentError(f"--callers: needs {SHARED}, whose sessions several threads can share")
+            raise ArgumentError(f"--callers needs {SHARED}, whose sessions several threads can share")
         pythons = {SHARED: pythons[SHARED]}
         works = [
             Predictors(options.batch or 1, options.threads, _layers(net), callers=callers)

@@ -188,7 +188,7 @@ def _function(text: str) -> Callable[[Options], Any]:
     """Return the function or class with a name such as ``module:function``; modules of this folder are found, too."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
-        raise NetError(f"--callback: must be MODULE:FUNCTION, such as my_callbacks:Sparsity; got {text!r}")
+        raise NetError(f"--callback must be MODULE:FUNCTION, such as my_callbacks:Sparsity; got {text!r}")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

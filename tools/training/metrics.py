@@ -147,7 +147,7 @@ class Metrics:
             if option not in self._said:
                 self._said.add(option)
                 print(
-                    f"netbuilder-train: {option}: cannot be written: {error_text(error)}; training continues",
+                    f"netbuilder-train: {option} cannot be written: {error_text(error)}; training continues",
                     file=sys.stderr, flush=True,
                 )  # fmt: skip
 

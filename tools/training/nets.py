@@ -122,11 +122,12 @@ def instead_of_net(name: str, others: Iterable[str] = ()) -> str:
         name: as it was given.
         others: further names that may have been meant.
     """
-    if near := did_you_mean(name, [each for each in NETS if each.startswith(name)]):
+    spelled = name.replace("_", "-")  # builders are named with underscores
+    if near := did_you_mean(spelled, [each for each in NETS if each.startswith(spelled)]):
         return near
     builder = f"create_{name.replace('-', '_')}"
     if hasattr(zoo, builder):
-        return f"; that net does not classify images: in a program, netbuilder.zoo.{builder} builds it"
+        return f"; commands do not offer that net: in a program, netbuilder.zoo.{builder} builds it"
     if near := did_you_mean(name, [*NETS, *others]):
         return near
     return f"{near_or_known(name, NETS, 'nets')}; netbuilder-train --help lists all"

@@ -12,7 +12,7 @@ from typing import Any
 from netbuilder.exchange.onnx import ReadModel, read_onnx
 from netbuilder.exchange.onnx.library import onnx_library
 from netbuilder.exchange.onnx.loading import load_model, read_file
-from netbuilder.exchange.onnx.model_inputs import Extent, input_dtype, input_extents
+from netbuilder.exchange.onnx.model_inputs import Extent, extents_text, input_dtype, input_extents
 from netbuilder.graph.defuse import operators_between
 from netbuilder.graph.shapes import infer_shapes
 from netbuilder.model import ModelHelper, brew
@@ -129,14 +129,17 @@ def _image_input(file: str, shape: Shape) -> str:
         raise NetError(f"--onnx: {file!r} must have one input, images (N, C, H, W); its inputs are: {names}")
     name, extents, dtype = inputs[0].name, input_extents(inputs[0]), input_dtype(onnx, inputs[0])
     if extents is None or len(extents) != 4 or dtype != "float32":
+        shape_text = "no known shape" if extents is None else f"the shape {extents_text(extents)}"
         raise NetError(
-            f"--onnx: {file!r} must read images (N, C, H, W) of float32; its input {name!r} is {extents} of {dtype}"
+            f"--onnx: {file!r} must read images (N, C, H, W) of float32; its input {name!r} has "
+            f"{shape_text} and the type {dtype}"
         )
     if isinstance(extents[0], int):
         raise NetError(f"--onnx: {file!r} is for batches of {extents[0]} only; {_REMEDY}")
     if not _fits(extents[1:], shape):
         raise NetError(
-            f"--onnx: {file!r} reads images of the extents {extents[1:]} (C, H, W), those of the data have {shape}; "
+            f"--onnx: {file!r} reads images of {extents_text(extents[1:])} (C x H x W), those of the data have "
+            f"{extents_text(shape)}; "
             "--crop and --scale change height and width, --gray the channels, or export it for this size"
         )
     return str(name)

@@ -16,7 +16,7 @@ from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import ArgumentError, NetError
 from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.numbers import check_numbers
-from netbuilder.proto.os_errors import no_such_file
+from netbuilder.proto.os_errors import NO_FILE, no_such_file, said_of
 from netbuilder.proto.suggestions import near_or_known, similar
 from netbuilder.runtime import NET_TYPES
 from netbuilder.tools.stored_nets import is_onnx
@@ -42,23 +42,23 @@ def problem_of(options: Options) -> str | None:
                 "--optimizer-arg"
             )
     if options.onnx is not None and options.model is not None:
-        return f"--onnx: is the net to train; leave --model {options.net_name} out"
+        return f"--onnx is the net to train; leave --model {options.net_name} out"
     if options.onnx is None and options.new_head:
-        return "--new-head: needs --onnx FILE; with --weights FILE give --finetune"
+        return "--new-head needs --onnx FILE; with --weights FILE give --finetune"
     if options.onnx is not None and options.weights is not None:
-        return "--weights: is for nets of --model; --onnx FILE has weights"
+        return "--weights is for nets of --model; --onnx FILE has weights"
     if options.finetune and options.weights is None:
-        return "--finetune: needs --weights FILE"
+        return "--finetune needs --weights FILE"
     if options.model is not None and options.model not in NETS:
         return f"--model: unknown net {options.model!r}{instead_of_net(options.model)}"
     if len(set(options.devices)) < len(options.devices) or min(options.devices) < 0:
-        return f"--devices: must be numbers of devices, 0 or greater, without repetition; got {list(options.devices)}"
+        return f"--devices must be numbers of devices, 0 or greater, without repetition; got {list(options.devices)}"
     if options.first_step_limit is not None and options.step_limit is None:
-        return "--first-step-limit: needs --step-limit"
+        return "--first-step-limit needs --step-limit"
     if options.patience is None and options.least_improvement:
-        return "--least-improvement: needs --patience"
+        return "--least-improvement needs --patience"
     if options.patience is None and options.patience_measure != "accuracy":
-        return "--patience-measure: needs --patience"
+        return "--patience-measure needs --patience"
     if options.warmup_epochs < 0 or not 0 <= options.warmup_start <= 1:
         return (
             f"--warmup-epochs must not be negative, and --warmup-start must be in [0, 1]; got "
@@ -66,15 +66,15 @@ def problem_of(options: Options) -> str | None:
         )
     if options.warmup_epochs > options.epochs:
         return (
-            f"--warmup-epochs: must be at most --epochs ({options.epochs}), got {options.warmup_epochs:g}; the rate "
+            f"--warmup-epochs must be at most --epochs ({options.epochs}), got {options.warmup_epochs:g}; the rate "
             "would not reach its value"
         )
     if options.warmup_epochs and options.policy == "composite":
-        return "--warmup-epochs: cannot be combined with --policy composite, which can include a warm-up"
+        return "--warmup-epochs cannot be combined with --policy composite, which can include a warm-up"
     if options.net_type not in NET_TYPES:
         return f"--net-type: unknown type {options.net_type!r}{near_or_known(options.net_type, NET_TYPES, 'types')}"
     if options.dtype not in PRECISIONS:
-        return f"--dtype: must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
+        return f"--dtype must be one of {', '.join(PRECISIONS)}; got {options.dtype!r}"
     if options.cpu and options.rendezvous is not None and options.rendezvous.engine == "NCCL":
         return (
             f"--cpu: NCCL exchanges values of GPUs; {how_to_install('mpi')}, and start the processes with "
@@ -90,15 +90,15 @@ def problem_of(options: Options) -> str | None:
     if problem := options.input.problem():
         return problem
     if options.export_epoch == "best" and not options.export:
-        return "--export-epoch: needs --export FOLDER"
+        return "--export-epoch needs --export FOLDER"
     if options.swa is not None and options.average_decay is not None:
-        return "--swa: cannot be combined with --ema; give one of the two averages"
+        return "--swa cannot be combined with --ema; give one of the two averages"
     if options.swa is not None and options.swa > options.epochs:
-        return f"--swa: must be at most --epochs ({options.epochs}), got {options.swa:g}"
+        return f"--swa must be at most --epochs ({options.epochs}), got {options.swa:g}"
     if options.swa is not None and options.export_epoch == "best":
-        return "--swa: cannot be combined with --export-epoch best, since the average is complete after the last epoch"
+        return "--swa cannot be combined with --export-epoch best, since the average is complete after the last epoch"
     if options.check_export and not options.export:
-        return "--check-export: needs --export FOLDER"
+        return "--check-export needs --export FOLDER"
     if problem := _checkpoint_problem(options):
         return problem
     if options.policy == "step" and not options.step_epochs and "stepsize" not in options.policy_args:
@@ -126,7 +126,7 @@ def check_machine(options: Options) -> None:
 def _file_problem(options: Options) -> str | None:
     """Return the first problem of the files and folders that the options name, or None."""
     if (weights := options.weights) is not None and not Path(weights).is_file() and not is_hub_name(weights):
-        return f"--weights: {weights!r}: {no_such_file(Path(weights)) if not Path(weights).is_dir() else 'is a folder'}"
+        return f"--weights: {said_of(weights, NO_FILE if Path(weights).is_dir() else no_such_file(Path(weights)))}"
     for name in ("out", "checkpoint"):
         if (folder := getattr(options, name)) and Path(folder).is_file():
             return f"--{name}: {folder!r} is a file; give a folder"
@@ -170,16 +170,16 @@ def _block_problem(options: Options) -> str | None:
     if block is None:
         return None
     if block.overlap >= block.steps:
-        return f"--block-overlap: must be less than --block-steps {block.steps}, got {block.overlap}"
+        return f"--block-overlap must be less than --block-steps {block.steps}, got {block.overlap}"
     if block.reset_momentum and (options.optimizer != "sgd" or not options.momentum):
-        return "--block-reset-momentum: needs --optimizer sgd with a --momentum"
+        return "--block-reset-momentum needs --optimizer sgd with a --momentum"
     if options.combine_bn:
-        return "--combine-bn: cannot be combined with --block-steps, whose devices do not exchange anything in a step"
+        return "--combine-bn cannot be combined with --block-steps, whose devices do not exchange anything in a step"
     if options.clip_norm is not None:
-        return "--clip-norm: cannot be combined with --block-steps, whose devices do not exchange gradients"
+        return "--clip-norm cannot be combined with --block-steps, whose devices do not exchange gradients"
     if options.averages:
         name = "--swa" if options.average_decay is None else "--ema"
-        return f"{name}: cannot be combined with --block-steps, because each device would average its own parameters"
+        return f"{name} cannot be combined with --block-steps, because each device would average its own parameters"
     return None
 
 
@@ -228,7 +228,7 @@ def _checkpoint_problem(options: Options) -> str | None:
     for name in ("checkpoint_every_steps", "checkpoint_every_epochs"):
         value = getattr(options, name)
         if value is not None and not options.checkpoint:
-            return f"--{name.replace('_', '-')}: needs --checkpoint FOLDER"
+            return f"--{name.replace('_', '-')} needs --checkpoint FOLDER"
     if options.resume == AUTO and not options.checkpoint:
-        return "--resume auto: needs --checkpoint FOLDER; or give a checkpoint"
+        return "--resume auto needs --checkpoint FOLDER; or give a checkpoint"
     return None

@@ -80,7 +80,11 @@ def parse(
     if recipe:
         chosen, effective = values_of(parser.parse(recipe)), options.effective
         kept = [name for text in recipe if chosen.get(name := _name_of(text)) == effective.get(name)]
-        options = dataclasses.replace(options, recipe=tuple(text for text in recipe if _name_of(text) in kept))
+        options = dataclasses.replace(
+            options,
+            recipe=tuple(text for text in recipe if _name_of(text) in kept),
+            batch_may_shrink="batch" in kept,
+        )
     if rendezvous is not None and rendezvous.num_shards > 1:
         if not options.cpu and rendezvous.local_size > 1:
             try:

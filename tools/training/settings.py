@@ -21,6 +21,7 @@ from netbuilder.tools.training.nets import NETS
 
 __all__ = ["BlockOptions", "Options"]
 
+_BATCH = 64
 _MOMENTUM = 0.9
 _DECAY, _DECOUPLED_DECAY = 1e-4, 0.01
 _SECONDS = ("be a positive number of seconds", POSITIVE[1])
@@ -140,8 +141,9 @@ class Options:
     input: InputOptions = nested(InputOptions)
 
     batch: int = option(
-        "samples in each step, over all devices of all processes; devices may get different numbers of them",
-        default=64, must=POSITIVE, group="optimization",
+        "samples in each step, over all devices of all processes; devices may get different numbers of them (default: "
+        f"{_BATCH}, or as many as there are to train)",
+        must=POSITIVE, group="optimization",
     )  # fmt: skip
     accumulate_steps: int = option(
         "split each batch into K micro-batches and sum their gradients before one update",
@@ -312,10 +314,15 @@ class Options:
     """The processes that train together; None: this one alone."""
     recipe: tuple[str, ...] = ()
     """What --recipe has chosen, and the command line has not changed."""
+    batch_may_shrink: bool = False
+    """Whether the batch was not given, so that all samples are one if they are fewer."""
 
     def __post_init__(self) -> None:
         if self.model is None and self.onnx is None:
             object.__setattr__(self, "model", "resnet20-cifar")
+        if self.batch is None:
+            object.__setattr__(self, "batch", _BATCH)
+            object.__setattr__(self, "batch_may_shrink", True)
         if self.learning_rate is None:
             rate = OPTIMIZERS.get(self.optimizer, OPTIMIZERS["sgd"]).usual_rate
             object.__setattr__(self, "learning_rate", rate)

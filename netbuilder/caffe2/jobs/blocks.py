@@ -87,7 +87,7 @@ class Loop(NetBuilder):
             NetError: the loop has no number of iterations.
         """
         if self._count is None:
-            raise NetError(f"loop {self}: has no iteration number, since it was not given a number of iterations")
+            raise NetError(f"loop {self} has no iteration number, since it was not given a number of iterations")
         return self._count
 
     def __enter__(self) -> Loop:
@@ -107,7 +107,7 @@ class Branch(RunOnce):
 
     def __init__(self, cond_blob: Any = None, name: str | None = None, _already_ran: Any = None) -> None:
         if cond_blob is None and _already_ran is None:
-            raise NetError("If: needs a condition")
+            raise NetError("If needs a condition")
         super().__init__(name)
         self._is_else = cond_blob is None
         if self._is_else:
@@ -127,7 +127,7 @@ class Branch(RunOnce):
     def Elif(self, cond: Any, name: str | None = None) -> Branch:
         """Return a block for another condition, which is evaluated if this one does not hold."""
         if self._is_else:
-            raise NetError("Elif: must not follow Else")
+            raise NetError("Elif must not follow Else")
         branch: Branch = NetBuilder.current().add(Branch(cond, name or self.name, self._already_ran))
         return branch
 
@@ -177,7 +177,7 @@ class ElseNet(_Subgraph):
         super().__init__(name)
         before = NetBuilder.current().last_child()
         if not isinstance(before, BranchNet) or before.other is not None:
-            raise NetError("Else: must follow an IfNet")
+            raise NetError("Else must follow an IfNet")
         before.other = self
 
     def add_to(self, net: Net, known: set[str]) -> None:
@@ -198,9 +198,7 @@ class LoopNet(_Subgraph):
             NetError: there is no condition.
         """
         if self.condition is None:
-            raise NetError(
-                "WhileNet: needs a block `with ops.Condition():`, whose last operator computes the condition"
-            )
+            raise NetError("WhileNet needs a block `with ops.Condition():`, whose last operator computes the condition")
         checks = self.condition.net()
         condition = BlobReference(checks.Proto().op[-1].output[0])
         net.Const(False, blob_out=condition)
@@ -214,7 +212,7 @@ class ConditionNet(_Subgraph):
         super().__init__(name)
         around = NetBuilder.current()
         if not isinstance(around, LoopNet) or around.condition is not None:
-            raise NetError("Condition: must be inside a WhileNet, which has only one")
+            raise NetError("Condition must be inside a WhileNet, which has only one")
         around.condition = self
 
     def add_to(self, net: Net, known: set[str]) -> None:

@@ -303,7 +303,7 @@ class MultiNodeCheckpointManager(_Managing):
             self._node_managers = [(name, CheckpointManager(self._db_prefix, name, self._db_type)) for name in names]
         elif known != names:
             raise NetError(
-                f"MultiNodeCheckpointManager: was made for the nodes {known}, got {names}; use a new manager for those"
+                f"MultiNodeCheckpointManager was made for the nodes {known}, got {names}; use a new manager for those"
             )
 
     def _all(self) -> list[CheckpointManager]:

@@ -61,7 +61,7 @@ class Dataset:
         """Add operators that fill it with the columns of a pandas DataFrame, which must match the record."""
         if len(self.field_names()) != len(dataframe.columns):
             raise NetError(
-                f"dataset {self.name!r}: has {len(self.field_names())} columns, but the table has {dataframe.shape[1]}"
+                f"dataset {self.name!r} has {len(self.field_names())} columns, but the table has {dataframe.shape[1]}"
             )
         self.field_blobs = [
             net.Const(dataframe[name].values, blob_out=net.NextBlob(name)) for name in self.field_names()
@@ -75,7 +75,7 @@ class Dataset:
         """
         if self.field_blobs is None:
             raise NetError(
-                f"dataset {self.name!r}: has no blobs yet; call init_empty, or construct it from a record with blobs"
+                f"dataset {self.name!r} has no blobs yet; call init_empty, or construct it from a record with blobs"
             )
         return list(self.field_blobs)
 
@@ -161,7 +161,7 @@ class DatasetReader(Reader):
 
     def _made(self) -> Any:
         if self.cursor is None:
-            raise NetError(f"reader {self.name!r}: is not set up; give reader() the init_net, or call setup_ex")
+            raise NetError(f"reader {self.name!r} is not set up; give reader() the init_net, or call setup_ex")
         return self.cursor
 
     def read(self, read_net: Net) -> tuple[Any, list[Any]]:
@@ -261,7 +261,7 @@ class DatasetWriter(Writer):
 
     def write(self, writer_net: Net, fields: Any) -> None:
         if self.mutex is None:
-            raise NetError("writer: is not set up; give writer() the init_net, or call setup_ex")
+            raise NetError("the writer is not set up; give writer() the init_net, or call setup_ex")
         blobs = self._content.field_blobs()
         if len(fields) != len(blobs):
             raise NetError(f"writer: the data set has {len(blobs)} columns, got {len(fields)}")

@@ -137,7 +137,7 @@ class DBFileReader(Reader):
 
     def read(self, read_net: Net) -> tuple[Any, list[Any]]:
         if self.ds_reader is None:
-            raise NetError(f"reader {self.name!r}: is not set up; call setup_ex, or read it through a pipe")
+            raise NetError(f"reader {self.name!r} is not set up; call setup_ex, or read it through a pipe")
         result: tuple[Any, list[Any]] = self.ds_reader.read(read_net)
         return result
 
@@ -166,7 +166,7 @@ class CachedReader(DBFileReader):
         loop_over: bool = False,
     ) -> None:
         if not original_reader:
-            raise NetError("CachedReader: needs a reader whose records it caches")
+            raise NetError("CachedReader needs a reader whose records it caches")
         if db_type.lower() not in DATABASES:
             raise NetError(f"CachedReader: db_type must be one of {sorted(DATABASES)}, got {db_type!r}")
         self.original_reader = original_reader

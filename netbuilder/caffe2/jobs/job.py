@@ -86,7 +86,7 @@ class Job(Managed):
         if isinstance(output, BlobReference):
             output = Task(outputs=[output], group=self.epoch_group).outputs()[0]
         if not isinstance(output, TaskOutput):
-            raise TypeError(f"Job.add_stop_condition: needs a TaskOutput or a blob reference, got {output!r}")
+            raise TypeError(f"Job.add_stop_condition needs a TaskOutput or a blob reference, got {output!r}")
         self.stop_conditions.append(output)
 
 
@@ -223,5 +223,5 @@ class JobRunner:
 
     def _manager(self) -> Any:
         if self.checkpoint_manager is None:
-            raise NetError("JobRunner: needs a checkpoint_manager to save and load checkpoints")
+            raise NetError("JobRunner needs a checkpoint_manager to save and load checkpoints")
         return self.checkpoint_manager

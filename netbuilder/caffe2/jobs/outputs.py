@@ -56,7 +56,7 @@ class TaskOutput:
 
     def _set_values(self) -> Sequence[Any]:
         if self._values is None:
-            raise NetError(f"TaskOutput {list(map(str, self.names))}: has no values yet; run the task in a session")
+            raise NetError(f"TaskOutput {list(map(str, self.names))} has no values yet; run the task in a session")
         return self._values
 
     def _shaped(self, values: Sequence[Any]) -> Any:

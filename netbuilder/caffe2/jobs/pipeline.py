@@ -104,7 +104,7 @@ class NetProcessor:
         name: str | None = None,
     ) -> None:
         if not isinstance(net, RecordNet):
-            raise TypeError(f"NetProcessor: needs a net that has records, such as core.Net, got {net!r}")
+            raise TypeError(f"NetProcessor needs a net that has records, such as core.Net, got {net!r}")
         self.thread_init_nets = list(thread_init_nets or [])
         self.net = net
         self._stop_signal = stop_signal
@@ -123,7 +123,7 @@ class NetProcessor:
     def __call__(self, rec: Any) -> Output:
         """Return the copy for a thread that reads ``rec``."""
         if self._frozen:
-            raise NetError(f"NetProcessor {self.name!r}: is in use already, so no thread can be added")
+            raise NetError(f"NetProcessor {self.name!r} is in use already, so no thread can be added")
         number = len(self._maps)
         prefix = f"{self.name}/worker:{number}/"
         inits = [clone_and_bind_net(net, f"{net.Name()}_t{number}", prefix) for net in self.thread_init_nets]
@@ -269,7 +269,7 @@ def _task_name(input: Any, output: Any, processor: Any) -> str:
 
 def _end(pipe_like: Any, which: str) -> Any:
     if not hasattr(pipe_like, which):
-        raise TypeError(f"pipe: needs a reader or writer, or an object with {which}(), got {pipe_like!r}")
+        raise TypeError(f"pipe needs a reader or writer, or an object with {which}(), got {pipe_like!r}")
     return getattr(pipe_like, which)()
 
 

@@ -39,7 +39,7 @@ class Reader:
             NetError: it is unknown.
         """
         if self._schema is None:
-            raise NetError(f"{type(self).__name__}: has no schema; give it one")
+            raise NetError(f"{type(self).__name__} has no schema; give it one")
         return self._schema
 
     def _set_schema(self, schema: Field | None) -> None:

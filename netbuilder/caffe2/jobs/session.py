@@ -77,7 +77,7 @@ class Session:
             NetError: the session is closed, or an operator failed.
         """
         if not self._open:
-            raise NetError(f"{type(self).__name__}: is closed; create another one")
+            raise NetError(f"{type(self).__name__} is closed; create another one")
         self._run_compiled(self.compile(runnable, workspace_type, setup_net_list).obj)
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Session:
 
     def __enter__(self) -> Session:
         if not self._open:
-            raise NetError(f"{type(self).__name__}: is closed; create another one")
+            raise NetError(f"{type(self).__name__} is closed; create another one")
         return self
 
     def __exit__(self, ex_type: Any, value: Any, traceback: Any) -> None:
@@ -120,12 +120,12 @@ def _as_group(runnable: Any, workspace_type: str | None) -> TaskGroup:
     if isinstance(runnable, Task):
         group.add(runnable)
     elif isinstance(runnable, Plan):
-        raise NetError("session: cannot run a plan; run it with workspace.RunPlan, or run its steps")
+        raise NetError("a session cannot run a plan; run it with workspace.RunPlan, or run its steps")
     elif isinstance(runnable, (ExecutionStep, Net, list, tuple)) or hasattr(runnable, "steps_or_nets"):
         step = runnable if isinstance(runnable, ExecutionStep) else execution_step("runnable", _parts(runnable))
         Task(step=step, group=group, name="runnable")
     else:
-        raise NetError(f"session: can run a task, a group of tasks, a step or a net, got {runnable!r}")
+        raise NetError(f"a session can run a task, a group of tasks, a step or a net, got {runnable!r}")
     return group
 
 

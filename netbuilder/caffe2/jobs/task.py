@@ -107,7 +107,7 @@ class Task(Managed):
 
     def _assert_not_used(self) -> None:
         if self._already_used:
-            raise NetError(f"task {self.name!r}: is part of a plan and can no longer be changed")
+            raise NetError(f"task {self.name!r} is part of a plan and can no longer be changed")
 
     def _notify_used(self) -> None:
         self.get_step()
@@ -211,7 +211,7 @@ class TaskGroup(Managed):
             NetError: the group is part of a plan.
         """
         if self._already_used:
-            raise NetError(f"TaskGroup: is part of a plan, so task {task.name!r} cannot be added")
+            raise NetError(f"this TaskGroup is part of a plan, so task {task.name!r} cannot be added")
         self._tasks.append(task)
 
     def tasks_so_far(self) -> list[Task]:

@@ -25,7 +25,7 @@ def InitOpsLibrary(name: str, trigger_lazy: bool = True) -> None:
     """
     if name not in _imported:
         _imported.add(name)
-        _log.info("operator library %r: not loaded; netbuilder has its own operators", name)
+        _log.info("operator library %r is not loaded; netbuilder has its own operators", name)
 
 
 def GetImportedOpsLibraries() -> set[str]:

@@ -132,7 +132,7 @@ class GradientChecker:
         grad_name = gradients[input_to_check]
         if grad_name is None:
             raise GradientError(
-                f"{op.type}: has no gradient with respect to input {input_to_check}, {op.input[input_to_check]!r}"
+                f"{op.type} has no gradient with respect to input {input_to_check}, {op.input[input_to_check]!r}"
             )
         before = self._input_device_options
         self._input_device_options = {**before, **(input_device_options or {})}

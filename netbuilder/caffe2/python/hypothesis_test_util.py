@@ -330,7 +330,7 @@ class HypothesisTestCase(test_util.TestCase):
             found = by_name.get(blob)
             if want is None:
                 continue
-            self.assertIsNotNone(found, f"{op.type}: has no gradient with respect to {blob!r}, but the reference does")
+            self.assertIsNotNone(found, f"{op.type} has no gradient with respect to {blob!r}, but the reference does")
             what = f"{op.type}: the gradient with respect to {blob!r} differs from the reference"
             if isinstance(found, tuple):
                 _same(space.fetch(str(found.values)), want[0], *bounds, what)

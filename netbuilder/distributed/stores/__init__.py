@@ -53,5 +53,5 @@ def open_store(address: str, *, secret: bytes | None = None) -> Store:
     if parts.scheme == "memory":
         return MemoryStore()
     raise NetError(
-        f"store {address!r}: must be file:FOLDER, redis://HOST:PORT, tcp://HOST:PORT or memory:, such as file:/tmp/run7"
+        f"store {address!r} must be file:FOLDER, redis://HOST:PORT, tcp://HOST:PORT or memory:, such as file:/tmp/run7"
     )

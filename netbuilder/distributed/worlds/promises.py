@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +18,21 @@ _MOST_LISTS = 256
 _NAN_OF_BFLOAT16 = 0x7FC0
 
 
+class _Unasked:
+    """The context in which a communicator is ``unasked``; a generator would take several times as long for it."""
+
+    __slots__ = ("_communicator", "_seconds")
+
+    def __init__(self, communicator: Communicator, seconds: float) -> None:
+        self._communicator, self._seconds = communicator, seconds
+
+    def __enter__(self) -> None:
+        self._communicator.unasked = self._seconds
+
+    def __exit__(self, *error: object) -> None:
+        self._communicator.unasked = None
+
+
 @dataclass(frozen=True)
 class Promised(ABC):
     """What a rank makes without a header: the calls by which all ranks see whether one of them refuses.
@@ -29,18 +43,13 @@ class Promised(ABC):
 
     communicator: Communicator
 
-    @contextmanager
-    def unasked(self, seconds: float = 0.0) -> Iterator[None]:
-        """In the block, the ranks have not found out whether all are there.
+    def unasked(self, seconds: float = 0.0) -> _Unasked:
+        """Return a context in which the ranks have not found out whether all are there.
 
         Args:
             seconds: in which the values move.
         """
-        self.communicator.unasked = seconds
-        try:
-            yield
-        finally:
-            self.communicator.unasked = None
+        return _Unasked(self.communicator, seconds)
 
     def refuse(self) -> None:
         """Take part with values by which all ranks see that this one does something else."""

@@ -23,7 +23,7 @@ from netbuilder.distributed.stores.heartbeat import Heartbeat, Heartbeats
 from netbuilder.distributed.stores.store import Store
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.lane import FORKED, Lane, Submitted
-from netbuilder.distributed.transport.time_limits import time_limits
+from netbuilder.distributed.transport.time_limits import TimeLimits, time_limits
 from netbuilder.distributed.worlds.promises import History, Promise, Votes, is_kept
 from netbuilder.proto import DistributedError
 from netbuilder.proto.late_dataclass import dataclass
@@ -218,12 +218,16 @@ class Session:
         if self._ended is not None:  # by a collective that was submitted before
             raise self._ended
         try:
-            silence, limit = self._silence(call), self.limit_of(call)
+            limits = time_limits()
+            silence, limit = self._silence(call, limits), self.limit_of(call, limits)
             unasked = not self._same_layouts and self._history.promises
             with _In(self, call, _longer(limit, call) if unasked else limit, silence):
                 self._number += 1
                 self.recent.begin(self._number, call)
-                result = self._keep_promise(call, body) if unasked else self._run_agreed(call, body, self._agree(call))
+                if unasked:
+                    result = self._keep_promise(call, body, limits)
+                else:
+                    result = self._run_agreed(call, body, self._agree(call), limits)
                 self._agreed = call
                 self._has_exchanged = self._has_exchanged or call.what not in _CONNECTING
                 return result
@@ -237,7 +241,7 @@ class Session:
     def _located(self, error: DistributedError) -> BaseException:
         return error if self._call is None else _located(self._call, error)
 
-    def _keep_promise(self, call: Collective, body: Callable[[bool], T]) -> T:
+    def _keep_promise(self, call: Collective, body: Callable[[bool], T], limits: TimeLimits) -> T:
         """Make what all ranks have promised; where one of them does not make it, agree on what all make."""
         promise, votes = self._history.next(), call.votes
         kept = is_kept(promise, call.numbers, votes)
@@ -253,14 +257,14 @@ class Session:
             if not (made and same_layouts):
                 if made and votes is not None:
                     votes.restore(self._keeps)
-                return self._run_agreed(call, body, same_layouts)
+                return self._run_agreed(call, body, same_layouts, limits)
         self._history.add(Promise(promise.numbers, promise.promised, self.recent.end_unasked(promise.seconds)))
         return result
 
-    def _run_agreed(self, call: Collective, body: Callable[[bool], T], same_layouts: bool) -> T:
+    def _run_agreed(self, call: Collective, body: Callable[[bool], T], same_layouts: bool, limits: TimeLimits) -> T:
         """Make a collective on which the ranks have agreed."""
         self._agreed = call
-        self._watchdog.all_are_there(call, self.moving_limit(call, self.limit_of(call)))
+        self._watchdog.all_are_there(call, self.moving_limit(call, self.limit_of(call, limits), limits))
         self.recent.all_are_there()
         result = body(same_layouts)
         seconds = self.recent.end()
@@ -329,27 +333,35 @@ class Session:
         first = (first + self._number + place) % _NUMBERS
         return first, -first, second, -second
 
-    def limit_of(self, call: Collective) -> float | None:
-        """Return how long a collective waits, in seconds: longer until one has exchanged values, or its own time."""
-        limits = time_limits()
+    def limit_of(self, call: Collective, limits: TimeLimits | None = None) -> float | None:
+        """Return how long a collective waits, in seconds: longer until one has exchanged values, or its own time.
+
+        Args:
+            call: the collective.
+            limits: those of this process; None: asks for them.
+        """
+        limits = limits or time_limits()
         if call.timeout is not None and (self._has_exchanged or not call.patient):
             return call.timeout
         return limits.seconds if self._has_exchanged else limits.first
 
-    def _silence(self, call: Collective) -> float | None:
+    def _silence(self, call: Collective, limits: TimeLimits) -> float | None:
         """Return how long a rank may not answer at all, where a collective waits longer than usual; None: for ever.
 
         Until one has exchanged values a rank may be in calls that let no other thread run: it may be loading its data.
         That does not hold where its program has ended, or failed.
         """
         first = not self._has_exchanged and call.what not in (_END, _FAILURE)
-        return None if first or self.lane.when_idle is None else time_limits().seconds
+        return None if first or self.lane.when_idle is None else limits.seconds
 
-    def moving_limit(self, call: Collective, limit: float | None) -> float | None:
-        """Return how long the values of a collective may move: all ranks are there, so it is no longer than usual."""
+    def moving_limit(self, call: Collective, limit: float | None, limits: TimeLimits | None = None) -> float | None:
+        """Return how long the values of a collective may move: all ranks are there, so it is no longer than usual.
+
+        Args: see ``limit_of``; ``limit`` is what that returns.
+        """
         if limit is None:
             return None
-        return _longer(min(limit, time_limits().seconds or limit), call)
+        return _longer(min(limit, (limits or time_limits()).seconds or limit), call)
 
     def _state(self) -> State:
         """Return what this rank does, for others that wait for it."""
@@ -391,7 +403,7 @@ class Session:
             if self._ended is None:
                 self._number += 1
                 call = Collective(_FAILURE)
-                with _In(self, call, math.inf, self._silence(call)):
+                with _In(self, call, math.inf, self._silence(call, time_limits())):
                     if self._history.promises:
                         self._history.next().promised.refuse()
                     self._exchange_header(call, failed=True)

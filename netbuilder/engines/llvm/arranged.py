@@ -165,7 +165,7 @@ def _mask(made: Program, program: Program, loops: _Loops) -> Any:
     padded = [axis for axis, extent in stored.items() if extent != shape[axis]]
     along = [k for k, (axis, n) in enumerate(loops) if axis in padded and n != 1]
     if not padded or (
-        all(load.shape and all(load.shape[k] != 1 for k in along) for load in made.loads()) and keeps_zeros(made)
+        all(load.shape and all(load.shape[k] != 1 for k in along) for load in made.loads()) and keeps_zeros(program)
     ):
         return None
     mask = np.ones([1] * len(loops), bool)

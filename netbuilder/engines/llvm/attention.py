@@ -20,7 +20,7 @@ import numpy as np
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
-from netbuilder.engines.llvm.functions import exp
+from netbuilder.engines.llvm.functions import exp_or_zero
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import PANELS, SLACK, panel_functions
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
@@ -249,7 +249,7 @@ class _Code(Loops):
         top = b.select(b.compare("oeq", top, low), b.constant(0), top)
         with self._for("0", columns, LANES) as i:
             at = self._moved(place, _F, i)
-            e = exp(b, b.binary("fsub", self._vector(at, _F), top))
+            e = exp_or_zero(b, b.binary("fsub", self._vector(at, _F), top))
             self._write(e, _F, at)
             self._set(total, _V, b.binary("fadd", self._get(total, _V), e))
         whole = self._of_lanes(partial(b.binary, "fadd"), self._get(total, _V))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from netbuilder.engines.joined_updates import JoinedUpdates
@@ -53,12 +54,18 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
     """Prepare an elementwise operator, or a gradient that is summed over axes that were broadcast."""
     if any(spec is None for spec in specs):
         return None
+    specs = _stored_for(ctx, specs)
     try:
         found = _of_operators((machine.available(), operator_key(op, specs)), lambda: _of_operator(op, ctx, specs))
         prepared = _prepared(ctx, kernel_title(op.type), found)
     except NotTraced:
         prepared = None
     return prepared or reducing(op, ctx, *specs)
+
+
+def _stored_for(ctx: PlanContext, specs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+    """Return how inputs are read: a net in float32, which may read values that another one has rounded, rounds none."""
+    return [spec.plain if spec.rounds and ctx.precision == "float32" else spec for spec in specs]
 
 
 def with_reductions(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -107,6 +114,7 @@ def _with_code(program: Program | None) -> Program | None:
 def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
     """Return the kernel of a chain of elementwise operators; None where it cannot keep the layouts of values."""
     (operators,) = chain.chains
+    chain = replace(chain, specs=_stored_for(ctx, chain.specs))
     parts = [(joined.op.type, repr(joined.op), joined.inputs, joined.outputs) for joined in operators]
     key = (machine.available(), *chain.specs, *parts, *chain.outputs)
 

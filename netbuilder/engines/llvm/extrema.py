@@ -111,21 +111,15 @@ class _Code(Loops):
         self._set(index, place, b.select(better, here, self._get(index, place), "i32"))
 
     def _combine_lanes(self, best: str, index: str) -> None:
-        """Write that each lane has the best element of all, the first of several that are equal."""
-        b, half = self._body, LANES // 2
+        """Write that each lane has the index of the best element of all, the first of several that are equal."""
+        b = self._body
         x, i = self._get(best, vector(self._real)), self._get(index, vector("i32"))
-        while half:
-            other, j = self._turned(x, self._real, half), self._turned(i, "i32", half)
-            worse = b.binary("xor", self._better(x, other), b.constant(1, "i1"), "i1")
-            earlier = b.binary("and", worse, b.compare("ult", j, i, "i32"), "i1")
-            taken = b.binary("or", self._better(other, x), earlier, "i1")
-            x, i = b.select(taken, other, x, self._real), b.select(taken, j, i, "i32")
-            half //= 2
-        self._set(index, vector("i32"), i)
+        top = self._of_lanes(lambda x, y: b.select(self._better(y, x), y, x, self._real), x, self._real)
+        last = b.select(self._better(top, x), b.constant(_MOST - 1, "i32"), i, "i32")
+        self._set(index, vector("i32"), self._of_lanes(self._smaller, last, "i32"))
 
-    def _turned(self, x: str, kind: str, by: int) -> str:
-        order = ", ".join(f"i32 {(k + by) % LANES}" for k in range(LANES))
-        return self._body.let(f"shufflevector {vector(kind)} {x}, {vector(kind)} poison, <{LANES} x i32> <{order}>")
+    def _smaller(self, i: str, j: str) -> str:
+        return self._body.select(self._body.compare("ult", j, i, "i32"), j, i, "i32")
 
 
 @functools.lru_cache(64)

@@ -13,9 +13,10 @@ from functools import partial
 
 from netbuilder.engines.llvm import trigonometry
 from netbuilder.engines.llvm.emitter import Emitter, vector
+from netbuilder.ops.core.exponentials import LEAST
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["FUNCTIONS", "FUNCTIONS_OF_DOUBLES"]
+__all__ = ["FUNCTIONS", "FUNCTIONS_OF_DOUBLES", "exp_or_zero"]
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,15 @@ def exp(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
     power = _power_of_two(e, bits, more, f)
     factor = e.select(low, e.constant(2.0**-64, f.real), e.constant(2, f.real), f.real)
     return e.binary("fmul", e.fma(power, p, power, f.real), factor, f.real)
+
+
+def exp_or_zero(e: Emitter, x: str) -> str:
+    """Return the exponentials of float32 of which none is positive; 0 in place of denormal ones."""
+    least = e.constant(LEAST["f"])
+    low = e.compare("olt", x, least)
+    bits, p = _reduced(e, e.select(low, least, x))
+    power = _power_of_two(e, bits, e.constant(_SINGLE.power(0), _SINGLE.bits))
+    return e.select(low, e.constant(0), e.fma(power, p, power))
 
 
 def expm1(e: Emitter, x: str, f: _Format = _SINGLE) -> str:

@@ -19,7 +19,7 @@ from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.checked_indices import CheckedIndices, checked_call
 from netbuilder.engines.llvm.code import converted
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
-from netbuilder.engines.llvm.functions import FUNCTIONS
+from netbuilder.engines.llvm.functions import FUNCTIONS, exp_or_zero
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
@@ -155,7 +155,7 @@ class _Code(CheckedIndices):
         for c, mask in self._across("%classes"):
             at = b.let(f"add i64 {row}, {c}")
             x = self._vector(self._moved("%x", _F, at), _F, mask)
-            e = FUNCTIONS["exp"](b, b.binary("fsub", x, largest))
+            e = exp_or_zero(b, b.binary("fsub", x, largest))
             self._write(e, _F, self._moved("%y", _F, at), mask)
             e = b.select(mask, e, b.constant(0)) if mask else e
             self._set(total, whole, b.binary("fadd", self._get(total, whole), e))
@@ -216,7 +216,7 @@ class _Code(CheckedIndices):
         with self._for("0", "%classes", 1) as c:
             shifted = b.binary("fsub", self._vector(self._row(c, k), _F), most)
             self._set(chosen, whole, b.select(self._is_class(known, c), shifted, self._get(chosen, whole)))
-            e = FUNCTIONS["exp"](b, shifted)
+            e = exp_or_zero(b, shifted)
             self._set(total, whole, b.binary("fadd", self._get(total, whole), e))
             self._write(e, _F, self._row(c, k))
         sums, weight = self._get(total, whole), self._weight(at, mask)

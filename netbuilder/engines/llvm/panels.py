@@ -7,16 +7,21 @@ order. Panels are filled from a matrix or from a transposed one. ``_ROWS`` rows 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 
 __all__ = ["PANELS", "SLACK", "Multiplying", "panel_functions", "transposed"]
 
 _ROWS = 4
-"""Rows of a product that are computed together: their vectors fit in the registers of AVX2."""
+"""Rows of a product that are computed together, with one panel or several: the sums fit in the registers of AVX2."""
+
+_PANELS = {False: (1,), True: (3, 1)}
+"""Panels that rows are multiplied by together, then those that are left: of AVX2, AVX-512."""
 
 SLACK = LANES * LANES
 """Elements after the panels of a transposed matrix that may be overwritten."""
@@ -45,13 +50,30 @@ vectors.
 class Multiplying(Loops):
     """Base of what multiplies rows by a panel."""
 
-    def _add(self, sums: list[str], left: list[str], right: str) -> None:
-        """Add a row of the panel, at ``right``, times one element for each of some variables to these."""
+    def _add(self, sums: Sequence[Sequence[str]], left: Sequence[str], rights: Sequence[str]) -> None:
+        """Add a row of each panel, at ``rights``, times the elements at ``left`` to the variables of the panel."""
         b, kind = self._body, vector("float")
-        factor = self._vector(right, _F)
-        for place, each in zip(sums, left):
+        factors = [self._vector(right, _F) for right in rights]
+        for number, each in enumerate(left):
             scalar = b.splat(b.let(f"load float, ptr {each}, align 4"), "float")
-            self._set(place, kind, b.fma(scalar, factor, self._get(place, kind)))
+            for factor, of_panel in zip(factors, sums):
+                place = of_panel[number]
+                self._set(place, kind, b.fma(scalar, factor, self._get(place, kind)))
+
+    def _in_groups(self, begin: str, end: str, sizes: Sequence[int]) -> Iterator[tuple[str, int]]:
+        """Write loops over numbers, as many at a time as the first size says, then as the next; the last is 1.
+
+        Each body is written while the iterator stands at it; it is given the first number and how many there are.
+        """
+        b, at = self._body, self._variable("i64", begin)
+        for size in sizes:
+            first = self._get(at, "i64")
+            left = self._most(b.let(f"sub i64 {end}, {first}"), "0")
+            whole = b.let(f"sub i64 {left}, {b.let(f'urem i64 {left}, {size}')}")
+            last = b.let(f"add i64 {first}, {whole}")
+            with self._for(first, last, size) as number:
+                yield number, size
+            self._set(at, "i64", last)
 
 
 class _Function(Multiplying):
@@ -71,33 +93,42 @@ class _Function(Multiplying):
 
     def _write_rows(self) -> None:
         b = self._body
-        with self._for("0", "%count", 1) as panel, self._for("0", "%m", _ROWS) as first:
-            right, place = self._panel(panel), self._target(panel, first)
+        for rights, first, places in self._blocks():
             left = [self._moved("%a", _F, b.let(f"mul i64 {self._row(first, r)}, %lda")) for r in range(_ROWS)]
-            sums = [self._variable(vector("float"), b.constant(0)) for _ in range(_ROWS)]
+            sums = [[self._variable(vector("float"), b.constant(0)) for _ in range(_ROWS)] for _ in rights]
             whole = b.let(f"and i64 %k, {-_UNROLLED}")
             for start, end, step in (("0", whole, _UNROLLED), (whole, "%k", 1)):
                 with self._for(start, end, step) as k:
-                    at = self._moved(right, _F, b.let(f"mul i64 {k}, {LANES}"))
+                    inside = b.let(f"mul i64 {k}, {LANES}")
+                    at = [self._moved(right, _F, inside) for right in rights]
                     of_rows = [self._moved(each, _F, k) for each in left]
                     for j in range(step):
-                        self._add(sums, [self._moved(each, _F, j) for each in of_rows], self._moved(at, _F, j * LANES))
-            self._store(sums, place)
+                        elements = [self._moved(each, _F, j) for each in of_rows]
+                        self._add(sums, elements, [self._moved(each, _F, j * LANES) for each in at])
+            self._store(sums, places)
 
     def _write_columns(self) -> None:
         b = self._body
-        with self._for("0", "%count", 1) as panel, self._for("0", "%m", _ROWS) as first:
-            right, place = self._panel(panel), self._target(panel, first)
-            sums = [
-                self._variable(vector("float"), self._vector(self._moved(place, _F, b.let(f"mul i64 {r}, %ldc")), _F))
-                for r in range(_ROWS)
-            ]
+        for rights, first, places in self._blocks():
+            sums = []
+            for place in places:
+                rows = [self._moved(place, _F, b.let(f"mul i64 {r}, %ldc")) for r in range(_ROWS)]
+                sums.append([self._variable(vector("float"), self._vector(each, _F)) for each in rows])
             left = self._moved("%a", _F, first)
             with self._for("0", "%k", 1) as k:
-                at = self._moved(right, _F, b.let(f"mul i64 {k}, {LANES}"))
+                inside = b.let(f"mul i64 {k}, {LANES}")
                 start = self._moved(left, _F, b.let(f"mul i64 {k}, %lda"))
-                self._add(sums, [self._moved(start, _F, r) for r in range(_ROWS)], at)
-            self._store(sums, place)
+                elements = [self._moved(start, _F, r) for r in range(_ROWS)]
+                self._add(sums, elements, [self._moved(right, _F, inside) for right in rights])
+            self._store(sums, places)
+
+    def _blocks(self) -> Iterator[tuple[list[str], str, list[str]]]:
+        """Write loops over blocks of the result: some panels, the first of some rows, where each panel's part goes."""
+        b = self._body
+        for panel, together in self._in_groups("0", "%count", _PANELS[machine.has_wide_registers()]):
+            with self._for("0", "%m", _ROWS) as first:
+                numbers = [b.let(f"add i64 {panel}, {i}") for i in range(together)]
+                yield [self._panel(each) for each in numbers], first, [self._target(each, first) for each in numbers]
 
     def _panel(self, number: str) -> str:
         b = self._body
@@ -114,11 +145,12 @@ class _Function(Multiplying):
         last = b.let("sub i64 %m, 1")
         return self._least(b.let(f"add i64 {first}, {number}"), last)
 
-    def _store(self, sums: list[str], place: str) -> None:
+    def _store(self, sums: Sequence[Sequence[str]], places: Sequence[str]) -> None:
         b = self._body
-        for r, each in enumerate(sums):
-            at = self._moved(place, _F, b.let(f"mul i64 {r}, %ldc"))
-            self._write(self._get(each, vector("float")), _F, at)
+        for of_panel, place in zip(sums, places):
+            for r, each in enumerate(of_panel):
+                at = self._moved(place, _F, b.let(f"mul i64 {r}, %ldc"))
+                self._write(self._get(each, vector("float")), _F, at)
 
     def _write_dots(self) -> None:
         b, kind = self._body, vector("float")

@@ -28,11 +28,14 @@ from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["PRODUCTS", "Panels", "reorder"]
 
-_ROWS = (6, 4, 2, 1)
-"""Rows that are multiplied together: as many as there are registers for, then those that are left."""
+_ROWS = {False: (6, 4, 2, 1), True: (12, 6, 4, 2, 1)}
+"""Rows that are multiplied together, as many as there are registers for, then those that are left: of AVX2, AVX-512."""
 
-_FEW = 4
-"""Fewer rows do not use the registers: other kernels serve."""
+_PANELS = {False: (1,), True: (2, 1)}
+"""Panels that they are multiplied by."""
+
+_FEWEST = {False: 4, True: 1}
+"""Fewer rows do not use the registers of AVX2: other kernels serve."""
 
 _DEEP, _UNROLLED = 384, 4
 _CHUNK = 3 << 15
@@ -110,8 +113,8 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
 class _Code(Multiplying):
     """Writes the function; each word of its row of arguments has the name in ``_WORDS``."""
 
-    def __init__(self, *, bias: bool) -> None:
-        self._bias, self._entry, self._body = bias, Emitter("e"), Emitter("v")
+    def __init__(self, *, bias: bool, wide: bool) -> None:
+        self._bias, self._wide, self._entry, self._body = bias, wide, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
         e, b = self._entry, self._body
@@ -121,60 +124,67 @@ class _Code(Multiplying):
         with self._for("0", "%m", "%chunk") as first:
             last = self._least(b.let(f"add i64 {first}, %chunk"), "%m")
             whole = self._least("%end", b.let(f"udiv i64 %n, {LANES}"))
-            for begin, end, masked in (("%begin", whole, False), (self._most(whole, "%begin"), "%end", True)):
-                with self._for(begin, end, 1) as panel:
-                    column = b.let(f"mul i64 {panel}, {LANES}")
-                    self._mask = self._lanes(b.let(f"sub i64 %n, {column}")) if masked else ""
-                    self._of_panel(panel, column, first, last)
+            for panel, together in self._in_groups("%begin", whole, _PANELS[self._wide]):
+                self._of_panels(together, panel, "", first, last)
+            with self._for(self._most(whole, "%begin"), "%end", 1) as panel:
+                mask = self._lanes(b.let(f"sub i64 %n, {b.let(f'mul i64 {panel}, {LANES}')}"))
+                self._of_panels(1, panel, mask, first, last)
         head = "define void @kernel(ptr %arguments) {\nentry:"
         lines = [*sorted(b.declared), head, *e.lines, "  br label %body", "body:", *b.lines]
         return "\n".join([*lines, "  ret void", "}", ""])
 
-    def _of_panel(self, panel: str, column: str, first: str, last: str) -> None:
-        """Write the products of the rows from ``first`` to ``last`` with a panel."""
+    def _of_panels(self, together: int, panel: str, mask: str, first: str, last: str) -> None:
+        """Write the products of the rows from ``first`` to ``last`` with some panels, the first of them ``panel``."""
         b = self._body
+        column = b.let(f"mul i64 {panel}, {LANES}")
         right = self._moved("%b", _F, b.let(f"mul i64 {column}, %k"))
-        start = b.constant(0)
+        following = b.let(f"mul i64 %k, {LANES}")
+        panels = [right]
+        while len(panels) < together:
+            panels.append(self._moved(panels[-1], _F, following))
+        start = [b.constant(0)] * together
         if self._bias:
-            start = self._vector(self._moved("%bias", _F, column), _F, self._mask)
+            bias = self._moved("%bias", _F, column)
+            start = [self._vector(self._moved(bias, _F, i * LANES), _F, mask) for i in range(together)]
         target = self._moved("%y", _F, column)
         with self._for(first, last, 1) as row:
-            self._write(start, _F, self._moved(target, _F, b.let(f"mul i64 {row}, %n")), self._mask)
+            place = self._moved(target, _F, b.let(f"mul i64 {row}, %n"))
+            for i, value in enumerate(start):
+                self._write(value, _F, self._moved(place, _F, i * LANES), mask)
         with self._for("0", "%k", _DEEP) as depth:
             deepest = self._least(b.let(f"add i64 {depth}, {_DEEP}"), "%k")
-            at = self._variable("i64", first)
-            for count in _ROWS:
-                begin = self._get(at, "i64")
-                left = b.let(f"sub i64 {last}, {begin}")
-                end = b.let(f"sub i64 {last}, {b.let(f'urem i64 {left}, {count}')}")
-                with self._for(begin, end, count) as row:
-                    self._of_rows(row, count, right, target, depth, deepest)
-                self._set(at, "i64", end)
+            for row, count in self._in_groups(first, last, _ROWS[self._wide]):
+                self._of_rows(row, count, panels, target, mask, depth, deepest)
 
-    def _of_rows(self, row: str, count: int, right: str, target: str, depth: str, deepest: str) -> None:
-        """Add the products of some rows with a part of a panel to the result."""
+    def _of_rows(
+        self, row: str, count: int, panels: Sequence[str], target: str, mask: str, depth: str, deepest: str
+    ) -> None:
+        """Add the products of some rows with a part of some panels to the result."""
         b, kind = self._body, vector("float")
         numbers = [b.let(f"add i64 {row}, {r}") for r in range(count)]
         places = [self._moved(target, _F, b.let(f"mul i64 {number}, %n")) for number in numbers]
         left = [self._moved("%a", _F, b.let(f"mul i64 {number}, %k")) for number in numbers]
-        sums = [self._variable(kind, b.constant(0)) for _ in places]
+        sums = [[self._variable(kind, b.constant(0)) for _ in places] for _ in panels]
         odd = b.let(f"urem i64 {b.let(f'sub i64 {deepest}, {depth}')}, {_UNROLLED}")
         whole = b.let(f"sub i64 {deepest}, {odd}")
         for begin, end, step in ((depth, whole, _UNROLLED), (whole, deepest, 1)):
             with self._for(begin, end, step) as k:
                 of_rows = [self._moved(each, _F, k) for each in left]
-                of_panel = self._moved(right, _F, b.let(f"mul i64 {k}, {LANES}"))
+                inside = b.let(f"mul i64 {k}, {LANES}")
+                of_panels = [self._moved(each, _F, inside) for each in panels]
                 for j in range(step):
-                    row_elements = [self._moved(each, _F, j) for each in of_rows]
-                    self._add(sums, row_elements, self._moved(of_panel, _F, j * LANES))
-        for place, total in zip(places, sums):
-            before = self._vector(place, _F, self._mask)
-            self._write(b.binary("fadd", before, self._get(total, kind)), _F, place, self._mask)
+                    rights = [self._moved(each, _F, j * LANES) for each in of_panels]
+                    self._add(sums, [self._moved(each, _F, j) for each in of_rows], rights)
+        for i, totals in enumerate(sums):
+            for place, total in zip(places, totals):
+                at = self._moved(place, _F, i * LANES)
+                before = self._vector(at, _F, mask)
+                self._write(b.binary("fadd", before, self._get(total, kind)), _F, at, mask)
 
 
 @functools.cache
-def _text(bias: bool) -> str:
-    return _Code(bias=bias).text()
+def _text(bias: bool, wide: bool) -> str:
+    return _Code(bias=bias, wide=wide).text()
 
 
 def _product(
@@ -184,30 +194,31 @@ def _product(
 
     None: other kernels are faster, or B may change.
     """
-    m, n, k = sizes
-    if m < _FEW or not k or not ctx.is_constant(1) or ctx.precision != "float32":
+    (m, n, k), wide = sizes, machine.has_wide_registers()
+    if m < _FEWEST[wide] or not k or not ctx.is_constant(1) or ctx.precision != "float32":
         return None
     if layout.nbytes > machine_memory() // _SHARE_COPIED:
         return None
-    if any(spec.dtype != _F for spec in specs[: 2 + bias]) or machine.has_wide_registers():
+    if any(spec.dtype != _F for spec in specs[: 2 + bias]):
         return None
-    address = machine.address_of(_text(bias))
+    address = machine.address_of(_text(bias, wide))
     if address is None:
         return None
     plain = [spec.plain for spec in specs]
     count, cost = -(-n // LANES), m * n * k
     by_rows = m * (n + k) > n * k
-    units = -(-m // _ROWS[0]) if by_rows else count
+    together = _ROWS[wide][0]
+    units = -(-m // together) if by_rows else count
     threads = max(1, min(ctx.threads, units, cost // _OF_A_THREAD))
     chunks = -(-m * k // _CHUNK)
-    chunk = -(-m // chunks // _ROWS[0]) * _ROWS[0]  # chunks of about the same size
+    chunk = -(-m // chunks // together) * together  # chunks of about the same size
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         buffers = [inputs[0], inputs[1], inputs[2] if bias else outputs[0], outputs[0]]
         a, matrix, start, y = (buffer.ctypes.data for buffer in buffers)
         words = []
         for begin, end in shares(units, threads):
-            first, last = (min(_ROWS[0] * unit, m) for unit in (begin, end)) if by_rows else (0, m)
+            first, last = (min(together * unit, m) for unit in (begin, end)) if by_rows else (0, m)
             places = [a + first * k * _F.itemsize, matrix, start, y + first * n * _F.itemsize]
             bounds = (0, count) if by_rows else (begin, end)
             words.append(np.array([address, *places, last - first, n, k, chunk, *bounds], np.int64))

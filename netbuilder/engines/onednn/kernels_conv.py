@@ -77,7 +77,7 @@ def fused_conv(
     x, w = specs[0], specs[1]
     b = specs[2] if len(specs) > 2 else None
     post = ((PostOp("sum"),) if add is not None else ()) + ((PostOp("product relu"),) if relu else ())
-    return _prepare_forward(op, ctx, (x, w, b), transposed=False, inference=True, post=post, add=add)
+    return _prepare_forward(op, ctx, (x, w, b), transposed=False, post=post, add=add)
 
 
 def _prepare_forward(
@@ -86,7 +86,6 @@ def _prepare_forward(
     specs: tuple[TensorSpec, TensorSpec, TensorSpec | None],
     *,
     transposed: bool,
-    inference: bool = False,
     post: tuple[PostOp, ...] = (),
     add: TensorSpec | None = None,
 ) -> Prepared | None:
@@ -104,6 +103,7 @@ def _prepare_forward(
             ctx.publish(0, NOT_NEGATIVE, True)
         return own
     bias = plain_in(v.bias, c.F32) if b is not None else None
+    inference = bool(post) or ctx.is_constant(1)  # the library has faster kernels then, such as all depthwise ones
 
     def make(src: Desc, y: Desc) -> Primitive | None:
         dst = y if add is None else own_order(add, v.y, src.code)

@@ -116,7 +116,7 @@ def onnx_model(
         raise ArgumentError(f"ONNX export writes opset {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
     if isinstance(predict_net, Predictor):
         if parameters is not None or workspace is not None:
-            raise ArgumentError(f"{predict_net!r}: has parameters and workspace; export it without giving these")
+            raise ArgumentError(f"{predict_net!r} has parameters and workspace; export it without giving these")
         specs, workspace = predict_net.specs, predict_net.workspace
         stored = {name: specs[name] for name in predict_net.inputs if name in specs}
         shapes = {**stored, **given_shapes(shapes or {}, predict_net.inputs, f"net {predict_net.net.name!r}")}

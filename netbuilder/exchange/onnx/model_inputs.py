@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data.extents import count_elements
 from netbuilder.proto import NetError, ParseError
-from netbuilder.proto.suggestions import did_you_mean
+from netbuilder.proto.suggestions import near_or_known
 
-__all__ = ["Extent", "extents_of", "input_dtype", "input_extents", "with_shapes"]
+__all__ = ["Extent", "extents_of", "extents_text", "input_dtype", "input_extents", "with_shapes"]
 
 Extent = int | str | None
 """A number of elements; or of a dynamic axis its name, None if it has none."""
@@ -24,6 +24,15 @@ def extents_of(info: Any) -> tuple[Extent, ...]:
     )
 
 
+def extents_text(extents: Iterable[Extent]) -> str:
+    """Return extents as people write them.
+
+    >>> extents_text(("N", 3, None, 224)), extents_text(())
+    ('N x 3 x ? x 224', 'scalar')
+    """
+    return " x ".join("?" if each is None else str(each) for each in extents) or "scalar"
+
+
 def input_extents(info: Any) -> tuple[Extent, ...] | None:
     """Return the extents of an input; None if the model does not state how many there are.
 
@@ -34,7 +43,7 @@ def input_extents(info: Any) -> tuple[Extent, ...] | None:
         return None
     found = extents_of(info)
     if count_elements([extent for extent in found if isinstance(extent, int)]) is None:
-        raise ParseError(f"ONNX model: input {info.name!r} has the impossible shape {found}")
+        raise ParseError(f"ONNX model: input {info.name!r} has the impossible shape {extents_text(found)}")
     return found
 
 
@@ -72,8 +81,8 @@ def with_shapes(model: Any, shapes: Mapping[str, Sequence[int | None]], constant
         if name not in inputs:
             given = [each for each in inputs if each not in constants]
             raise NetError(
-                f"shapes: the ONNX model {model.graph.name!r} has the inputs {given}, got {name!r}"
-                f"{did_you_mean(name, given)}"
+                f"the ONNX model {model.graph.name!r} has no input {name!r} to which a shape could be given"
+                f"{near_or_known(name, given, 'inputs')}"
             )
         _give(inputs[name], tuple(shape), named)
     for info in (*copy.graph.input, *copy.graph.output, *copy.graph.value_info):
@@ -98,8 +107,8 @@ def _give(info: Any, shape: tuple[int | None, ...], named: dict[str, int]) -> No
     )
     if not fits:
         raise NetError(
-            f"shapes: the input {info.name!r} has the extents {found}, got {shape}; those that are numbers are fixed, "
-            "and a name is the same number in all inputs"
+            f"the input {info.name!r} of the ONNX model has the shape {extents_text(found)}, got "
+            f"{extents_text(shape)}; numbers in it are fixed, and a name is the same number in all inputs"
         )
     for d, given in zip(kind.shape.dim, shape):
         if given is None:

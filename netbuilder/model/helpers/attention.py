@@ -105,7 +105,7 @@ def positions(
         raise ArgumentError(f"positions {str(blob_out)!r}: cache must be that of a Generator, got {cache!r}")
     if cache is not None and cache.length > length:
         raise ArgumentError(
-            f"positions {str(blob_out)!r}: has {length} positions, and the Generator asks for sequences of "
+            f"positions {str(blob_out)!r} has {length} positions, and the Generator asks for sequences of "
             f"length={cache.length}; give it a length of at most {length}"
         )
     name = blob_out + "_w"

@@ -67,7 +67,7 @@ def einsum(model: ModelHelper, blob_in: Sequence[Blob], blob_out: Blob, subscrip
 def _letters(blob_out: Blob, blob_in: Sequence[Blob], subscripts: str) -> list[str]:
     layer = f"einsum {str(blob_out)!r}"
     if not isinstance(blob_in, (list, tuple)) or len(blob_in) != 2:
-        raise ArgumentError(f"{layer}: takes two blobs, got {blob_in!r}")
+        raise ArgumentError(f"{layer} takes two blobs, got {blob_in!r}")
     found = re.fullmatch(r"\s*([a-zA-Z]+)\s*,\s*([a-zA-Z]+)\s*->\s*([a-zA-Z]*)\s*", subscripts)
     if found is None:
         raise ArgumentError(f"{layer}: subscripts must have the form 'ij,jk->ik', got {subscripts!r}")

@@ -194,12 +194,12 @@ class RNNCell:
         if initial_states is None:
             if self.initializer is None:
                 raise NetError(
-                    f"cell {self._description()}: has no initializer, so initial_states must be given: {names}"
+                    f"cell {self._description()} has no initializer, so initial_states must be given: {names}"
                 )
             initial_states = self.initializer.create_states(model)
         if isinstance(initial_states, (str, BlobReference)) or len(initial_states) != len(names):
             raise NetError(
-                f"cell {self._description()}: has {len(names)} states, {names}; initial_states must have one value for "
+                f"cell {self._description()} has {len(names)} states, {names}; initial_states must have one value for "
                 f"each, got {initial_states!r}"
             )
         return [as_reference(state) for state in initial_states]

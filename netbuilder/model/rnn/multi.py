@@ -39,7 +39,7 @@ class MultiRNNCellInitializer:
         states: list[BlobReference] = []
         for i, cell in enumerate(self.cells):
             if cell.initializer is None:
-                raise NetError(f"layer {i} of cell {self.name!r}: has no initializer; give initial_states")
+                raise NetError(f"layer {i} of cell {self.name!r} has no initializer; give initial_states")
             with _layer_scope(self.name, i):
                 states += cell.initializer.create_states(model)
         return states
@@ -70,7 +70,7 @@ class MultiRNNCell(RNNCell):
         self.cells = list(cells)
         self.residual_output_layers = sorted(residual_output_layers or ())
         if not self.cells:
-            raise ArgumentError(f"cell {self._description()}: has no layers; give a list of cells")
+            raise ArgumentError(f"cell {self._description()} has no layers; give a list of cells")
         self._check_residual()
         self.output_index_of_layer = [0]
         for cell in self.cells[:-1]:

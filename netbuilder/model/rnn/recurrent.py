@@ -126,7 +126,7 @@ class _Parts:
                 raise NetError(f"{where}: state {before!r} has a link, but no initial value in initial_cell_inputs")
         for blob in (*names.values(), *(str(blob) for blob, _ in self.inputs)):
             if not self.cell_net.BlobIsDefined(blob):
-                raise NetError(f"{where}: does not define blob {blob!r}")
+                raise NetError(f"{where} does not define blob {blob!r}")
 
     def _add_keywords(self) -> None:
         states = [self.states(before) for before in self.before]

@@ -28,6 +28,8 @@ _MOST = 32
 
 def fuse_elementwise(graph: PlanGraph) -> None:
     """Fuse chains of elementwise operators."""
+    if len(graph.nodes) < 2:  # operators that run by themselves are many
+        return
     instead: dict[Node, list[Node]] = {}
     for chain in _chains(graph.nodes, graph.engines):
         fused = chain.fused(graph) if len(chain.nodes) > 1 else None

@@ -171,13 +171,14 @@ def _share(plan: MemoryPlan, packed: _Packed, steps: Sequence[Step], provide: Pr
     arenas = {location: (provide or new_bytes)(nbytes, location) for location, nbytes in plan.arenas.items()}
     for life, begin in placed:
         location = _place(life).location
+        end = min(life.end, len(steps) - 1)  # where other lanes need it to the end, the lifetime ends after all steps
         for part, start in life.key.parts if isinstance(life.key, _Row) else [(life, 0)]:
             offset, key = begin + start, part.key
             key.place(plan, arenas[location][offset : offset + part.nbytes], steps[part.start])
             if isinstance(life.key, _Row) and key in life.key.composed:
                 continue
             plan.placed.append(
-                Placed(key.what, life.start, life.end, offset, part.nbytes, isinstance(key, _Scratch), location)
+                Placed(key.what, life.start, end, offset, part.nbytes, isinstance(key, _Scratch), location)
             )
 
 

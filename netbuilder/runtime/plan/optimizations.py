@@ -211,7 +211,7 @@ Switch = str | Optimization
 def members(switches: Iterable[Switch]) -> frozenset[Optimization]:
     """Return the optimizations that switches, as ``check_without`` returns them, stand for."""
     wanted = set(switches)
-    return frozenset(each for each in _ALL if each in wanted or each.group in wanted)
+    return frozenset(each for each in _ALL if each in wanted or each.group in wanted) if wanted else frozenset()
 
 
 def check_without(switches: str | Iterable[Switch], where: str) -> frozenset[Switch]:

@@ -232,7 +232,7 @@ def test_addresses(tmp_path, monkeypatch):
     assert stores.open_store("file:a%20b/c").folder == tmp_path / "a b" / "c"
     assert stores.open_store(f"file://{tmp_path}/d").folder == tmp_path / "d"
     for address in ("file:", "tcp://host", "tcp://host:x", "redis://host/x", "etcd://host:1", ""):
-        with pytest.raises(NetError, match=f"store '{address}': "):
+        with pytest.raises(NetError, match=f"store '{address}'(:| must be file:FOLDER)"):
             stores.open_store(address)
 
 

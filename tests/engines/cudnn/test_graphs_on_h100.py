@@ -43,7 +43,7 @@ def supported(recipes, folder):
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "cudnn_program.py", folder / "recipes", DATA / "h100.json"],
         env={**os.environ, "LD_LIBRARY_PATH": path, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
-        capture_output=True, text=True, timeout=1200,
+        capture_output=True, text=True, timeout=7200,  # of a busy machine; minutes on another
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -96,17 +96,17 @@ def test_cudnn_supports_the_graphs_of_the_zoo(tmp_path):
 
 
 def test_the_page_sums_up_the_table():
-    """All are supported but normalizations, as many as the page says, and deterministically."""
-    recorded, page = RECORD.read_text(), " ".join(PAGE.read_text().split())
+    """It says how many are not supported, of normalizations and others; what is supported is so deterministically."""
+    recorded = RECORD.read_text()
+    page = " ".join(PAGE.read_text().partition("## What cuDNN has kernels for")[2].split())
     rows = re.findall(r"^\| (.*?) \| (\w+) \| (\d+) \| (\d+) \| (\d+) \|", recorded, re.M)
     assert {precision for _, precision, *_ in rows} == {"float32", "tf32", "bfloat16", "float16"}
-    for kernel, precision, graphs, supported, deterministic in rows:
-        lost = int(graphs) - int(supported)
-        assert deterministic == supported
-        if kernel == "ConvGradient that scales images":
-            assert f"({lost} of {graphs})" in page
-        else:
-            assert lost == (0 if "SpatialBN" not in kernel else 2 if precision == "float32" else 6)
-    assert "(2 of 53)" in page and "(6 of 53)" in page
+    assert all(deterministic == supported for *_, supported, deterministic in rows)
+    lost = {(kernel, f"{int(graphs) - int(supported)} of {graphs}") for kernel, _, graphs, supported, _ in rows}
+    lost = {(kernel, text) for kernel, text in lost if not text.startswith("0 ")}
+    assert {kernel for kernel, _ in lost if "SpatialBN" not in kernel} == {"ConvGradient that scales images"}
+    assert set(re.findall(r"\b\d+ of \d+\b", page)) == {text for _, text in lost}
+    counts = [[*map(int, counts)] for counts in re.findall(r"\| (\d+) to (\d+) \|$", recorded, re.M)]
+    assert f"with {min(map(min, counts))} to {max(map(max, counts))} plans each" in page
     version, gpu = recorded.splitlines()[0].split(", ")
     assert f"{version} about an {gpu}" in page

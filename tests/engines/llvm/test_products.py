@@ -14,13 +14,15 @@ from netbuilder.runtime.profile.profiling import profile
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="needs llvmlite")
 
-SIZES = [(4, 1, 1), (5, 7, 19), (6, 400, 16), (13, 33, 64), (64, 385, 100), (100, 1000, 33)]
+SIZES = [(4, 1, 1), (5, 7, 19), (6, 400, 16), (13, 33, 64), (23, 5, 40), (64, 385, 100), (100, 1000, 33)]
 KERNEL = "llvm product"
 
 
-@pytest.fixture(autouse=True)
-def _without_avx512(monkeypatch):
-    monkeypatch.setattr(machine, "has_wide_registers", lambda: False)
+@pytest.fixture(autouse=True, params=[False, True], ids=["AVX2", "AVX-512"])
+def wide(request, monkeypatch):
+    """Whether the code is that for vectors of 512 bits, which the compiler splits where there are none."""
+    monkeypatch.setattr(machine, "has_wide_registers", lambda: request.param)
+    return request.param
 
 
 def built(kind, m, k, n, *, seed=0):
@@ -123,18 +125,19 @@ def test_a_second_copy_has_its_share_of_the_memory(monkeypatch, memory, serves):
     close(workspace.fetch("y"), want, 20)
 
 
-@pytest.mark.parametrize("size, constants", [((3, 20, 40), ["b"]), ((8, 20, 40), [])], ids=["rows", "fed"])
-def test_where_others_serve(size, constants):
-    net, feeds, want = built(("MatMul", False), *size)
-    workspace = run(net, feeds, constants=constants)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_rows_are_left_to_others_where_registers_are_few(rows, wide):
+    net, feeds, want = built(("MatMul", False), rows, 20, 40)
+    workspace = run(net, feeds)
+    assert (KERNEL in kernels(workspace, net)) == wide
+    close(workspace.fetch("y"), want, 20)
+
+
+def test_a_matrix_that_is_no_constant_is_left_to_others():
+    net, feeds, want = built(("MatMul", False), 8, 20, 40)
+    workspace = run(net, feeds, constants=[])
     assert KERNEL not in kernels(workspace, net)
-    close(workspace.fetch("y"), want, size[1])
-
-
-def test_where_registers_are_wide_others_serve(monkeypatch):
-    monkeypatch.setattr(machine, "has_wide_registers", lambda: True)
-    net, feeds, _ = built(("MatMul", False), 8, 20, 40)
-    assert KERNEL not in kernels(run(net, feeds), net)
+    close(workspace.fetch("y"), want, 20)
 
 
 def test_only_plain_matrices_become_panels():

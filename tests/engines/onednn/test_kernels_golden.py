@@ -22,7 +22,7 @@ TABLE = kernel_table()
 
 # Kernels only for values in a layout: golden cases, whose values are plain, do not use them.
 BLOCKED_ALONE = {
-    "Alias", "Concat", "Copy", "DepthConcat", "Split", "StopGradient",
+    "Alias", "Concat", "Copy", "DepthConcat", "ReduceMean", "Split", "StopGradient",
 }  # fmt: skip
 
 # Cases that the array kernels compute, by parts of their labels: broadcasting, other types, weights, ...

@@ -201,7 +201,7 @@ class TestShapes:
     def test_names_stand_for_one_extent(self):
         read = read_onnx(self.MODEL, shapes={"x": (2, 3, 4, 6), "z": (None, 3, 6, 9)}, reference=False)
         assert read.extents["z"] == (2, 3, 6, 9)
-        with pytest.raises(NetError, match=r"'z' has the extents \('n', 3, 'h2', 'w2'\), got \(1, 3, 6, 9\)"):
+        with pytest.raises(NetError, match="'z' of the ONNX model has the shape n x 3 x h2 x w2, got 1 x 3 x 6 x 9; "):
             read_onnx(self.MODEL, shapes={"x": (2, 3, 4, 6), "z": (1, 3, 6, 9)})
 
     def test_a_number_of_axes_that_is_not_stated(self):
@@ -211,20 +211,20 @@ class TestShapes:
     @pytest.mark.parametrize(
         ("shapes", "message"),
         [
-            ({"y": (1,)}, r"has the inputs \['x', 'z'\], got 'y'$"),
-            ({"X": (1,)}, r"has the inputs \['x', 'z'\], got 'X'; did you mean 'x'\?"),
-            ({"x": (1, 3, 4)}, r"got \(1, 3, 4\); those that are numbers are fixed"),
-            ({"x": (1, 4, 4, 4)}, r"the input 'x' has the extents \('n', 3, 'h', 'w'\), got \(1, 4, 4, 4\)"),
-            ({"x": (-1, 3, 4, 4)}, r"got \(-1, 3, 4, 4\)"),
+            ({"y": (1,)}, "no input 'y' .*; the inputs are x, z$"),
+            ({"X": (1,)}, r"no input 'X' .*; did you mean 'x'\?"),
+            ({"x": (1, 3, 4)}, "got 1 x 3 x 4; numbers in it are fixed"),
+            ({"x": (1, 4, 4, 4)}, "the input 'x' .* has the shape n x 3 x h x w, got 1 x 4 x 4 x 4"),
+            ({"x": (-1, 3, 4, 4)}, "got -1 x 3 x 4 x 4"),
         ],
     )
     def test_refusals(self, shapes, message):
-        with pytest.raises(NetError, match=f"shapes: .*{message}"):
+        with pytest.raises(NetError, match=message):
             read_onnx(self.MODEL, shapes=shapes)
 
     def test_constants_are_not_among_the_inputs_that_are_named(self):
         model = model_of([node("MatMul", "x w")], constants={"w": f(256, 256)}, x=("n", 256))
-        with pytest.raises(NetError, match=r"has the inputs \['x'\], got 'w2'$"):
+        with pytest.raises(NetError, match="no input 'w2' .*; the inputs are x$"):
             read_onnx(model, shapes={"w2": (1, 256)})
 
     def test_a_scalar_input(self):

@@ -55,7 +55,7 @@ class _Backward(OperatorSuite):
 
 def refused(forward, backward):
     return (
-        (refusal(forward(), [i32(3)], "inputs of one floating type, got X int32"),),
+        (refusal(forward(), [i32(3)], "inputs must have one floating type, got X int32"),),
         (refusal(backward(), [f32(2, 3), f32(3, 2)], "dY must have the shape of Y"),),
     )
 

@@ -24,7 +24,7 @@ RATIOS = st.sampled_from([0.0, 0.25, 0.5, 0.9])
 class TestDropout(OperatorSuite):
     operator = Dropout
     refusals = (
-        refusal(Dropout(), [i32(3)], "must have inputs of one floating type, got X int32"),
+        refusal(Dropout(), [i32(3)], "the inputs must have one floating type, got X int32"),
         refusal(Dropout(ratio=1.0), [f32(3)], r"ratio, the fraction dropped, must lie in \[0, 1\)", ArgumentError),
         refusal(Dropout(ratio=-0.1), [f32(3)], "got -0.1", ArgumentError),
         refusal(Dropout(sample_axis=-1), [f32(3)], "sample_axis must be 0 or more, got -1", ArgumentError),

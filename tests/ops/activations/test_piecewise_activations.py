@@ -47,7 +47,7 @@ class _Backward(OperatorSuite):
 class TestHardSigmoid(_Forward):
     operator = HardSigmoid
     cases = (HardSigmoid(), HardSigmoid(alpha=0.3, beta=0.4))
-    refusals = (refusal(HardSigmoid(), [i32(3)], "inputs of one floating type, got X int32"),)
+    refusals = (refusal(HardSigmoid(), [i32(3)], "inputs must have one floating type, got X int32"),)
 
     def corners(self, op):
         return -op.beta / op.alpha, (1 - op.beta) / op.alpha
@@ -68,7 +68,7 @@ class TestHardSigmoidGradient(_Backward):
 class TestThresholdedRelu(_Forward):
     operator = ThresholdedRelu
     cases = (ThresholdedRelu(), ThresholdedRelu(alpha=0.25), ThresholdedRelu(alpha=-1.0))
-    refusals = (refusal(ThresholdedRelu(), [i32(3)], "inputs of one floating type"),)
+    refusals = (refusal(ThresholdedRelu(), [i32(3)], "inputs must have one floating type"),)
 
     def corners(self, op):
         return (op.alpha,)
@@ -92,7 +92,7 @@ class TestThresholdedReluGradient(_Backward):
 class TestReluN(_Forward):
     operator = ReluN
     cases = (ReluN(), ReluN(n=1.0))
-    refusals = (refusal(ReluN(), [i32(3)], "inputs of one floating type"),)
+    refusals = (refusal(ReluN(), [i32(3)], "inputs must have one floating type"),)
 
     def corners(self, op):
         return 0.0, op.n

@@ -29,7 +29,7 @@ from netbuilder.proto.arguments import make_op
 from suite import OperatorSuite, f32, floats, i32, refusal
 from unary_suite import UnaryGradientOperatorSuite, UnaryOperatorSuite, unlike, wants_floats
 
-ONE_TYPE = "inputs of one floating type, got X int32"
+ONE_TYPE = "inputs must have one floating type, got X int32"
 
 
 def logistic(x):

@@ -32,7 +32,7 @@ class TestScatterWeightedSum(OperatorSuite):
         refusal(
             ScatterWeightedSum(),
             [i32(4), f32(1), i32(3), i32(3), f32(1)],
-            "must have inputs of one floating type, got X int32, X1 int32",
+            "the inputs must have one floating type, got X int32, X1 int32",
         ),
     )
 

@@ -117,7 +117,7 @@ def test_inputs_are_of_one_floating_type(op, shapes, n_out):
         for other in ["float64", "int32"] if len(shapes) > 1 else ["int32"]:
             dtypes = [np.dtype(other if i == slot else "float32") for i in range(len(shapes))]
             specs = [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, dtypes)]
-            with pytest.raises(ShapeError, match=f"{op.type}: must have inputs of one floating type, got .*") as caught:
+            with pytest.raises(ShapeError, match=f"{op.type}: the inputs must have one floating type, ") as caught:
                 op.infer(*specs)
             assert f"{names[slot]} {other}" in str(caught.value) and "Cast" in str(caught.value)
             assert ".astype(np.float32) before they are fed" in str(caught.value)

@@ -103,7 +103,7 @@ def test_outputs_follow(op, n_out, inputs, outputs):
         (Product(), [f32(2, 5, 1), f32(4, 5)], "Product: X must have shape (N, D), got (2, 5, 1)"),
         (Product(), [f32(2, 5), f32(4, 6)], "Product: W must have shape (M, 5) = (M, D), got (4, 6)"),
         (Product(), [f32(2, 5), f32(4, 5), f32(3)], "Product: b must have 4 elements, got shape (3,)"),
-        (Product(), [f32(2, 5), i32(4, 5)], "Product: must have inputs of one floating type, got X float32, W int32; "),
+        (Product(), [f32(2, 5), i32(4, 5)], "Product: the inputs must have one floating type, got X float32, "),
         (Joined(), [f32(2), f32(2, 3)], "Joined: scale must have one element, got shape (2,)"),
         (Joined(), [f32(), f32(2, 3), f32(2, 4)], "Joined: input 2, X, must have the shape of X, (2, 3), got (2, 4)"),
         (Joined(), [TensorSpec((), np.dtype(bool)), f32(2)], "scale must have elements of type float or int, got bool"),

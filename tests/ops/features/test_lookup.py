@@ -37,7 +37,7 @@ class TestBucketize(OperatorSuite):
     no_gradient = "it has none"
     refusals = (
         refusal(Bucketize(boundaries=(2.0, 1.0)), [f32(2)], "must be given, in ascending order", ArgumentError),
-        refusal(Bucketize(boundaries=(1.0,)), [i32(2)], "must have inputs of one floating type"),
+        refusal(Bucketize(boundaries=(1.0,)), [i32(2)], "the inputs must have one floating type"),
     )
 
     def draw(self, data):
@@ -66,7 +66,7 @@ class TestHistogram(OperatorSuite):
         refusal(
             Histogram(bin_edges=(1.0, 2.0)),
             [f32(2), i32(2)],
-            "must have inputs of one floating type, got X float32, input 1 int32",
+            "the inputs must have one floating type, got X float32, input 1 int32",
         ),
     )
 

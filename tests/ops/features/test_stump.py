@@ -13,7 +13,7 @@ from suite import OperatorSuite, floats, i32, refusal
 class TestStumpFunc(OperatorSuite):
     operator = StumpFunc
     no_gradient = "as in Caffe2"
-    refusals = (refusal(StumpFunc(), [i32(3)], "must have inputs of one floating type"),)
+    refusals = (refusal(StumpFunc(), [i32(3)], "the inputs must have one floating type"),)
 
     def draw(self, data):
         threshold = data.draw(st.sampled_from([-0.5, 0.0, 1.25]))

@@ -60,7 +60,7 @@ class TestMeanDivisor(OperatorSuite):
 class TestWholeBatchMean(OperatorSuite):
     operator = WholeBatchMean
     refusals = (
-        refusal(WholeBatchMean(), [i32(3), f32(1), f32(1)], "must have inputs of one floating type, got X int32"),
+        refusal(WholeBatchMean(), [i32(3), f32(1), f32(1)], "the inputs must have one floating type, got X int32"),
         refusal(
             WholeBatchMean(),
             [f32(3), f32(2), f32(1)],
@@ -69,7 +69,7 @@ class TestWholeBatchMean(OperatorSuite):
         refusal(
             WholeBatchMean(),
             [f32(3), f32(1), f32(1), i32(1)],
-            "must have inputs of one floating type, got weight int32",
+            "the inputs must have one floating type, got weight int32",
         ),
         refusal(WholeBatchMean(parts=0.0), [f32(3), f32(1), f32(1)], "parts must be positive", ArgumentError),
         refusal(WholeBatchMean(part=-1.0), [f32(3), f32(1), f32(1)], "part must be positive", ArgumentError),

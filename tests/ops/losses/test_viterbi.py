@@ -20,7 +20,7 @@ class TestViterbiPath(OperatorSuite):
         refusal(
             ViterbiPath(),
             [i32(2, 3), i32(3, 3)],
-            "must have inputs of one floating type, got scores int32, transitions int32",
+            "the inputs must have one floating type, got scores int32, transitions int32",
         ),
         refusal(ViterbiPath(), [f32(2, 3), f32(3, 2)], r"transitions must have shape \(3, 3\) = \(C, C\)"),
     )

@@ -50,7 +50,7 @@ class TestSquareRootDivide(OperatorSuite):
     operator = SquareRootDivide
     refusals = (
         refusal(SquareRootDivide(), [f32(3, 4), f32(4)], r"scale must have 3 elements, got shape \(4,\)"),
-        refusal(SquareRootDivide(), [f32(3, 4), f32(3).with_dtype(np.float64)], "inputs of one floating type"),
+        refusal(SquareRootDivide(), [f32(3, 4), f32(3).with_dtype(np.float64)], "inputs must have one floating type"),
     )
 
     def draw(self, data):

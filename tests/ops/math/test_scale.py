@@ -15,7 +15,7 @@ from suite import OperatorSuite, f32, floats, i32, refusal
 
 class TestScale(OperatorSuite):
     operator = Scale
-    refusals = (refusal(Scale(scale=2.0), [i32(2)], "must have inputs of one floating type"),)
+    refusals = (refusal(Scale(scale=2.0), [i32(2)], "the inputs must have one floating type"),)
 
     def draw(self, data):
         shape = data.draw(st.sampled_from([(), ((0, 4),), (2, (1, 3))]))
@@ -40,7 +40,7 @@ class TestWeightedSum(OperatorSuite):
         refusal(WeightedSum(), [f32(2), f32(1), f32(2)], "pairs of a tensor and its weight"),
         refusal(WeightedSum(), [f32(2), f32(1), f32(3), f32(1)], "X1 must have the shape and type of X0"),
         refusal(WeightedSum(), [f32(2), f32(2)], r"w0 must have one element, got shape \(2,\)"),
-        refusal(WeightedSum(), [i32(2), f32(1)], "must have inputs of one floating type, got X0 int32"),
+        refusal(WeightedSum(), [i32(2), f32(1)], "the inputs must have one floating type, got X0 int32"),
     )
 
     def draw(self, data):

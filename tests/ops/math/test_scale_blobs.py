@@ -15,7 +15,7 @@ class TestScaleBlobs(OperatorSuite):
     no_gradient = "it has none"
     refusals = (
         refusal(ScaleBlobs(), [f32(2), f32(2)], "one output per input, got 2 inputs and 1 output", NetError),
-        refusal(ScaleBlobs(), [i32(2)], "must have inputs of one floating type"),
+        refusal(ScaleBlobs(), [i32(2)], "the inputs must have one floating type"),
     )
 
     def draw(self, data):
@@ -31,7 +31,7 @@ class TestReduceFrontWeightedSum(OperatorSuite):
     operator = ReduceFrontWeightedSum
     refusals = (
         refusal(ReduceFrontWeightedSum(), [f32(3, 2), f32(2)], r"weights must have shape \(3,\)"),
-        refusal(ReduceFrontWeightedSum(), [i32(3, 2), f32(3)], "must have inputs of one floating type"),
+        refusal(ReduceFrontWeightedSum(), [i32(3, 2), f32(3)], "the inputs must have one floating type"),
         refusal(
             ReduceFrontWeightedSum(grad_on_weights=True),
             [f32(3), f32(3)],

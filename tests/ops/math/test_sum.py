@@ -40,7 +40,7 @@ class TestMean(_Joining):
     operator = Mean
     refusals = (
         refusal(Mean(), [f32(2), f32(3)], "input 1, X, must have the shape of X"),
-        refusal(Mean(), [i32(2), i32(2)], "must have inputs of one floating type"),
+        refusal(Mean(), [i32(2), i32(2)], "the inputs must have one floating type"),
     )
 
     def reference(self, op, *xs):

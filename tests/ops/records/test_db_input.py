@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused_with_the_record(letters, tmp_path):
         run(mixed, ["x"], batch_size=2)
     foreign = tmp_path / "foreign.minidb"
     write_minidb(foreign, [("a", b"\xff\xff\xff")])
-    with pytest.raises(ParseError, match="foreign.minidb, record a': cannot read a TensorProtos"):
+    with pytest.raises(ParseError, match="foreign.minidb, record a' cannot be read as a TensorProtos"):
         run(foreign, ["x"], batch_size=1)
     short = tmp_path / "short.minidb"
     proto = tensor_to_proto(np.zeros(2))

@@ -267,7 +267,7 @@ def test_records_of_another_type_are_refused(database, tmp_path):
         workspace.run_operator_once(make_op("ImageInput", ["x"], ["a", "b"], batch_size=1, crop=1))
     mixed = tmp_path / "mixed.minidb"
     write_minidb(mixed, [("a", image_record(photo(0), 1)), ("b", image_record(photo(0), 1.0))])
-    with pytest.raises(ShapeError, match="mixed.minidb, record b: holds float32 where .* record a holds int32"):
+    with pytest.raises(ShapeError, match="mixed.minidb, record b holds float32 where .* record a holds int32"):
         run(mixed, batch_size=2, crop=8)
 
 

@@ -149,9 +149,9 @@ def _differences(forward, xs, slopes, step=1e-5):
 
 
 def test_the_number_of_inputs():
-    with pytest.raises(NetError, match="LSTMUnit: takes 5 inputs with sequence_lengths, got 4"):
+    with pytest.raises(NetError, match="LSTMUnit takes 5 inputs with sequence_lengths, got 4"):
         decode(LSTMUnit, encode(LSTMUnit(), list("abcd"), ["hidden", "cell"]))
-    with pytest.raises(NetError, match="GRUUnit: takes 3 inputs without sequence_lengths, got 4"):
+    with pytest.raises(NetError, match="GRUUnit takes 3 inputs without sequence_lengths, got 4"):
         decode(GRUUnit, encode(GRUUnit(sequence_lengths=False), list("abcd"), ["h"]))
 
 

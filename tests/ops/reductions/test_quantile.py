@@ -26,7 +26,7 @@ class TestQuantile(OperatorSuite):
         refusal(
             Quantile(quantile=0.5),
             [f32(3), i32(2)],
-            "must have inputs of one floating type, got X float32, input 1 int32",
+            "the inputs must have one floating type, got X float32, input 1 int32",
         ),
     )
 

@@ -37,7 +37,7 @@ class TestSumElements(_Whole):
 class TestSumSqrElements(_Whole):
     operator = SumSqrElements
     no_gradient = "it has none"
-    refusals = (refusal(SumSqrElements(), [i32(2)], "must have inputs of one floating type"),)
+    refusals = (refusal(SumSqrElements(), [i32(2)], "the inputs must have one floating type"),)
 
     def reference(self, op, x):
         return [np.array(sum(v * v for v in x.ravel().tolist()) / (max(x.size, 1) if op.average else 1))]

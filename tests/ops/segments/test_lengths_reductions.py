@@ -53,7 +53,7 @@ class TestLengthsSum(_Lengths):
     refusals = (
         refusal(LengthsSum(), [f32(3, 2), f32(2)], "lengths must have elements of type int32 or int64"),
         refusal(LengthsSum(), [f32(), i32(2)], r"X must have shape \(N, \*S\)"),
-        refusal(LengthsSum(), [i32(3), i32(2)], "must have inputs of one floating type"),
+        refusal(LengthsSum(), [i32(3), i32(2)], "the inputs must have one floating type"),
     )
 
     def reference(self, op, x, lengths):

@@ -27,7 +27,7 @@ class TestSequenceMask(OperatorSuite):
             "repeat_from_axis must be an axis after",
         ),
         refusal(SequenceMask(mode="window"), [f32(2, 3), i32(3)], "must hold 2 integers"),
-        refusal(SequenceMask(mode="upper"), [i32(2, 3)], "must have inputs of one floating type, got X int32"),
+        refusal(SequenceMask(mode="upper"), [i32(2, 3)], "the inputs must have one floating type, got X int32"),
     )
 
     def draw(self, data):

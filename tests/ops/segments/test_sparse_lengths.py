@@ -60,7 +60,7 @@ class TestSparseLengthsSum(OperatorSuite):
             [f32(4, 2), i64(3), f32(2)],
             "lengths must have elements of type int32 or int64, got float32",
         ),
-        refusal(SparseLengthsSum(), [i32(4, 2), i64(3), i32(2)], "must have inputs of one floating type, got X int32"),
+        refusal(SparseLengthsSum(), [i32(4, 2), i64(3), i32(2)], "the inputs must have one floating type, got X int32"),
     )
 
     def draw(self, data):
@@ -119,7 +119,7 @@ class TestSparseLengthsPositionalWeightedSum(OperatorSuite):
         refusal(
             SparseLengthsPositionalWeightedSum(),
             [f32(4, 2), i32(3), i32(3), i32(2)],
-            "must have inputs of one floating type, got X float32, weights int32",
+            "the inputs must have one floating type, got X float32, weights int32",
         ),
     )
 

@@ -17,7 +17,7 @@ class TestClipTensorByScaling(OperatorSuite):
         refusal(ClipTensorByScaling(threshold=0.0), [f32(2), f32(1)], "must be given and positive", ArgumentError),
         refusal(ClipTensorByScaling(threshold=1.0), [f32(2), f32(2)], "norm must have one element"),
         refusal(ClipTensorByScaling(threshold=1.0), [f32(2), f32(1), f32(3)], "additional_threshold must have one"),
-        refusal(ClipTensorByScaling(threshold=1.0), [i32(2), f32(1)], "must have inputs of one floating type"),
+        refusal(ClipTensorByScaling(threshold=1.0), [i32(2), f32(1)], "the inputs must have one floating type"),
     )
 
     def draw(self, data):

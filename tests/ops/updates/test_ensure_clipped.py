@@ -18,7 +18,7 @@ class TestEnsureClipped(OperatorSuite):
     no_gradient = "it has none: it updates parameters"
     refusals = (
         refusal(EnsureClipped(min=1.0, max=0.0), [f32(3)], "min must not exceed max", ArgumentError),
-        refusal(EnsureClipped(), [i32(3)], "must have inputs of one floating type, got param int32"),
+        refusal(EnsureClipped(), [i32(3)], "the inputs must have one floating type, got param int32"),
         refusal(EnsureClipped(), [f32(3), f32(2), f32(2)], "indices must have elements of type int, got float32"),
         refusal(EnsureClipped(), [f32(), i32(2), f32(2)], r"param must have shape \(R, \*S\)"),
     )

@@ -18,7 +18,7 @@ UPDATE = "it is for updates"
 class TestAllFinite(OperatorSuite):
     operator = AllFinite
     no_gradient = UPDATE
-    refusals = (refusal(AllFinite(), [f32(2), i32(2)], "must have inputs of one floating type"),)
+    refusals = (refusal(AllFinite(), [f32(2), i32(2)], "the inputs must have one floating type"),)
 
     def draw(self, data):
         xs = [data.draw(floats((0, 3), (1, 3))) for _ in range(data.draw(st.integers(1, 3)))]
@@ -36,7 +36,7 @@ class TestDivideBlobs(OperatorSuite):
     no_gradient = UPDATE
     refusals = (
         refusal(DivideBlobs(), [f32(2), f32(2)], r"scale must have shape \(1,\)"),
-        refusal(DivideBlobs(), [f32(1), i32(2)], "must have inputs of one floating type"),
+        refusal(DivideBlobs(), [f32(1), i32(2)], "the inputs must have one floating type"),
         refusal(DivideBlobs(), [f32(1), f32(2)], "got 2 inputs and 2 outputs", ArgumentError, n_out=2),
     )
 

@@ -17,7 +17,7 @@ class TestLearningRateAdaption(OperatorSuite):
         refusal(LearningRateAdaption(), [f32(2), f32(2), f32(2)], r"lr must have one element, got shape \(2,\)"),
         refusal(LearningRateAdaption(), [f32(1), f32(2), f32(3)], r"effgrad must have the shape of grad, \(2,\)"),
         refusal(
-            LearningRateAdaption(), [i64(1), f32(2), f32(2)], "must have inputs of one floating type, got lr int64"
+            LearningRateAdaption(), [i64(1), f32(2), f32(2)], "the inputs must have one floating type, got lr int64"
         ),
         refusal(LearningRateAdaption(lr_alpha=-1.0), [f32(1), f32(2), f32(2)], "lr_alpha must lie in", ArgumentError),
     )

@@ -36,7 +36,7 @@ class TestMomentumSGD(OperatorSuite):
         refusal(
             MomentumSGD(),
             [i32(2), i32(2), f32(1)],
-            "must have inputs of one floating type, got grad int32, moment int32",
+            "the inputs must have one floating type, got grad int32, moment int32",
         ),
     )
 

@@ -74,7 +74,7 @@ class TestSparseLpRegularizer(_Rows):
     refusals = (
         refusal(SparseLpRegularizer(p=3.0), [f32(4, 2), i32(1)], "p must be 1 or 2, got 3.0", ArgumentError),
         refusal(SparseLpRegularizer(reg_lambda=0.0), [f32(4, 2), i32(1)], "reg_lambda must be positive", ArgumentError),
-        refusal(SparseLpRegularizer(), [i32(4, 2), i32(1)], "must have inputs of one floating type, got param int32"),
+        refusal(SparseLpRegularizer(), [i32(4, 2), i32(1)], "the inputs must have one floating type, got param int32"),
     )
 
     def options(self, data):

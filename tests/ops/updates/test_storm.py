@@ -17,7 +17,7 @@ class TestStorm(OperatorSuite):
         refusal(Storm(), [f32(2), f32(3), *GOOD[2:]], "moment must have the shape of param"),
         refusal(Storm(), [f32(2), f32(2), f32(2), *GOOD[3:]], r"grad_sq_sum must have one element, got shape \(2,\)"),
         refusal(
-            Storm(), [f32(2), f32(2), i64(1), *GOOD[3:]], "must have inputs of one floating type, got grad_sq_sum int64"
+            Storm(), [f32(2), f32(2), i64(1), *GOOD[3:]], "inputs must have one floating type, got grad_sq_sum int64"
         ),
         refusal(Storm(beta=-1.0), GOOD, "beta must lie in", ArgumentError),
     )

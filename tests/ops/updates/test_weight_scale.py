@@ -16,7 +16,7 @@ class TestWeightScale(OperatorSuite):
     refusals = (
         refusal(WeightScale(), [f32(2), i64(2)], r"iter must have one element, got shape \(2,\)"),
         refusal(WeightScale(), [f32(2), i32(1)], "iter must have elements of type int64, got int32"),
-        refusal(WeightScale(), [i32(2), i64(1)], "must have inputs of one floating type, got w int32"),
+        refusal(WeightScale(), [i32(2), i64(1)], "the inputs must have one floating type, got w int32"),
         refusal(WeightScale(stepsize=0), [f32(2), i64(1)], "stepsize must be at least 1, got 0", ArgumentError),
     )
 

@@ -16,7 +16,7 @@ class TestWngrad(OperatorSuite):
     refusals = (
         refusal(Wngrad(), [f32(2), f32(1), f32(3), f32(1)], r"grad must have the shape of param, \(2,\)"),
         refusal(Wngrad(), [f32(2), f32(2), f32(2), f32(1)], r"seq_b must have one element, got shape \(2,\)"),
-        refusal(Wngrad(), [f32(2), i64(1), f32(2), f32(1)], "must have inputs of one floating type, got seq_b int64"),
+        refusal(Wngrad(), [f32(2), i64(1), f32(2), f32(1)], "the inputs must have one floating type, got seq_b int64"),
         refusal(Wngrad(epsilon=-1.0), GOOD, "epsilon must lie in", ArgumentError),
     )
 

@@ -276,7 +276,7 @@ def test_what_is_no_net_is_refused():
         ws.create_net("net")
     with pytest.raises(NetError, match="expected a Plan, a PlanDef or its bytes, got None"):
         ws.run_plan(None)
-    with pytest.raises(ParseError, match="the given bytes: cannot read a NetDef: stopped at byte"):
+    with pytest.raises(ParseError, match="the given bytes cannot be read as a NetDef: stopped at byte"):
         ws.create_net(b"\xff\xff")
 
 

@@ -87,7 +87,9 @@ def require_different_times(values, steps, plan, rows=()):
 @given(programs())
 def test_what_overlaps_is_needed_at_different_times(program):
     values, steps = program
-    require_different_times(values, steps, assign(values, steps))
+    plan = assign(values, steps)
+    require_different_times(values, steps, plan)
+    assert all(0 <= placed.start <= placed.end < len(steps) for placed in plan.placed)
 
 
 @settings(max_examples=6 * settings().max_examples, deadline=None)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from netbuilder import ModelHelper, Workspace, brew
-from netbuilder.graph import Net
+from netbuilder.graph import DeviceScope, Net
 from netbuilder.optimizers import build_sgd
-from netbuilder.proto import BlobError, NetError
+from netbuilder.proto import PROTO_CPU, BlobError, DeviceOption, NetError
 from netbuilder.runtime.profile.arena_map import arena_map
 from netbuilder.runtime.profile.memory import bytes_text, held_outside, planned_memory
 from toy_models import softmax_loss
@@ -127,6 +127,21 @@ def test_the_map_of_the_arena():
     for a, b in itertools.combinations(found.values, 2):
         apart = a.end < b.start or b.end < a.start
         assert apart or a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+
+
+def test_the_map_of_an_arena_whose_values_other_lanes_need_to_the_end():
+    workspace, net = Workspace(threads=2), Net("lanes")
+    net.Proto().type = "dag"
+    workspace.feed("x", np.ones((64, 64), np.float32))
+    for number in (0, 1):
+        with DeviceScope(DeviceOption(device_type=PROTO_CPU, device_id=number)):
+            net.MatMul(["x", "x"], f"made{number}")
+    with DeviceScope(DeviceOption(device_type=PROTO_CPU, device_id=1)):
+        net.MatMul(["made0", "made1"], "y")
+    [plan] = workspace.net(workspace.create_net(net, observable=["y"])).plan_ahead()
+    assert {step.lane for step in plan.steps} == {0, 1}
+    found = arena_map(plan)
+    assert {value.name: value.end for value in found.values}["made0"] == len(plan.steps) - 1 == len(found.load) - 1
 
 
 def test_kinds_of_values_in_the_arena():

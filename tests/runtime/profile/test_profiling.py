@@ -366,7 +366,7 @@ def test_calls_that_read_bfloat16_have_a_limit_of_their_own():
         found = profile(workspace, "net", runs=1, limits={"CPU": limits})
         conv, exp = (call for call in found.calls if call.category == "operator")
         rounded = conv.bfloat16
-        assert not exp.bfloat16 and found.to_dict()["calls"][-1]["bfloat16"] is False
+        assert exp.bfloat16 == rounded and found.to_dict()["calls"][-1]["bfloat16"] is rounded
         assert found.limit_of(conv) == pytest.approx(conv.flops / (4e9 if rounded else 1e9))
         assert "in 16 bits 4.0 GFLOP/s (its quick part), copy" in profile_table(found)
     assert rounded or why_bfloat16_is_slow()

@@ -250,3 +250,16 @@ def test_commands_of_the_page_of_growth(tmp_path, monkeypatch):
     parsers = {"netbuilder-simulate": parser_of(simulate), "netbuilder-benchmark": parser_of(benchmark)}
     parsed = [parsers[name].parse(arguments) for name, *arguments in command_lines("growth")]
     assert len(parsed) >= 5 and any(getattr(options, "published", None) for options in parsed)
+
+
+def test_operators_of_a_program_are_not_on_the_page(monkeypatch):
+    from netbuilder.ops.core import registry
+    from netbuilder.ops.core.operator import Operator
+
+    class Stranger(Operator):
+        pass
+
+    before, find = operators_page.operator_types(), registry.find
+    monkeypatch.setattr(operators_page, "operator_types", lambda: [*before, "Stranger"])
+    monkeypatch.setattr(operators_page, "find", lambda name: Stranger if name == "Stranger" else find(name))
+    assert "Stranger" not in operators_page.operator_tables() + operators_page.onnx_table()

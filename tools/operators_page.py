@@ -27,10 +27,15 @@ from netbuilder.tools.reporting import reporting
 __all__ = ["brew_table", "main", "onnx_table", "operator_tables", "page", "unsupported_table"]
 
 
+def _own_operators() -> list[str]:
+    """Return the types of netbuilder's operators, without those that a program has added."""
+    return [name for name in operator_types() if find(name).__module__.startswith("netbuilder.")]
+
+
 def operator_tables() -> str:
     """Return a section for each family of operators: the docstring of its package, and a table."""
     families: dict[str, list[str]] = {}
-    for name in operator_types():
+    for name in _own_operators():
         families.setdefault(find(name).__module__.split(".")[2], []).append(name)
     sections = []
     for family in sorted(families):
@@ -60,7 +65,7 @@ def unsupported_table() -> str:
 def onnx_table() -> str:
     """Return the table of the operators that are not written to ONNX, with the reasons."""
     reasons: dict[str, list[str]] = {}
-    for name in operator_types():
+    for name in _own_operators():
         if name not in rules() and not is_gradient(find(name)):
             reasons.setdefault(reason(name), []).append(name)
     return _table("| operators | |", [f"| {_code(names)} | {why} |" for why, names in reasons.items()])

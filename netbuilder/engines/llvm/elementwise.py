@@ -63,9 +63,9 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
     return prepared or reducing(op, ctx, *specs)
 
 
-def _stored_for(ctx: PlanContext, specs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
+def _stored_for(ctx: PlanContext, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """Return how inputs are read: a net in float32, which may read values that another one has rounded, rounds none."""
-    return [spec.plain if spec.rounds and ctx.precision == "float32" else spec for spec in specs]
+    return tuple(spec.plain if spec.rounds and ctx.precision == "float32" else spec for spec in specs)
 
 
 def with_reductions(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:

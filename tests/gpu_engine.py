@@ -9,6 +9,7 @@ from netbuilder.engines import engine as engines
 from netbuilder.engines.arrays import as_flat
 from netbuilder.engines.engine import Engine
 from netbuilder.engines.gpu import gpu
+from netbuilder.ops.core import registry
 from netbuilder.ops.core.contexts import Prepared
 from netbuilder.ops.core.extensions import Deferred, DeferredOutputs
 from netbuilder.ops.core.operator import TensorSpec
@@ -113,6 +114,7 @@ def installed(monkeypatch, cls):
         try:
             yield engines.find_engine(cls.name)
         finally:
+            registry._given.pop((cls.name, GPU), None)
             for op_type in cls().kernels():
                 rows = prepared_kernels(op_type, GPU)
                 rows[:] = [row for row in rows if row.engine != cls.name]

@@ -19,12 +19,13 @@ __all__ = ["NetPool", "Seat", "check_threads"]
 class Seat:
     """A workspace with the net, and the thread that runs it there; 0: none.
 
-    ``front`` is the operator of the further net that has one in front (``Predictor.run_pixels``); None: there is none.
+    ``preprocessing`` is the operator that precedes the net in the second one that ``Predictor.run_pixels`` runs; None:
+    there is no such net.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self.front: OperatorDef | None = None
+        self.preprocessing: OperatorDef | None = None
         self.lock = new_lock()
         self.thread = 0
 

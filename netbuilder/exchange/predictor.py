@@ -332,16 +332,16 @@ class Predictor:
             )
         return self._outputs({name: self._checked(name, value) for name, value in given.items()})
 
-    def _outputs(self, arrays: Mapping[str, Any], front: OperatorDef | None = None) -> dict[str, Any]:
-        """Return the outputs for inputs, which an operator in front of the net may make of others."""
+    def _outputs(self, arrays: Mapping[str, Any], preprocessing: OperatorDef | None = None) -> dict[str, Any]:
+        """Run the net, after an operator that computes its input from what is given, if any; return the outputs."""
         seat = self.pool.take()
         try:
             workspace, name = seat.workspace, self._net.name
-            if front is not None:
-                name += "/with front"
-                if seat.front != front:
-                    self._create_with(front, name, workspace)
-                    seat.front = front
+            if preprocessing is not None:
+                name += "/preprocessed"
+                if seat.preprocessing != preprocessing:
+                    self._create_preprocessed(preprocessing, name, workspace)
+                    seat.preprocessing = preprocessing
             for blob, array in arrays.items():
                 workspace.feed(blob, array)
             workspace.run_net(name)
@@ -349,16 +349,16 @@ class Predictor:
         finally:
             self.pool.give_back(seat)
 
-    def _create_with(self, front: OperatorDef, name: str, workspace: Workspace) -> None:
-        """Create the net with an operator in front of it, in place of that with another one."""
+    def _create_preprocessed(self, preprocessing: OperatorDef, name: str, workspace: Workspace) -> None:
+        """Create the net preceded by a preprocessing operator; it replaces the one with another such operator."""
         net = NetDef()
         net.CopyFrom(self._net)
         net.name = name
         net.ClearField("op")
-        net.op.extend([front, *self._net.op])
-        made = set(front.output)
-        net.external_input[:] = [*front.input, *(blob for blob in self._net.external_input if blob not in made)]
-        inputs = [*front.input, *(blob for blob in self.inputs if blob not in made)]
+        net.op.extend([preprocessing, *self._net.op])
+        made = set(preprocessing.output)
+        net.external_input[:] = [*preprocessing.input, *(blob for blob in self._net.external_input if blob not in made)]
+        inputs = [*preprocessing.input, *(blob for blob in self.inputs if blob not in made)]
         self._create(workspace, net=net, inputs=inputs, overwrite=True)
 
     def reads_on_gpu(self, name: str) -> bool:
@@ -398,13 +398,13 @@ class Predictor:
         (name,), (count, height, width, channels) = self.inputs, pixels.shape
         shape = pixels.shape if channels_last else (count, channels, height, width)
         self._checked(name, np.broadcast_to(np.float32(0), shape))
-        front = make_op(
+        preprocessing = make_op(
             "NormalizeImages", [f"{name}/pixels"], [name], mean=[*map(float, mean)], std=[*map(float, std)],
             order="NHWC" if channels_last else "NCHW",
         )  # fmt: skip
         if (home := _homes(self._net).get(name)) is not None:
-            front.device_option.CopyFrom(home)
-        return self._outputs({front.input[0]: pixels}, front)
+            preprocessing.device_option.CopyFrom(home)
+        return self._outputs({preprocessing.input[0]: pixels}, preprocessing)
 
     def prepare(self, images: Any) -> np.ndarray[Any, Any]:
         """Return images as a batch for the input, prepared as the predictor stores it (``images``).

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -56,6 +56,7 @@ class _Variant:
         d_scores: whether the gradient writes that of the scores.
         few: whether there are few queries: keys and values are read where they are.
         zero_weights: see ``Attention``.
+        wide: whether registers have 512 bits.
     """
 
     mask: str = ""
@@ -65,6 +66,7 @@ class _Variant:
     d_scores: bool = False
     few: bool = False
     zero_weights: str = "unseen"
+    wide: bool = field(default_factory=lambda: machine.has_wide_registers())
 
 
 class _Code(Loops):
@@ -91,7 +93,7 @@ class _Code(Loops):
             last = b.let(f"udiv i64 {self._sum(self._sum('%end', blocks), -1)}, {blocks}")
             with self._for(b.let(f"udiv i64 %begin, {blocks}"), last, 1) as unit:
                 self._forward(unit, self._product(unit, blocks))
-        functions, declared = panel_functions(*used)
+        functions, declared = panel_functions(*used, wide=self._variant.wide)
         head = "define void @kernel(ptr %arguments) {\nentry:"
         lines = [*sorted(declared | b.declared), functions, head, *e.lines, "  br label %body", "body:", *b.lines]
         return "\n".join([*lines, "  ret void", "}", ""])

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 
@@ -77,8 +76,8 @@ class Multiplying(Loops):
 
 
 class _Function(Multiplying):
-    def __init__(self, name: str) -> None:
-        self._name, self._entry, self._body = name, Emitter("e"), Emitter("v")
+    def __init__(self, name: str, wide: bool) -> None:
+        self._name, self._wide, self._entry, self._body = name, wide, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
         getattr(self, f"_write_{self._name}")()
@@ -125,7 +124,7 @@ class _Function(Multiplying):
     def _blocks(self) -> Iterator[tuple[list[str], str, list[str]]]:
         """Write loops over blocks of the result: some panels, the first of some rows, where each panel's part goes."""
         b = self._body
-        for panel, together in self._in_groups("0", "%count", _PANELS[machine.has_wide_registers()]):
+        for panel, together in self._in_groups("0", "%count", _PANELS[self._wide]):
             with self._for("0", "%m", _ROWS) as first:
                 numbers = [b.let(f"add i64 {panel}, {i}") for i in range(together)]
                 yield [self._panel(each) for each in numbers], first, [self._target(each, first) for each in numbers]
@@ -232,8 +231,8 @@ def transposed(b: Emitter, rows: list[str], element: str = "float") -> list[str]
 
 
 @functools.cache
-def panel_functions(*names: str) -> tuple[str, frozenset[str]]:
-    """Return the text of some functions, and the declarations that they need."""
-    made = [_Function(name) for name in names]
+def panel_functions(*names: str, wide: bool) -> tuple[str, frozenset[str]]:
+    """Return the text of some functions, and the declarations that they need; ``wide``: registers have 512 bits."""
+    made = [_Function(name, wide) for name in names]
     text = "\n".join(each.text() for each in made)
     return text, frozenset().union(*(each.declared for each in made))

@@ -34,6 +34,12 @@ SHAPES = {  # N, H, G, T, S, D, E
 }
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["AVX2", "AVX-512"])
+def _wide(request, monkeypatch):
+    """Compile for registers of 256 bits, and for those of 512, which the compiler splits where there are none."""
+    monkeypatch.setattr(machine, "has_wide_registers", lambda: request.param)
+
+
 def made(shape, mask, **args):
     n, h, g, t, s, d, e = SHAPES[shape]
     rng = np.random.default_rng(0)

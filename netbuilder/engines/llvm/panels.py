@@ -49,10 +49,10 @@ vectors.
 class Multiplying(Loops):
     """Base of what multiplies rows by a panel."""
 
-    def _add(self, sums: Sequence[Sequence[str]], left: Sequence[str], rights: Sequence[str]) -> None:
+    def _add(self, sums: Sequence[Sequence[str]], left: Sequence[str], rights: Sequence[str], mask: str = "") -> None:
         """Add a row of each panel, at ``rights``, times the elements at ``left`` to the variables of the panel."""
         b, kind = self._body, vector("float")
-        factors = [self._vector(right, _F) for right in rights]
+        factors = [self._vector(right, _F, mask) for right in rights]
         for number, each in enumerate(left):
             scalar = b.splat(b.let(f"load float, ptr {each}, align 4"), "float")
             for factor, of_panel in zip(factors, sums):

@@ -1,9 +1,9 @@
 """FC, MatMul and BatchMatMul on oneDNN, all in plain order.
 
 Matrix products read plain matrices, transposed or not, so weights stay in plain order in the forward pass, the gradient
-and the update: nothing is reordered, which is best both for small and for very large layers. Constant weights of an FC
-are copied once to the layout that is fastest. In bfloat16, which is not used for small products, forward pass and
-gradient share one rounded copy of the weights.
+and the update: nothing is reordered, which is best for very large layers; small ones run as machine code. Constant
+weights of an FC are copied once to the layout that is fastest. In bfloat16, which is not used for small products,
+forward pass and gradient share one rounded copy of the weights.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from netbuilder.engines.arrays import as_flat
+from netbuilder.engines.llvm.small_products import small_fc, small_fc_dx, small_fc_gradient
 from netbuilder.engines.onednn import declarations as c
 from netbuilder.engines.onednn.arguments import Constant, In, Out, Scratch
 from netbuilder.engines.onednn.bfloat16 import sums_depend_on_extents, types_for_products
@@ -39,10 +40,6 @@ SMALL = 500_000
 
 # Up to so many elements, column sums are faster as a product with ones than by NumPy's reduction.
 _SMALL_SUMS = 8192
-
-# NumPy's products are faster than the library's up to about so many multiplications, unless the right factor is stored
-# transposed.
-_SMALL_PRODUCT = 1 << 17
 
 # A deferred dX needs a copy of the weights, which takes about as long as dX for so many rows.
 _FEW_ROWS = 32
@@ -145,6 +142,8 @@ def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, 
     copied = ctx.is_constant(1) and w.nbytes <= _MOST_COPIED and types_for_products(ctx) == (c.F32,)
     if copied or (not relu and ctx.repeats(1)):
         return _fc_with_copied_weights(op, ctx, x, w, b, relu=relu)
+    if small := small_fc(op, ctx, x, w, b, relu=relu):
+        return small
 
     def make(code: int) -> Made:
         return (_make(ctx, code, rows, inner, columns, trans_b=not op._transposed, bias=True, relu=relu),)
@@ -192,9 +191,9 @@ def fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Ten
 
 def _fc_dx(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
     """Prepare dX alone, in float32; X is not read."""
+    if small := small_fc_dx(op, ctx, x, w, dy):
+        return small
     rows, columns, inner = op.sizes(x, w)
-    if _is_small(rows, columns, inner) and not op._transposed:
-        return prepared([None, w.plain, dy.plain], [x.plain], [_small_dx(op, x, w, 0)], name=_DOT)
     dx = _make(ctx, c.F32, rows, columns, inner, trans_b=op._transposed)
     if dx is None:
         return None
@@ -202,41 +201,9 @@ def _fc_dx(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSp
     return prepared([None, w.plain, dy.plain], [x.plain], [step])
 
 
-_DOT = "numpy.dot"
-
-
-def _is_small(*extents: int) -> bool:
-    """Whether a product with these extents is faster by NumPy; not if it is one of a matrix and a vector."""
-    return math.prod(extents) <= _SMALL_PRODUCT and min(extents) > 1
-
-
-def _small_dx(op: Any, x: TensorSpec, w: TensorSpec, output: int) -> Any:
-    """Return the step that computes dX = dY W."""
-    rows, columns, inner = op.sizes(x, w)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        return _dot(inputs[2].reshape(rows, columns), inputs[1].reshape(columns, inner), outputs[output])
-
-    return bind
-
-
-def _small_dw(op: Any, x: TensorSpec, w: TensorSpec) -> Any:
-    """Return the step that computes dW = dY' X, or X' dY for weights that are stored transposed."""
-    rows, columns, inner = op.sizes(x, w)
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        pair = inputs[0].reshape(rows, inner), inputs[2].reshape(rows, columns)
-        left, right = pair if op._transposed else reversed(pair)
-        return _dot(left.T, right, outputs[0])
-
-    return bind
-
-
-def _dot(a: Any, b: Any, y: Any) -> Call:
-    return partial(np.dot, a, b, y.reshape(a.shape[0], b.shape[1]))
-
-
 def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: TensorSpec) -> Prepared | None:
+    if small := small_fc_gradient(op, ctx, x, w, dy):
+        return small
     rows, columns, inner = op.sizes(x, w)
     first, second = (inner, columns) if op._transposed else (columns, inner)
 
@@ -253,20 +220,16 @@ def _fc_gradient(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, dy: Te
     code, (dw, dx, db) = found
     factors = {c.SRC: In(0), c.WEIGHTS: In(2)} if op._transposed else {c.SRC: In(2), c.WEIGHTS: In(0)}
     steps: list[Any] = [Step(dw, {**factors, c.DST: Out(0)}), _column_sums(rows, columns)]
-    small = code == c.F32 and _is_small(rows, columns, inner)
-    if small:
-        steps[0] = _small_dw(op, x, w)
     if code == c.BF16:
         steps[1] = Step(db, {c.SRC: _ones(rows), c.WEIGHTS: In(2), c.DST: Out(1)})
     outputs = [w.plain, TensorSpec((columns,), w.dtype)]
     inputs: list[TensorSpec | None] = [_as(x, code), None, _as(dy, code)]
     if op.n_out > 2:
-        step = Step(dx, {c.SRC: In(2), c.WEIGHTS: In(1), c.DST: Out(2)})
-        steps.append(_small_dx(op, x, w, 2) if small and not op._transposed else step)
+        steps.append(Step(dx, {c.SRC: In(2), c.WEIGHTS: In(1), c.DST: Out(2)}))
         outputs.append(_as(x, code))
         inputs[1] = _as(w, code)
-    if small or w.nbytes < extensions.LARGE_GRADIENT:
-        return prepared(inputs, outputs, steps, name=_DOT if small else "")
+    if w.nbytes < extensions.LARGE_GRADIENT:
+        return prepared(inputs, outputs, steps)
     rest = prepared(inputs, [None, *outputs[1:]], steps[1:])
     parts = _in_parts(op, ctx, x, w, inputs, dw, code, rest)
     if parts is None or not sums_depend_on_extents(code):

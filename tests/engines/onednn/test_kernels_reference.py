@@ -113,28 +113,6 @@ def test_fc(op_type, shape, threads):
     check(make_op(op_type, list(arrays), ["y"]), arrays, threads=threads)
 
 
-@pytest.mark.parametrize("op_type", ["FCGradient", "FCTransposedGradient"])
-@pytest.mark.parametrize(("rows", "by_numpy"), [(1, False), (16, True), (64, False)])
-def test_small_gradients_of_fc_are_products_of_numpy(op_type, rows, by_numpy):
-    """They treat NaN and infinity as the library's products do: 0 times either is NaN."""
-    inner, columns = 65, 63
-    w = random(*((columns, inner) if op_type == "FCGradient" else (inner, columns)), seed=1)
-    x, dy = random(rows, inner), random(rows, columns, seed=2)
-    x[-1, 3], w[5, 6], dy[-1, 5:8] = np.nan, np.inf, 0
-    values = {name: Value.of(array) for name, array in {"x": x, "w": w, "dy": dy}.items()}
-    op_def = make_op(op_type, ["x", "w", "dy"], ["dw", "db", "dx"])
-    with np.errstate(all="ignore"):  # as in a plan
-        bound = run(op_def, values, False, 1)
-        weights = w.astype(np.float64) if op_type == "FCGradient" else w.T.astype(np.float64)
-        want = dy.T.astype(np.float64) @ x, dy.astype(np.float64) @ weights
-    assert ("numpy.dot" in bound.prepared.name) == by_numpy
-    if op_type == "FCTransposedGradient":
-        want = want[0].T, want[1]
-    for name, exact in zip(("dw", "dx"), want):
-        assert np.isnan(exact).any() and np.array_equal(np.isnan(values[name].plain()), np.isnan(exact))
-        np.testing.assert_allclose(values[name].plain(), exact, 1e-4, 1e-4)
-
-
 def test_fc_flattens_a_blocked_image():
     arrays = {"x": random(3, 17, 2, 2), "w": random(5, 68, seed=1), "bias": random(5, seed=2)}
     check(make_op("FC", list(arrays), ["y"]), arrays, B16)

@@ -5,7 +5,7 @@ import pytest
 
 from netbuilder.graph import Net
 from netbuilder.model import ModelHelper, brew
-from netbuilder.optimizers import add_weight_decay, build_adagrad, build_adam, build_rms_prop, build_sgd
+from netbuilder.optimizers import add_weight_decay, build_adagrad, build_adam, build_lion, build_rms_prop, build_sgd
 from netbuilder.proto import NetDef, ShapeError
 from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
@@ -48,7 +48,7 @@ BUILDERS = {
     "Adam": (build_adam, {"base_learning_rate": 0.01, **LR}),
     "Adagrad": (build_adagrad, {"base_learning_rate": 0.1, **LR}),
     "Adagrad that forgets": (build_adagrad, {"base_learning_rate": 0.1, "decay": 0.9, **LR}),
-    "RMSProp": (build_rms_prop, {"base_learning_rate": 0.01, "momentum": 0.5, **LR}),
+    "RMSProp": (build_rms_prop, {"base_learning_rate": 0.01, "momentum": 0.5, "decay": 0.9, **LR}),
 }
 
 
@@ -537,3 +537,53 @@ def test_updates_that_need_all_gradients_come_last(every_layer):
     order = written(plan)
     last_gradient = max(i for i, names in enumerate(order) if "fc0_w_grad" in names)
     assert all(f"fc{layer}_w" not in names for names in order[:last_gradient] for layer in range(4))
+
+
+EDGES = (1, -1, 0.5, -0.5, 4, -4, 0, -0.0)  # moments, as multiples of the smallest normal number
+
+
+def edges_of(kind):
+    return (np.array(EDGES * 8) * np.finfo(kind).smallest_normal).astype(kind)
+
+
+def assert_no_denormal(moments):
+    size = np.abs(moments)
+    assert ((size == 0) | (size >= np.finfo(moments.dtype).smallest_normal)).all() and (size[4::8] > 0).all()
+
+
+@pytest.mark.parametrize("optimizer", [*BUILDERS, "Lion"])
+def test_moments_of_weights_without_gradient_become_zero(optimizer):
+    """Denormal numbers, which they would become first, are slow. What is not denormal is not changed."""
+    build, options = (build_lion, {"base_learning_rate": 0.01}) if optimizer == "Lion" else BUILDERS[optimizer]
+    model = ModelHelper("model")
+    scores = brew.fc(model, "x", "fc", 1, 64)
+    loss = model.net.AveragedLoss(scores, "loss")
+    model.AddGradientOperators([loss])
+    build(model, **options)
+    workspace = Workspace()
+    workspace.feed("x", np.zeros((1, 1), np.float32))
+    workspace.run_net_once(model.param_init_net)
+    moments = [name for name in workspace.blobs() if name.startswith("fc_w_") and workspace.fetch(name).size == 64]
+    assert moments or optimizer == "SGD"
+    workspace.create_net(model.net)
+    for name in moments:
+        workspace.feed(name, edges_of(np.float32).reshape(workspace.fetch(name).shape))
+    workspace.run_net(model.net)
+    for name in moments:
+        assert_no_denormal(workspace.fetch(name).ravel())
+
+
+def test_moments_in_float64_become_zero():
+    net = Net("net")
+    workspace = Workspace()
+    for name in "ab":
+        for blob, value in (("g", np.zeros(64)), ("m", edges_of(np.float64)), ("w", np.ones(64))):
+            workspace.feed(blob + name, value)
+        net.MomentumSGDUpdate(
+            [f"g{name}", f"m{name}", "lr", f"w{name}"], [f"g{name}", f"m{name}", f"w{name}"], momentum=0.9
+        )
+    workspace.feed("lr", np.full(1, 0.1))
+    workspace.create_net(net)
+    workspace.run_net(net)
+    for name in "ab":
+        assert_no_denormal(workspace.fetch("m" + name))

@@ -265,3 +265,15 @@ def test_no_times_are_read_where_measuring_is_switched_off(monkeypatch):
     fastest("a", {"first": lambda: [kernel(0.01)], "second": lambda: [kernel(0.001)]}, 1)
     monkeypatch.setenv("NETBUILDER_MEASURE", "0")
     assert choices.time_of_fastest("a", plan(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "expected"),
+    [("2048K", "307200K", 4 << 20), ("512K", "32768K", 32 << 20), ("512K", None, 32 << 20), ("", "1K", 32 << 20)],
+)
+def test_what_a_large_shared_cache_holds_stays_there(tmp_path, monkeypatch, own, shared, expected):
+    for level, size in ((2, own), (3, shared)):
+        if size is not None:
+            (tmp_path / str(level)).write_text(f"{size}\n")
+    monkeypatch.setattr(choices, "_CACHES", str(tmp_path / "{}"))
+    assert choices._displacing_bytes.__wrapped__() == expected

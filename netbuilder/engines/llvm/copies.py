@@ -284,7 +284,9 @@ def _copies(
         made = list(op.infer(*(spec if spec.known is not None else spec.plain for spec in specs)))[: max(op.n_out, 1)]
         chosen = slice(-1, None) if reads == -1 else slice(reads)
         types = {spec.dtype for spec in (made[0], *plain[chosen])}
-        if len(types) > 1 or STRING in types or _address(_Kind("together", 1, _FEWEST_AXES)) is None:
+        if len(types) > 1 or STRING in types:
+            return None
+        if not machine.compiled_functions and _address(_Kind("together", 1, _FEWEST_AXES)) is None:
             return None
         outs: list[TensorSpec | None] = [*made]
         if info and len(outs) > 1 and ctx.demand(1) == "never":

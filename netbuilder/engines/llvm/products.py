@@ -19,7 +19,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
-from netbuilder.engines.llvm.copies import copying
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.panels import Multiplying
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
@@ -106,7 +105,13 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
     layout = target.layout
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        return copying(ctx, layout.parts(inputs[0], outputs[0]))
+        pairs = layout.parts(inputs[0], outputs[0])
+
+        def copy() -> None:  # by NumPy: it runs once, so machine code would take longer to make than it saves
+            for source, place in pairs:
+                np.copyto(place, source)
+
+        return copy
 
     return Prepared([source], [target], bind, name="panels")
 

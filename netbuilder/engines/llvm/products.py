@@ -122,8 +122,8 @@ class _Code(Multiplying):
     ``biases`` is 1, or 0 where ``bias`` has zeros for all panels.
     """
 
-    def __init__(self, *, wide: bool) -> None:
-        self._wide, self._entry, self._body = wide, Emitter("e"), Emitter("v")
+    def __init__(self, rows: Sequence[int], *, wide: bool) -> None:
+        self._rows, self._wide, self._entry, self._body = rows, wide, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
         e, b = self._entry, self._body
@@ -162,7 +162,7 @@ class _Code(Multiplying):
                 self._write(value, _F, self._moved(place, _F, i * LANES), mask)
         with self._for("0", "%k", _DEEP) as depth:
             deepest = self._least(b.let(f"add i64 {depth}, {_DEEP}"), "%k")
-            for row, count in self._in_groups(first, last, _ROWS[self._wide]):
+            for row, count in self._in_groups(first, last, self._rows):
                 self._of_rows(row, count, panels, target, mask, depth, deepest)
 
     def _of_rows(
@@ -187,9 +187,20 @@ class _Code(Multiplying):
                 self._write(b.binary("fadd", before, self._get(total, kind)), _F, at, mask)
 
 
-@functools.cache
-def _text(wide: bool) -> str:
-    return _Code(wide=wide).text()
+_addresses: dict[tuple[bool, bool], int | None] = {}
+
+
+def _address(wide: bool, one: bool) -> int | None:
+    """Return the address of the function; for a single row of one that is made in a fraction of the time, or is there.
+
+    Args:
+        wide: registers have 512 bits.
+        one: there is a single row.
+    """
+    key = wide, one and (wide, False) not in _addresses
+    if key not in _addresses:
+        _addresses[key] = machine.address_of(_Code((1,) if key[1] else _ROWS[wide], wide=wide).text())
+    return _addresses[key]
 
 
 def _product(
@@ -206,7 +217,7 @@ def _product(
         return None
     if any(spec.dtype != _F for spec in specs[: 2 + bias]):
         return None
-    address = machine.address_of(_text(wide))
+    address = _address(wide, m == 1)
     if address is None:
         return None
     plain = [spec.plain for spec in specs]

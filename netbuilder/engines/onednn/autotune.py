@@ -15,7 +15,6 @@ import functools
 import itertools
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -185,7 +184,7 @@ class _Open:
     @property
     def expected(self) -> float:
         count = len(self._candidates if self._kernels is None else self._kernels)
-        rate = statistics.median(rates) if rates else FIRST_RATE / self._threads
+        rate = _median(rates) if rates else FIRST_RATE / self._threads
         return rate * count * self._flops
 
     def advance(self, lend: Lend, limit: float) -> None:
@@ -254,13 +253,13 @@ class OpenFastest(_Open):
             return next(iter(self._kernels))
         if rounds < ROUNDS:
             return None
-        medians = {name: statistics.median(times[name]) for name in self._kernels}
+        medians = {name: _median(times[name]) for name in self._kernels}
         first, best = next(iter(medians)), min(medians, key=medians.__getitem__)
         return best if medians[best] < _CLEARLY_FASTER * medians[first] else first
 
     def stored(self, found: str | float) -> dict[str, str | float]:
         times = self._times.get(str(found), [])[1:]
-        return {self.key: found, **({_time_key(self.key): statistics.median(times)} if times else {})}
+        return {self.key: found, **({_time_key(self.key): _median(times)} if times else {})}
 
     @property
     def differs(self) -> bool:
@@ -294,6 +293,11 @@ class _OpenTime(_Open):
     @property
     def differs(self) -> bool:
         return self._differs()
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the median, of an even number the greater one; the module for statistics takes long to import."""
+    return sorted(values)[len(values) // 2]
 
 
 @functools.cache

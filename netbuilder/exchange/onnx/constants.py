@@ -126,10 +126,15 @@ def _gather_nd(attributes: Mapping[str, Any], x: Array, indices: Array) -> Array
     return None if attributes.get("batch_dims") else x[tuple(np.moveaxis(indices, -1, 0))]
 
 
-def _reshape(attributes: Mapping[str, Any], x: Array, *shape: Array) -> Array | None:
-    if not shape or attributes.get("allowzero"):
-        return None
-    return x.reshape([x.shape[i] if extent == 0 else extent for i, extent in enumerate(shape[0].tolist())])
+def _of_two(compute: Callable[[Array, Array], Array]) -> Callable[..., Array | None]:
+    """Return the function of a node; before opset 7, attributes said how the second input is broadcast."""
+    return lambda attributes, x, y: None if attributes else compute(x, y)
+
+
+def _reshape(attributes: Mapping[str, Any], x: Array, *given: Array) -> Array:
+    shape = given[0].tolist() if given else attributes["shape"]
+    as_it_is = attributes.get("allowzero")
+    return x.reshape([extent if extent or as_it_is else x.shape[i] for i, extent in enumerate(shape)])
 
 
 def _scatter_nd(attributes: Mapping[str, Any], x: Array, indices: Array, updates: Array) -> Array | None:
@@ -161,19 +166,19 @@ def _unsqueeze(attributes: Mapping[str, Any], x: Array, *axes: Array) -> Array:
 
 
 _BY_NUMPY: Mapping[str, Callable[..., Array | None]] = {
-    "Add": lambda _, x, y: x + y,
+    "Add": _of_two(np.add),
     "ConstantOfShape": _constant_of_shape,
-    "Equal": lambda _, x, y: x == y,
+    "Equal": _of_two(np.equal),
     "Gather": lambda attributes, x, indices: np.take(x, indices, attributes.get("axis", 0)),
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
-    "Mul": lambda _, x, y: x * y,
+    "Mul": _of_two(np.multiply),
     "Not": lambda _, x: ~x,
     "Relu": lambda _, x: np.maximum(x, x.dtype.type(0)),
     "Reshape": _reshape,
     "ScatterND": _scatter_nd,
     "Slice": _slice,
-    "Sub": lambda _, x, y: x - y,
+    "Sub": _of_two(np.subtract),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     "Where": lambda _, condition, x, y: np.where(condition, x, y),

@@ -71,8 +71,12 @@ def test_nodes(kind, attributes, arrays):
     np.testing.assert_array_equal(got, want)
 
 
-def test_axes_were_attributes():
+def test_what_was_an_attribute_in_earlier_opsets():
     np.testing.assert_array_equal(computed("Unsqueeze", {"axes": [1]}, [X], opset=11), X[:, None])
+    by_numpy = constants._BY_NUMPY
+    np.testing.assert_array_equal(by_numpy["Reshape"]({"shape": [-1, 0]}, X), X.reshape(-1, 4))
+    assert by_numpy["Slice"]({"starts": [1], "ends": [9]}, X) is None
+    assert by_numpy["Add"]({"broadcast": 1, "axis": 1}, X, X[0, :, 0]) is None
 
 
 def test_every_function_is_compared():

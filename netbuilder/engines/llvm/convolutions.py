@@ -193,12 +193,12 @@ class _Code(Loops):
         sums = [self._variable(kind, "zeroinitializer") for _ in range(len(windows) * blocks)]
         with self._for(first, end, 1) as channel:
             block = b.let(f"mul i64 {channel}, %x_block")
-            with self._for("0", "%count", 1, opaque=True) as tap:
+            with self._for("0", "%count", 1) as tap:
                 shift = b.let(f"add i64 {block}, {self._integer('%taps', _L, tap)}")
                 row = self._get(at, "ptr")
                 columns = [self._moved(window, _F, shift) for window in windows]
                 if self._factors == self._block:
-                    with self._for("0", str(self._factors), 1, opaque=True) as k:
+                    with self._for("0", str(self._factors), 1) as k:
                         self._products(blocks, [self._moved(column, _F, k) for column in columns], row, k, sums)
                 else:
                     for j in range(self._factors):

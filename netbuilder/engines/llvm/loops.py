@@ -56,23 +56,20 @@ class Loops:
         return self._body.let(f"load {kind}, ptr {place}, align {64 if kind.startswith('<') else 8}")
 
     @contextmanager
-    def _for(self, start: str, end: str, step: int | str, *, opaque: bool = False) -> Iterator[str]:
+    def _for(self, start: str, end: str, step: int | str) -> Iterator[str]:
         """Write a loop, whose body is written inside the context.
 
-        Args:
-            start, end, step: of the number that the body is given.
-            opaque: LLVM does not know how that changes, so that addresses which follow from it stay as they are
-                written. For those of many rows it would try all ways to compute each from others, which takes as long
-                as all else.
+        LLVM is not told how the number changes that the body is given, so that addresses which follow from it stay as
+        they are written. Else it would try all ways to compute each from others, which for those of many rows takes as
+        long as all else, and gains nothing.
         """
         b, n = self._body, self._label()
         at = self._variable("i64", start)
         b.add(f"br label %test{n}")
         b.add(f"test{n}:")
         value = self._get(at, "i64")
-        if opaque:
-            b.declared.add("declare i64 @llvm.expect.i64(i64, i64)")
-            value = b.let(f"call i64 @llvm.expect.i64(i64 {value}, i64 0)")  # which is no instruction of the CPU
+        b.declared.add("declare i64 @llvm.expect.i64(i64, i64)")
+        value = b.let(f"call i64 @llvm.expect.i64(i64 {value}, i64 0)")  # which is no instruction of the CPU
         b.add(f"br i1 {b.let(f'icmp slt i64 {value}, {end}')}, label %inside{n}, label %after{n}")
         b.add(f"inside{n}:")
         yield value

@@ -95,7 +95,7 @@ class _Function(Multiplying):
         for rights, first, places in self._blocks():
             left = [self._moved("%a", _F, b.let(f"mul i64 {self._row(first, r)}, %lda")) for r in range(_ROWS)]
             sums = [[self._variable(vector("float"), b.constant(0)) for _ in range(_ROWS)] for _ in rights]
-            with self._for("0", "%k", 1, opaque=True) as k:
+            with self._for("0", "%k", 1) as k:
                 inside = b.let(f"mul i64 {k}, {LANES}")
                 elements = [self._moved(each, _F, k) for each in left]
                 self._add(sums, elements, [self._moved(right, _F, inside) for right in rights])

@@ -174,7 +174,7 @@ class _Code(Multiplying):
         places = [self._moved(target, _F, b.let(f"mul i64 {number}, %n")) for number in numbers]
         left = [self._moved("%a", _F, b.let(f"mul i64 {number}, %k")) for number in numbers]
         sums = [[self._variable(kind, b.constant(0)) for _ in places] for _ in panels]
-        with self._for(depth, deepest, 1, opaque=True) as k:
+        with self._for(depth, deepest, 1) as k:
             inside = b.let(f"mul i64 {k}, {LANES}")
             rights = [self._moved(each, _F, inside) for each in panels]
             for right in rights:

@@ -39,6 +39,7 @@ class Choices:
         self._path, self._machine = path, machine
         self._lock = new_lock()
         self._choices = self._read()
+        self._unsaved = False
 
     @staticmethod
     def of(machine: str) -> Choices:
@@ -49,10 +50,23 @@ class Choices:
         return self._choices.get(key)
 
     def put(self, found: Mapping[str, str | float]) -> None:
-        """Store choices and times; those that other processes have written in the meantime are kept."""
+        """Store choices and times in the file."""
+        self.note(found)
+        self.save()
+
+    def note(self, found: Mapping[str, str | float]) -> None:
+        """Store choices and times; the file has them when ``save`` was called."""
         with self._lock:
-            self._choices = {**self._choices, **self._read(), **found}
-            self._write()
+            self._choices = {**self._choices, **found}
+            self._unsaved = True
+
+    def save(self) -> None:
+        """Write what was noted; what other processes have written in the meantime is kept."""
+        with self._lock:
+            if self._unsaved:
+                self._choices = {**self._read(), **self._choices}
+                self._write()
+                self._unsaved = False
 
     def _read(self) -> dict[str, str | float]:
         """Return the content of the file; {} if it is missing, not readable or of another machine."""

@@ -39,5 +39,8 @@ class OpenChoice(Protocol):
     def differs(self) -> bool:
         """Whether a plan that is compiled now would be another one, by this choice."""
 
-    def advance(self, lend: Lend) -> None:
-        """Measure one round; the last one stores what was found."""
+    def advance(self, lend: Lend, limit: float) -> None:
+        """Measure rounds for about so many seconds, but at least one."""
+
+    def keep(self) -> None:
+        """Have what was found stored for other processes."""

@@ -155,7 +155,6 @@ class Rows:
         self._works, self._values = works, values
         of_code = {work.code: address_of(work.code) for work in works}
         self._addresses = [of_code[work.code] for work in works]
-        self._many = address_of(MANY)
         self._cost = sum(work.cost for work in works)
         self.threads = min(ctx.threads, max(1, self._cost // (_OF_A_THREAD // 4))) if self._cost > _OF_A_THREAD else 1
         self._ctx = ctx
@@ -169,8 +168,8 @@ class Rows:
         starts, at = [], 0
         for rows in jobs:
             starts.append(at if len(rows) > 1 else at + 3)
-            words[at + 1 : at + 3] = len(rows), width
-            words[at] = self._many
+            if len(rows) > 1:
+                words[at : at + 3] = address_of(MANY), len(rows), width
             at += 3
             for number, begin, end in rows:
                 self._fill(words[at : at + width], number, begin, end, inputs, outputs)

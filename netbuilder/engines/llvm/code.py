@@ -273,7 +273,9 @@ class Function:
     def _loop(self, bases: dict[Load, str], outs: Sequence[str], count: str) -> list[str]:
         """Return the inner loop."""
         program, e, start = self._program, self._body, "start" if len(self._axes) == 1 else "before"
-        head = [f"  %i = phi i64 [0, %{start}], [%i1, %next]", f"  %left = sub i64 {count}, %i"]
+        e.declared.add("declare i64 @llvm.expect.i64(i64, i64)")
+        head = [f"  %at = phi i64 [0, %{start}], [%i1, %next]", "  %i = call i64 @llvm.expect.i64(i64 %at, i64 0)"]
+        head.append(f"  %left = sub i64 {count}, %i")  # of expect see ``Loops._for``
         head.append(f"  %whole = icmp sge i64 %left, {LANES}")
         into, back = list[str](), list[str]()
         copy = "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"

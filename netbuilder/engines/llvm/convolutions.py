@@ -29,7 +29,7 @@ from netbuilder.proto.late_dataclass import dataclass
 
 __all__ = ["Window", "blocked_convolution"]
 
-_TILES = {8: (6, 4, 2), 16: (12, 8, 4)}
+_TILES = {8: (6, 4, 2), 16: (12, 4)}
 """How many positions may have their sums in registers at the same time, by channels of a block."""
 
 _DEEP = 512
@@ -196,12 +196,11 @@ class _Code(Loops):
             with self._for("0", "%count", 1) as tap:
                 shift = b.let(f"add i64 {block}, {self._integer('%taps', _L, tap)}")
                 row = self._get(at, "ptr")
+                columns = [self._moved(window, _F, shift) for window in windows]
                 if self._factors == self._block:
                     with self._for("0", str(self._factors), 1) as k:
-                        columns = [self._moved(window, _F, b.let(f"add i64 {shift}, {k}")) for window in windows]
-                        self._products(blocks, columns, row, k, sums)
+                        self._products(blocks, [self._moved(column, _F, k) for column in columns], row, k, sums)
                 else:
-                    columns = [self._moved(window, _F, shift) for window in windows]
                     for j in range(self._factors):
                         self._products(blocks, columns, row, str(j), sums)
                 self._set(at, "ptr", self._moved(row, _F, self._block * self._factors))
@@ -213,9 +212,8 @@ class _Code(Loops):
         own = self._moved(row, _F, b.let(f"mul i64 {number}, {size}"))
         rows = [own, *([self._moved(own, _F, "%w_block")] if blocks == 2 else [])]
         factors = [self._load(each) for each in rows]
-        b.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         for each in rows:
-            b.add(f"call void @llvm.prefetch.p0(ptr {self._moved(each, _F, _AHEAD)}, i32 0, i32 3, i32 1)")
+            self._fetched_ahead(self._moved(each, _F, _AHEAD))
         for i, column in enumerate(columns):
             if self._factors == size:
                 element = self._splat(b.let(f"load float, ptr {column}, align 4"), "float")

@@ -33,6 +33,9 @@ _BRIEF, _OF_A_THREAD = 1 << 15, 1 << 17  # bytes; see ``rows``
 _LONG = 512
 """Bytes that C's function copies faster than a loop."""
 
+_FEWEST_AXES = 2
+"""Of those that surround a piece: where there are fewer, others of extent 1 are added, so that one function serves."""
+
 _NOWHERE = -2
 """Stands for the place of an element that is copied from none."""
 
@@ -47,8 +50,8 @@ class _Kind:
     """What the code of a copy depends on.
 
     Args:
-        how: "together" or, for many bytes, "long"; "repeated", "squares" or "single".
-        itemsize: of the elements.
+        how: "together", "repeated", "squares" or "single".
+        itemsize: of the elements; 1 for those that are copied together.
         outer: the number of axes that surround the copy of a piece.
     """
 
@@ -59,7 +62,7 @@ class _Kind:
     @property
     def inner_loop(self) -> bool:
         """Whether the last of these axes is a loop in each piece, as finding the places of a piece takes time."""
-        return self.how != "squares" and self.outer > 1
+        return self.how != "squares"
 
 
 class _Code(Loops):
@@ -107,19 +110,14 @@ class _Code(Loops):
 
     def _together(self, source: str, target: str) -> None:
         b = self._body
-        whole = b.let(f"and i64 %count, {-4 * LANES}")
+        few = b.let(f"icmp slt i64 %count, {_LONG}")
+        whole = b.let(f"select i1 {few}, i64 {b.let(f'and i64 %count, {-4 * LANES}')}, i64 0")
         with self._for("0", whole, 4 * LANES) as i:
             self._write(self._vector(self._moved(source, _BYTE, i), _WORD), _WORD, self._moved(target, _BYTE, i))
         left = b.let(f"sub i64 %count, {whole}")
-        self._copied(self._moved(source, _BYTE, whole), self._moved(target, _BYTE, whole), left)
-
-    def _long(self, source: str, target: str) -> None:
-        self._copied(source, target, "%count")
-
-    def _copied(self, source: str, target: str, count: str) -> None:
-        b = self._body
+        source, target = (self._moved(place, _BYTE, whole) for place in (source, target))
         b.declared.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-        b.add(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {count}, i1 false)")
+        b.add(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {left}, i1 false)")
 
     def _repeated(self, source: str, target: str) -> None:
         b, size = self._body, self._kind.itemsize
@@ -218,7 +216,7 @@ def _job(source: Any, target: Any) -> tuple[_Kind, int, list[int]]:
     if last != size:  # the target's elements are not next to each other
         outer, count, step = [*outer, (count, step, last)], 1, size
     if step == size:
-        kind, rest = "long" if count * size >= _LONG else "together", [count * size, 0, 0, 0, 0]
+        kind, rest, size = "together", [count * size, 0, 0, 0, 0], 1
     elif step == 0:
         kind, rest = "repeated", [count, 0, 0, 0, 0]
     else:
@@ -227,6 +225,7 @@ def _job(source: Any, target: Any) -> tuple[_Kind, int, list[int]]:
         if other is not None and min(count, other[0]) > 3:
             outer.remove(other)
             kind, rest = "squares", [count, step, other[0], other[2], -(-other[0] // LANES)]
+    outer += [(1, 0, 0)] * (_FEWEST_AXES - len(outer))
     made = _Kind(kind, size, len(outer))
     pieces = math.prod(extent for extent, _, _ in outer[: len(outer) - made.inner_loop]) * max(rest[4], 1)
     arguments = [axis[k] for k in range(3) for axis in outer]
@@ -285,7 +284,9 @@ def _copies(
         made = list(op.infer(*(spec if spec.known is not None else spec.plain for spec in specs)))[: max(op.n_out, 1)]
         chosen = slice(-1, None) if reads == -1 else slice(reads)
         types = {spec.dtype for spec in (made[0], *plain[chosen])}
-        if len(types) > 1 or STRING in types or _address(_Kind("together", 4, 0)) is None:
+        if len(types) > 1 or STRING in types:
+            return None
+        if not machine.compiled_functions and _address(_Kind("together", 1, _FEWEST_AXES)) is None:
             return None
         outs: list[TensorSpec | None] = [*made]
         if info and len(outs) > 1 and ctx.demand(1) == "never":

@@ -57,12 +57,19 @@ class Loops:
 
     @contextmanager
     def _for(self, start: str, end: str, step: int | str) -> Iterator[str]:
-        """Write a loop, whose body is written inside the context."""
+        """Write a loop, whose body is written inside the context.
+
+        LLVM is not told how the number changes that the body is given, so that addresses which follow from it stay as
+        they are written. Else it would try all ways to compute each from others, which for those of many rows takes as
+        long as all else, and gains nothing.
+        """
         b, n = self._body, self._label()
         at = self._variable("i64", start)
         b.add(f"br label %test{n}")
         b.add(f"test{n}:")
         value = self._get(at, "i64")
+        b.declared.add("declare i64 @llvm.expect.i64(i64, i64)")
+        value = b.let(f"call i64 @llvm.expect.i64(i64 {value}, i64 0)")  # which is no instruction of the CPU
         b.add(f"br i1 {b.let(f'icmp slt i64 {value}, {end}')}, label %inside{n}, label %after{n}")
         b.add(f"inside{n}:")
         yield value
@@ -127,6 +134,11 @@ class Loops:
         b.declared.add(f"declare {whole} @{name}(ptr, i32, {vector('i1')}, {whole})")
         given = f"ptr {place}, i32 {align}, {vector('i1')} {mask}, {whole} zeroinitializer"
         return b.let(f"call {whole} @{name}({given})")
+
+    def _fetched_ahead(self, place: str) -> None:
+        """Have what is at an address, which need not be there, brought to the cache."""
+        self._body.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self._body.add(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
 
     def _gathered(self, start: str, dtype: np.dtype[Any], places: str, of_places: str = "i32", mask: str = "") -> str:
         """Return the elements at some places of an array, and 0 in the lanes that ``mask`` has not; "": all."""

@@ -25,7 +25,7 @@ _PANELS = {False: (1,), True: (3, 1)}
 SLACK = LANES * LANES
 """Elements after the panels of a transposed matrix that may be overwritten."""
 
-_F, _UNROLLED = np.dtype(np.float32), 4
+_F = np.dtype(np.float32)
 
 PANELS = {
     "rows": "ptr %a, i64 %lda, ptr %b, i64 %deep, ptr %c, i64 %ldc, i64 %m, i64 %count, i64 %k",
@@ -95,15 +95,10 @@ class _Function(Multiplying):
         for rights, first, places in self._blocks():
             left = [self._moved("%a", _F, b.let(f"mul i64 {self._row(first, r)}, %lda")) for r in range(_ROWS)]
             sums = [[self._variable(vector("float"), b.constant(0)) for _ in range(_ROWS)] for _ in rights]
-            whole = b.let(f"and i64 %k, {-_UNROLLED}")
-            for start, end, step in (("0", whole, _UNROLLED), (whole, "%k", 1)):
-                with self._for(start, end, step) as k:
-                    inside = b.let(f"mul i64 {k}, {LANES}")
-                    at = [self._moved(right, _F, inside) for right in rights]
-                    of_rows = [self._moved(each, _F, k) for each in left]
-                    for j in range(step):
-                        elements = [self._moved(each, _F, j) for each in of_rows]
-                        self._add(sums, elements, [self._moved(each, _F, j * LANES) for each in at])
+            with self._for("0", "%k", 1) as k:
+                inside = b.let(f"mul i64 {k}, {LANES}")
+                elements = [self._moved(each, _F, k) for each in left]
+                self._add(sums, elements, [self._moved(right, _F, inside) for right in rights])
             self._store(sums, places)
 
     def _write_columns(self) -> None:
@@ -184,32 +179,29 @@ class _Function(Multiplying):
 
     def _write_pack(self) -> None:
         b = self._body
-        whole = b.let(f"and i64 %n, {-LANES}")
-        for start, end in (("0", whole), (whole, "%n")):
-            with self._for(start, end, LANES) as column:
-                mask = "" if end == whole else self._lanes(b.let(f"sub i64 %n, {column}"))
-                target = self._moved("%y", _F, b.let(f"mul i64 {column}, %k"))
-                source = self._moved("%x", _F, column)
-                with self._for("0", "%k", 1) as k:
-                    value = self._vector(self._moved(source, _F, b.let(f"mul i64 {k}, %ld")), _F, mask)
-                    self._write(value, _F, self._moved(target, _F, b.let(f"mul i64 {k}, {LANES}")))
+        with self._for("0", "%n", LANES) as column:
+            mask = self._lanes(b.let(f"sub i64 %n, {column}"))
+            target = self._moved("%y", _F, b.let(f"mul i64 {column}, %k"))
+            source = self._moved("%x", _F, column)
+            with self._for("0", "%k", 1) as k:
+                value = self._vector(self._moved(source, _F, b.let(f"mul i64 {k}, %ld")), _F, mask)
+                self._write(value, _F, self._moved(target, _F, b.let(f"mul i64 {k}, {LANES}")))
 
     def _write_pack_transposed(self) -> None:
         b = self._body
-        last, whole = b.let("sub i64 %n, 1"), b.let(f"and i64 %k, {-LANES}")
+        last = b.let("sub i64 %n, 1")
         with self._for("0", "%n", LANES) as row:
             target = self._moved("%y", _F, b.let(f"mul i64 {row}, %k"))
             rows = []
             for lane in range(LANES):
                 number = self._least(b.let(f"add i64 {row}, {lane}"), last)
                 rows.append(self._moved("%x", _F, b.let(f"mul i64 {number}, %ld")))
-            for start, end in (("0", whole), (whole, "%k")):
-                with self._for(start, end, LANES) as column:
-                    mask = "" if end == whole else self._lanes(b.let(f"sub i64 %k, {column}"))
-                    values = [self._vector(self._moved(each, _F, column), _F, mask) for each in rows]
-                    place = self._moved(target, _F, b.let(f"mul i64 {column}, {LANES}"))
-                    for j, value in enumerate(transposed(b, values)):
-                        self._write(value, _F, self._moved(place, _F, j * LANES))
+            with self._for("0", "%k", LANES) as column:
+                mask = self._lanes(b.let(f"sub i64 %k, {column}"))
+                values = [self._vector(self._moved(each, _F, column), _F, mask) for each in rows]
+                place = self._moved(target, _F, b.let(f"mul i64 {column}, {LANES}"))
+                for j, value in enumerate(transposed(b, values)):
+                    self._write(value, _F, self._moved(place, _F, j * LANES))
 
 
 def transposed(b: Emitter, rows: list[str], element: str = "float") -> list[str]:

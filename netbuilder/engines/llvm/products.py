@@ -19,7 +19,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
-from netbuilder.engines.llvm.copies import copying
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.panels import Multiplying
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
@@ -31,13 +30,13 @@ __all__ = ["PRODUCTS", "Panels", "reorder"]
 _ROWS = {False: (6, 4, 2, 1), True: (12, 6, 4, 2, 1)}
 """Rows that are multiplied together, as many as there are registers for, then those that are left: of AVX2, AVX-512."""
 
-_PANELS = {False: (1,), True: (2, 1)}
-"""Panels that they are multiplied by."""
+_PANELS = {False: 1, True: 2}
+"""Panels that they are multiplied by; one that is left alone is multiplied as one that ends within a vector is."""
 
 _FEWEST = {False: 4, True: 1}
 """Fewer rows do not use the registers of AVX2: other kernels serve."""
 
-_DEEP, _UNROLLED = 384, 4
+_DEEP, _AHEAD = 384, 12  # rows of a panel: those whose products are added at once; those fetched before they are read
 _CHUNK = 3 << 15
 """Elements of the rows that are multiplied by all panels before the next rows, at most: they stay in the cache."""
 
@@ -49,7 +48,8 @@ Without panels a library packs the matrix in each run, which takes as long as th
 
 _BRIEF, _OF_A_THREAD = 1 << 17, 1 << 17  # multiplications
 _F = np.dtype(np.float32)
-_WORDS = ("a", "b", "bias", "y", "m", "n", "k", "chunk", "begin", "end")
+_ZEROS = np.zeros(max(_PANELS.values()) * LANES, _F)
+_WORDS = ("a", "b", "bias", "y", "m", "n", "k", "chunk", "begin", "end", "biases")
 
 
 class Panels:
@@ -105,16 +105,25 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
     layout = target.layout
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        return copying(ctx, layout.parts(inputs[0], outputs[0]))
+        pairs = layout.parts(inputs[0], outputs[0])
+
+        def copy() -> None:  # by NumPy: it runs once, so machine code would take longer to make than it saves
+            for source, place in pairs:
+                np.copyto(place, source)
+
+        return copy
 
     return Prepared([source], [target], bind, name="panels")
 
 
 class _Code(Multiplying):
-    """Writes the function; each word of its row of arguments has the name in ``_WORDS``."""
+    """Writes the function; each word of its row of arguments has the name in ``_WORDS``.
 
-    def __init__(self, *, bias: bool, wide: bool) -> None:
-        self._bias, self._wide, self._entry, self._body = bias, wide, Emitter("e"), Emitter("v")
+    ``biases`` is 1, or 0 where ``bias`` has zeros for all panels.
+    """
+
+    def __init__(self, rows: Sequence[int], *, wide: bool) -> None:
+        self._rows, self._wide, self._entry, self._body = rows, wide, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
         e, b = self._entry, self._body
@@ -123,10 +132,12 @@ class _Code(Multiplying):
             e.lines.append(f"  %{name} = load {'ptr' if i < 5 else 'i64'}, ptr {place}, align 8")
         with self._for("0", "%m", "%chunk") as first:
             last = self._least(b.let(f"add i64 {first}, %chunk"), "%m")
-            whole = self._least("%end", b.let(f"udiv i64 %n, {LANES}"))
-            for panel, together in self._in_groups("%begin", whole, _PANELS[self._wide]):
+            whole, together = self._least("%end", b.let(f"udiv i64 %n, {LANES}")), _PANELS[self._wide]
+            whole = self._most(b.let(f"sub i64 {whole}, %begin"), "0")
+            whole = b.let(f"add i64 %begin, {b.let(f'and i64 {whole}, {-together}')}")
+            with self._for("%begin", whole, together) as panel:
                 self._of_panels(together, panel, "", first, last)
-            with self._for(self._most(whole, "%begin"), "%end", 1) as panel:
+            with self._for(whole, "%end", 1) as panel:
                 mask = self._lanes(b.let(f"sub i64 %n, {b.let(f'mul i64 {panel}, {LANES}')}"))
                 self._of_panels(1, panel, mask, first, last)
         head = "define void @kernel(ptr %arguments) {\nentry:"
@@ -142,10 +153,8 @@ class _Code(Multiplying):
         panels = [right]
         while len(panels) < together:
             panels.append(self._moved(panels[-1], _F, following))
-        start = [b.constant(0)] * together
-        if self._bias:
-            bias = self._moved("%bias", _F, column)
-            start = [self._vector(self._moved(bias, _F, i * LANES), _F, mask) for i in range(together)]
+        bias = self._moved("%bias", _F, b.let(f"mul i64 {column}, %biases"))
+        start = [self._vector(self._moved(bias, _F, i * LANES), _F, mask) for i in range(together)]
         target = self._moved("%y", _F, column)
         with self._for(first, last, 1) as row:
             place = self._moved(target, _F, b.let(f"mul i64 {row}, %n"))
@@ -153,7 +162,7 @@ class _Code(Multiplying):
                 self._write(value, _F, self._moved(place, _F, i * LANES), mask)
         with self._for("0", "%k", _DEEP) as depth:
             deepest = self._least(b.let(f"add i64 {depth}, {_DEEP}"), "%k")
-            for row, count in self._in_groups(first, last, _ROWS[self._wide]):
+            for row, count in self._in_groups(first, last, self._rows):
                 self._of_rows(row, count, panels, target, mask, depth, deepest)
 
     def _of_rows(
@@ -165,16 +174,12 @@ class _Code(Multiplying):
         places = [self._moved(target, _F, b.let(f"mul i64 {number}, %n")) for number in numbers]
         left = [self._moved("%a", _F, b.let(f"mul i64 {number}, %k")) for number in numbers]
         sums = [[self._variable(kind, b.constant(0)) for _ in places] for _ in panels]
-        odd = b.let(f"urem i64 {b.let(f'sub i64 {deepest}, {depth}')}, {_UNROLLED}")
-        whole = b.let(f"sub i64 {deepest}, {odd}")
-        for begin, end, step in ((depth, whole, _UNROLLED), (whole, deepest, 1)):
-            with self._for(begin, end, step) as k:
-                of_rows = [self._moved(each, _F, k) for each in left]
-                inside = b.let(f"mul i64 {k}, {LANES}")
-                of_panels = [self._moved(each, _F, inside) for each in panels]
-                for j in range(step):
-                    rights = [self._moved(each, _F, j * LANES) for each in of_panels]
-                    self._add(sums, [self._moved(each, _F, j) for each in of_rows], rights)
+        with self._for(depth, deepest, 1) as k:
+            inside = b.let(f"mul i64 {k}, {LANES}")
+            rights = [self._moved(each, _F, inside) for each in panels]
+            for right in rights:
+                self._fetched_ahead(self._moved(right, _F, _AHEAD * LANES))
+            self._add(sums, [self._moved(each, _F, k) for each in left], rights)
         for i, totals in enumerate(sums):
             for place, total in zip(places, totals):
                 at = self._moved(place, _F, i * LANES)
@@ -182,9 +187,20 @@ class _Code(Multiplying):
                 self._write(b.binary("fadd", before, self._get(total, kind)), _F, at, mask)
 
 
-@functools.cache
-def _text(bias: bool, wide: bool) -> str:
-    return _Code(bias=bias, wide=wide).text()
+_addresses: dict[tuple[bool, bool], int | None] = {}
+
+
+def _address(wide: bool, one: bool) -> int | None:
+    """Return the address of the function; for a single row of one that is made in a fraction of the time, or is there.
+
+    Args:
+        wide: registers have 512 bits.
+        one: there is a single row.
+    """
+    key = wide, one and (wide, False) not in _addresses
+    if key not in _addresses:
+        _addresses[key] = machine.address_of(_Code((1,) if key[1] else _ROWS[wide], wide=wide).text())
+    return _addresses[key]
 
 
 def _product(
@@ -201,7 +217,7 @@ def _product(
         return None
     if any(spec.dtype != _F for spec in specs[: 2 + bias]):
         return None
-    address = machine.address_of(_text(bias, wide))
+    address = _address(wide, m == 1)
     if address is None:
         return None
     plain = [spec.plain for spec in specs]
@@ -214,14 +230,14 @@ def _product(
     chunk = -(-m // chunks // together) * together  # chunks of about the same size
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        buffers = [inputs[0], inputs[1], inputs[2] if bias else outputs[0], outputs[0]]
+        buffers = [inputs[0], inputs[1], inputs[2] if bias else _ZEROS, outputs[0]]
         a, matrix, start, y = (buffer.ctypes.data for buffer in buffers)
         words = []
         for begin, end in shares(units, threads):
             first, last = (min(together * unit, m) for unit in (begin, end)) if by_rows else (0, m)
             places = [a + first * k * _F.itemsize, matrix, start, y + first * n * _F.itemsize]
             bounds = (0, count) if by_rows else (begin, end)
-            words.append(np.array([address, *places, last - first, n, k, chunk, *bounds], np.int64))
+            words.append(np.array([address, *places, last - first, n, k, chunk, *bounds, int(bias)], np.int64))
         return call_of_threads(ctx, words, (inputs, outputs), brief=cost < _BRIEF)
 
     expected: list[TensorSpec | None] = [plain[0], specs[1].with_layout(layout), *([plain[2]] if bias else [])]

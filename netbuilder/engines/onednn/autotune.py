@@ -17,10 +17,9 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from netbuilder.data.forking import loading
 from netbuilder.engines import choices
@@ -54,6 +53,7 @@ ROUNDS_OF_ALL = 2  # after which those that are far slower than another one are 
 _FAR_SLOWER = 1.5  # of the fastest one's shortest time
 _ALIGNMENT = 64  # bytes
 _CACHE_BYTES = 32 << 20  # about the size of a processor's caches
+_CACHES = "/sys/devices/system/cpu/cpu0/cache/index{}/size"
 _FORMAT = 5  # version of the file and of the meaning of its names
 
 Candidates = Mapping[str, Callable[[], Sequence[Prepared]]]
@@ -143,7 +143,7 @@ rates: list[float] = []  # seconds for an operation in the last rounds that were
 class _Open:
     """An open choice (see ``OpenChoice``): candidates, and their times in the rounds measured so far."""
 
-    cold = True  # with other data in the caches, as after other operators of a net
+    cold = True  # with other data in the caches when a round begins, as after other operators of a net
 
     def __init__(self, key: str, candidates: Candidates, n: int, flops: int) -> None:
         self.key, self.worth, self._flops = key, 0, flops
@@ -184,33 +184,54 @@ class _Open:
     @property
     def expected(self) -> float:
         count = len(self._candidates if self._kernels is None else self._kernels)
-        rate = float(np.median(rates)) if rates else FIRST_RATE / self._threads
+        rate = _median(rates) if rates else FIRST_RATE / self._threads
         return rate * count * self._flops
 
-    def advance(self, lend: Lend) -> None:
-        """Measure one round: each candidate once, alternately, so that other load affects all of them equally."""
+    def advance(self, lend: Lend, limit: float) -> None:
+        """Measure rounds: in each, each candidate once, so that other load affects all of them equally."""
+        start = time.perf_counter()
         with loading, threads(self._threads):
             if self._kernels is None:
                 made = {name: make() for name, make in self._candidates.items()}
                 self._kernels = {name: parts for name, parts in made.items() if parts}
                 self._times = {name: [] for name in self._kernels}
-            if self.result() is None:
-                start, operations = time.perf_counter(), max(1, len(self._kernels) * self._flops)
-                self._measure(self._kernels, lend)
-                rates[:] = [*rates[-ROUNDS:], (time.perf_counter() - start) / operations]
-        found = self.result()
+            found = self.result()
+            if found is None:
+                with self._bound(lend) as measured:
+                    while found is None:
+                        began, operations = time.perf_counter(), max(1, len(self._kernels) * self._flops)
+                        measured()
+                        now = time.perf_counter()
+                        rates[:] = [*rates[-ROUNDS:], (now - began) / operations]
+                        found = self.result()
+                        if now - start + self.expected > limit:
+                            break
         if found is not None:
             self._found, self._kernels = found, {}
-            _choices().put(self.stored(found))
+            _choices().note(self.stored(found))
 
-    def _measure(self, kernels: Mapping[str, Sequence[Prepared]], lend: Lend) -> None:
-        parts = [part for each in kernels.values() for part in each]
-        needed = max(map(_nbytes, parts))
-        with lend(needed + (_CACHE_BYTES if self.cold else 0)) as memory:
-            own, other = memory[:needed], memory[needed:]
-            own.fill(0)  # and zeros it stays: all kernels are linear, so all may use the same memory
-            for name, each in kernels.items():
-                self._times[name].append(sum(_seconds_of_one(_bound(part, own), other) for part in each))
+    def keep(self) -> None:
+        _choices().save()
+
+    @contextmanager
+    def _bound(self, lend: Lend) -> Iterator[Callable[[], None]]:
+        """Return a function that measures a round, in memory that is lent: each kernel has its own."""
+        assert self._kernels is not None
+        parts = [part for each in self._kernels.values() for part in each]
+        starts = [0, *itertools.accumulate(map(_nbytes, parts))]
+        with lend(starts[-1] + (_displacing_bytes() if self.cold else 0)) as memory:
+            own, other = memory[: starts[-1]], memory[starts[-1] :]
+            own.fill(0)  # and zeros it stays: all kernels are linear
+            bound = iter([_bound(part, own[start:]) for part, start in zip(parts, starts)])
+            calls = {name: [next(bound) for _ in each] for name, each in self._kernels.items()}
+
+            def measure() -> None:
+                assert self._kernels is not None
+                other.fill(0)
+                for name in self._kernels:
+                    self._times[name].append(sum(map(_seconds_of_one, calls[name])))
+
+            yield measure
 
 
 class OpenFastest(_Open):
@@ -232,13 +253,13 @@ class OpenFastest(_Open):
             return next(iter(self._kernels))
         if rounds < ROUNDS:
             return None
-        medians = {name: float(np.median(times[name])) for name in self._kernels}
+        medians = {name: _median(times[name]) for name in self._kernels}
         first, best = next(iter(medians)), min(medians, key=medians.__getitem__)
         return best if medians[best] < _CLEARLY_FASTER * medians[first] else first
 
     def stored(self, found: str | float) -> dict[str, str | float]:
         times = self._times.get(str(found), [])[1:]
-        return {self.key: found, **({_time_key(self.key): float(np.median(times))} if times else {})}
+        return {self.key: found, **({_time_key(self.key): _median(times)} if times else {})}
 
     @property
     def differs(self) -> bool:
@@ -274,9 +295,26 @@ class _OpenTime(_Open):
         return self._differs()
 
 
-def _seconds_of_one(call: Call, other: Any) -> float:
-    """Return the time of a call, with ``other`` data in the caches."""
-    other.fill(0)
+def _median(values: Sequence[float]) -> float:
+    """Return the median, of an even number the greater one; the module for statistics takes long to import."""
+    return sorted(values)[len(values) // 2]
+
+
+@functools.cache
+def _displacing_bytes() -> int:
+    """Return how many bytes are written so that caches hold other data.
+
+    A large cache of many cores holds the data of a whole net between its runs, so they stay there when it is measured.
+    """
+    try:
+        texts = [Path(_CACHES.format(level)).read_text("ascii") for level in (2, 3)]
+        own, shared = (int(text.strip().removesuffix("K")) for text in texts)
+    except (OSError, ValueError):
+        return _CACHE_BYTES
+    return 2 * own << 10 if shared << 10 > 4 * _CACHE_BYTES else _CACHE_BYTES
+
+
+def _seconds_of_one(call: Call) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

@@ -1,8 +1,8 @@
 """The choice of the image order of a whole predictor: blocked channels, or channels last.
 
-The kernels for both orders are measured, convolution by convolution, with images as the convolutions before them write
-them. In a training net the gradients of weights are
-faster with blocks, and channels last is used within single operators only (see ``channels_last``).
+The kernels for both orders are measured, for the largest convolutions, which have half of the work, with images as
+the convolutions before them write them. In a training net the gradients of weights are faster with blocks, and channels
+last is used within single operators only (see ``channels_last``).
 """
 
 from __future__ import annotations
@@ -91,19 +91,23 @@ def best_image_order(convs: Sequence[tuple[Any, Sequence[TensorSpec]]], threads:
         threads: number of threads.
         precision: of activations.
     """
-    supported = [(op, specs) for op, specs in convs if serves(*specs)]
-    if turned_off() or sum(2 * op.products(specs[0], specs[1]) for op, specs in supported) < WORTH_MEASURING:
+    supported = [(2 * op.products(specs[0], specs[1]), op, specs) for op, specs in convs if serves(*specs)]
+    work = sum(flops for flops, _, _ in supported)
+    if turned_off() or work < WORTH_MEASURING:
         return ANY_ORDER
 
     def differs() -> bool:
         return best_image_order(convs, threads, precision) != ANY_ORDER
 
     times: dict[str, list[float | None]] = {ANY_ORDER: [], CHANNELS_LAST: []}
-    written = _first_result(*supported[0], threads, precision)
-    for op, (x, w, *more) in supported:
+    written = _first_result(*supported[0][1:], threads, precision)
+    left = work
+    for flops, op, (x, w, *more) in sorted(supported, key=lambda each: -each[0]):
+        if left < work / 2:
+            break
+        left -= flops
         view = Views(op, x, w, transposed=False)
         what = description_of(view, c.BF16 if precision == "bfloat16" else c.F32)
-        flops = 2 * op.products(x, w)
         for order, found in times.items():
             read = _like(written, x, view.x) if order == ANY_ORDER else x
 
@@ -115,7 +119,7 @@ def best_image_order(convs: Sequence[tuple[Any, Sequence[TensorSpec]]], threads:
             decides = differs if first_open else _never
             found.append(seconds(key, make, threads, flops=flops, differs=decides))
     known = {order: [time for time in found if time is not None] for order, found in times.items()}
-    if any(len(found) < len(supported) for found in known.values()):
+    if any(len(found) < len(times[order]) for order, found in known.items()):
         return ANY_ORDER
     least = {order: sum(found) for order, found in known.items()}
     return CHANNELS_LAST if least[CHANNELS_LAST] < _CLEARLY_FASTER * least[ANY_ORDER] else ANY_ORDER

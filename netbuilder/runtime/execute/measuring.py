@@ -39,9 +39,13 @@ def measure_before_run(choices: Sequence[OpenChoice], lend: Lend) -> bool:
 def _measure(choices: Iterable[OpenChoice], lend: Lend, limit: float) -> float:
     """Measure, those that were begun and then those worth most; return the seconds, at most ``limit``."""
     start = time.perf_counter()
+    measured = []
     for choice in sorted(choices, key=lambda choice: (not choice.started, -choice.worth)):
-        while not choice.known and time.perf_counter() - start + choice.expected <= limit:
-            choice.advance(lend)
+        while not choice.known and (left := limit - (time.perf_counter() - start)) >= choice.expected:
+            choice.advance(lend, left)
+            measured.append(choice)
+    for choice in measured[-1:]:
+        choice.keep()
     return time.perf_counter() - start
 
 

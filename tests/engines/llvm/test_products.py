@@ -133,6 +133,19 @@ def test_few_rows_are_left_to_others_where_registers_are_few(rows, wide):
     close(workspace.fetch("y"), want, 20)
 
 
+def test_a_single_row_has_a_function_of_its_own_unless_there_is_that_for_many(monkeypatch):
+    monkeypatch.setattr(machine, "has_wide_registers", lambda: True)
+    found = []
+    for made_before in (False, True):
+        monkeypatch.setattr(products, "_addresses", {})
+        if made_before:
+            run(*built(("FC", True), 4, 20, 40)[:2])
+        net, feeds, _ = built(("FC", True), 1, 500, 41)
+        found.append(run(net, feeds).fetch("y"))
+        assert list(products._addresses) == [(True, not made_before)]
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_matrix_that_is_no_constant_is_left_to_others():
     net, feeds, want = built(("MatMul", False), 8, 20, 40)
     workspace = run(net, feeds, constants=[])

@@ -67,7 +67,8 @@ def fastest(key, ways, threads):
     assert found == first or not waiting
     for choice in waiting:
         while not choice.known:
-            choice.advance(lend)
+            choice.advance(lend, 0)
+        choice.keep()
         assert choice.differs == (choices.fastest(key, ways, ctx, flops=1000) != first)
     found = choices.fastest(key, ways, ctx, flops=1000)
     assert choices.take_open() == []
@@ -104,9 +105,29 @@ def test_what_a_round_takes_is_known_before():
     choices.fastest("b", ways, plan(), flops=30_000_000)
     first, second = choices.take_open()
     assert first.expected == pytest.approx(2 * 10_000_000 * choices.FIRST_RATE)
-    first.advance(lend)
+    first.advance(lend, 0)
     assert first.started and not second.started
     assert first.expected == pytest.approx(0.02) and second.expected == pytest.approx(0.06)
+
+
+def test_as_many_rounds_are_measured_as_there_is_time_for():
+    calls = []
+    ways = {name: (lambda: [kernel(0.01, calls)]) for name in ("one", "two")}
+    choices.fastest("a", ways, plan(), flops=1000)
+    (choice,) = choices.take_open()
+    choice.advance(lend, 0.05)
+    assert len(calls) == 4 and not choice.known
+    choice.advance(lend, 1)
+    assert len(calls) == 2 * (1 + choices.ROUNDS) and choice.known
+
+
+def test_the_file_is_written_when_that_is_asked_for(folder):
+    choices.fastest("a", {"one": lambda: [kernel(0.01)], "two": lambda: [kernel(0.001)]}, plan(), flops=1000)
+    (choice,) = choices.take_open()
+    choice.advance(lend, 1)
+    assert choice.known and not folder.exists()
+    choice.keep()
+    assert names_in(choices.cache_file()) == {"a, threads 1": "two"}
 
 
 def test_each_use_makes_a_choice_worth_more():
@@ -206,7 +227,8 @@ def seconds(key, make):
     for choice in choices.take_open():
         assert found is None and choice.differs
         while not choice.known:
-            choice.advance(lend)
+            choice.advance(lend, 0)
+        choice.keep()
     return choices.seconds(key, make, 1, flops=1000, differs=lambda: True)
 
 
@@ -243,3 +265,15 @@ def test_no_times_are_read_where_measuring_is_switched_off(monkeypatch):
     fastest("a", {"first": lambda: [kernel(0.01)], "second": lambda: [kernel(0.001)]}, 1)
     monkeypatch.setenv("NETBUILDER_MEASURE", "0")
     assert choices.time_of_fastest("a", plan(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "expected"),
+    [("2048K", "307200K", 4 << 20), ("512K", "32768K", 32 << 20), ("512K", None, 32 << 20), ("", "1K", 32 << 20)],
+)
+def test_what_a_large_shared_cache_holds_stays_there(tmp_path, monkeypatch, own, shared, expected):
+    for level, size in ((2, own), (3, shared)):
+        if size is not None:
+            (tmp_path / str(level)).write_text(f"{size}\n")
+    monkeypatch.setattr(choices, "_CACHES", str(tmp_path / "{}"))
+    assert choices._displacing_bytes.__wrapped__() == expected

@@ -40,7 +40,10 @@ class Choice:
     def differs(self):
         return self.known and self._differs
 
-    def advance(self, lend):
+    def keep(self):
+        assert self.started
+
+    def advance(self, lend, limit):
         with lend(8) as memory:
             assert memory.nbytes == 8
         assert self.left
@@ -96,7 +99,7 @@ def test_between_runs_a_twentieth_of_their_time():
 def test_one_that_was_begun_is_finished_first():
     each, net = measuring.MeasuringBetweenRuns(), Net()
     begun = Choice("begun", 1, rounds=3)
-    begun.advance(lend)
+    begun.advance(lend, 0)
     each.add([begun, Choice("large", 9)], lend)
     run(each, net, 20.0)
     assert begun.known

@@ -105,13 +105,10 @@ def _modules() -> list[str]:
 
 
 def _text(kind: str, name: str, present: Sequence[str]) -> str:
-    reason = reason_of(name)
+    if reason := reason_of(name):
+        return f"netbuilder.caffe2 has no {kind}{name}: {reason} (see {PAGE})"
     last = name.rpartition(".")[2]
     by_last = {other.rpartition(".")[2]: other for other in present}
     near = [by_last[found] for found in similar(last, by_last, 4)]
-    text = f"netbuilder.caffe2 has no {kind}{name}" + (f": {reason}" if reason else "")
-    if near:
-        text = f"{text}; nearest: {', '.join(near)}"
-    elif not reason:
-        text = f"{text}; it has {', '.join(present)}"
-    return f"{text} (see {PAGE})"
+    what = f"nearest: {', '.join(near)}" if near else f"it has {', '.join(present)}"
+    return f"netbuilder.caffe2 has no {kind}{name}; {what} (see {PAGE})"

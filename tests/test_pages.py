@@ -207,6 +207,16 @@ def test_lines_of_pages_are_at_most_120_characters_long():
     assert long == []
 
 
+def test_sentences_do_not_begin_with_a_block_of_code():
+    """A paragraph after one begins with a sentence of its own, or with a name."""
+    found = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"^```.*?^```$", "    code", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        found += [f"{page.name}: {begun}" for begun in re.findall(r"^    .*\n\n([a-z]+ .*)", text, re.MULTILINE)]
+    names = ("netbuilder", "torchvision's")
+    assert [each for each in found if not each.split(": ")[1].startswith(names)] == []
+
+
 def command_lines(name: str = "commands") -> list[list[str]]:
     """Return the commands in a page, in their order."""
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Collection, Mapping
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 __all__ = ["names_on_first_use"]
@@ -14,20 +14,20 @@ __all__ = ["names_on_first_use"]
 def names_on_first_use(
     package: str, exports: Mapping[str, Collection[str]], subpackages: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package.
+    """Return ``__getattr__`` and ``__dir__`` of a package, whose modules are imported on first use, too.
 
     Args:
         package: its name.
         exports: module -> its names that the package has, too.
-        subpackages: names of modules of the package that are imported on first use.
+        subpackages: names of modules of the package that ``dir`` lists before they are imported.
     """
     home = {name: module for module, names in exports.items() for name in names}
 
     def get(name: str) -> Any:
         if name in home:
             value = getattr(importlib.import_module(home[name]), name)
-        elif name in subpackages:
-            value = importlib.import_module(f"{package}.{name}")
+        elif (module := _module(f"{package}.{name}")) is not None:
+            value = module
         else:
             raise _unknown(package, name, names(), sys._getframe(1))
         setattr(sys.modules[package], name, value)
@@ -37,6 +37,18 @@ def names_on_first_use(
         return sorted({*vars(sys.modules[package]), *home, *subpackages})
 
     return get, names
+
+
+def _module(name: str) -> ModuleType | None:
+    """Import a module; None: there is none of this name, or a private one."""
+    if name.rpartition(".")[2].startswith("_"):
+        return None
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None
 
 
 def _unknown(package: str, name: str, known: Collection[str], caller: FrameType) -> Exception:

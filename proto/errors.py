@@ -18,11 +18,28 @@ __all__ = [
 ]
 
 
+_FIRST, _LAST = 1400, 500  # characters of a message that are always shown
+
+
+def _shortened(message: str) -> str:
+    left_out = len(message) - _FIRST - _LAST
+    if left_out <= 100:
+        return message
+    return f"{message[:_FIRST]} ... ({left_out:,} characters left out) ... {message[-_LAST:]}"
+
+
 class NetError(ValueError, RuntimeError):
     """A net, an operator or a call that builds one breaks a rule.
 
     It is a RuntimeError, too: Caffe2's scripts expect one where a net cannot be created or run, or a blob fetched.
+    Of a long message, such as one that shows the bytes of a file, the middle is left out.
+
+    >>> NetError("a path, not " + "x" * 9000 + " of type bytes").args[0].replace("x", "")
+    'a path, not  ... (7,126 characters left out) ...  of type bytes'
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_shortened(each) if isinstance(each, str) else each for each in args))
 
 
 class ArgumentError(NetError):

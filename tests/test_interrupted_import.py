@@ -24,7 +24,9 @@ def test_importing_again_after_an_interruption(given):
 MODULE = """
 from netbuilder.ops.core.operator import Operator
 from netbuilder.ops.core.registry import CPU, kernel, prepare, register
+from netbuilder.proto.late_dataclass import dataclass
 @register
+@dataclass(frozen=True)
 class OnlyInThisTest(Operator):
     pass
 @prepare(OnlyInThisTest, device=CPU)

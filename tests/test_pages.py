@@ -4,6 +4,8 @@ import ast
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +132,36 @@ def test_pages_name_files_that_there_are():
     assert missing == []
 
 
+RESOLVE = """
+import os, sys
+import netbuilder
+for name in sys.stdin.read().split():
+    if not os.fork():  # which has imported nothing else
+        found = netbuilder
+        try:
+            for part in name.split(".")[1:]:
+                found = getattr(found, part)
+        except AttributeError as error:
+            os.write(1, f"{name}: {error}\\n".encode())
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_names_in_pages_are_there_after_import_netbuilder():
+    names = set()
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for code in re.findall(r"`([^`\n]+)`", text):
+            if not re.search(r"python -m|-m netbuilder", code):
+                names.update(re.findall(r"(?<![\w/.-])netbuilder(?:\.\w+)+", code))
+    names.discard("netbuilder.input")  # a logger
+    assert len(names) > 50
+    called = [sys.executable, "-W", "ignore", "-c", RESOLVE]
+    done = subprocess.run(called, input="\n".join(sorted(names)), capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_optimizations_that_pages_switch_off_are_groups():
     given = re.compile(r"(?:--without[ =]|NETBUILDER_WITHOUT=|without=)([\w,]+|\[[^\]]*\]|\"[^\"]*\")")
     found = {
@@ -173,6 +205,16 @@ def test_lines_of_pages_are_at_most_120_characters_long():
             if len(line) > 120 and not fenced and not line.startswith(("|", "    ")):
                 long.append(f"{page.name}:{number}")
     assert long == []
+
+
+def test_sentences_do_not_begin_with_a_block_of_code():
+    """A paragraph after one begins with a sentence of its own, or with a name."""
+    found = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"^```.*?^```$", "    code", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        found += [f"{page.name}: {begun}" for begun in re.findall(r"^    .*\n\n([a-z]+ .*)", text, re.MULTILINE)]
+    names = ("netbuilder", "torchvision's")
+    assert [each for each in found if not each.split(": ")[1].startswith(names)] == []
 
 
 def command_lines(name: str = "commands") -> list[list[str]]:

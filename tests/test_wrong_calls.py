@@ -10,7 +10,7 @@ from netbuilder import exchange, parallel, passes
 from netbuilder.graph import DeviceScope, ExecutionStep, NameScope, Net, Plan
 from netbuilder.graph.devices import Devices
 from netbuilder.graph.replicas import Replicas
-from netbuilder.model import ModelHelper, brew
+from netbuilder.model import Generator, ModelHelper, brew
 from netbuilder.optimizers import build_sgd
 from netbuilder.proto import ArgumentError, DeviceOption, NetDef, NetError, files
 from netbuilder.runtime import LossReader, Prefetch, Workspace
@@ -283,6 +283,26 @@ def graph_cases(g):
     yield entered(DeviceScope), {"scope": DeviceOption(), "node_name": None}
 
 
+def language(model, tokens, cache=None):
+    x = brew.embedding(model, tokens, "tokens_of", 5, 8)
+    x = brew.transformer_block(model, x, "block", 8, 2, causal=True, cache=cache)
+    return brew.fc(model, x, "scores", 8, 5, axis=2)
+
+
+def generation_cases(g):
+    trained, workspace = ModelHelper("language"), Workspace(threads=1)
+    language(trained, "tokens")
+    workspace.run_net_once(trained.param_init_net)
+
+    def made(**arguments):
+        if all(arguments[name] is not FOR_EVER for name in ("length", "batch")):  # so long a cache fits nowhere
+            return Generator(**arguments)
+
+    right = {"workspace": workspace, "build": language, "length": 6, "batch": 1}
+    yield made, right, ["build"]
+    yield Generator(**right), {"prompt": [[1, 2]], "steps": 2, "temperature": 0.5, "top_k": 2, "seed": 0}
+
+
 def passes_cases(g):
     net, group = g.plain.net.Proto(), ["cpu_0/a", "cpu_1/a"]
     two = {"devices": Devices(0, (0, 1)), "debug_info": ""}
@@ -309,7 +329,9 @@ def passes_cases(g):
 
 @pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("cases", [exchange_cases, parallel_cases, runtime_cases, graph_cases, passes_cases])
+@pytest.mark.parametrize(
+    "cases", [exchange_cases, parallel_cases, runtime_cases, graph_cases, generation_cases, passes_cases]
+)
 def test_no_bare_errors(cases, given, tmp_path, monkeypatch):
     for name in ("checkpoint", "predictor"):
         (tmp_path / name).symlink_to(os.path.abspath(name))

@@ -12,14 +12,18 @@ from typing import Any
 import numpy as np
 
 import netbuilder
+from netbuilder.proto import NetError
 
 __all__ = ["VALUES", "bare_errors", "is_bare"]
 
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 3, 2**40, 0.5, -0.5, float("nan"), float("inf"), 1j, "", "x", "no", b"x", [], [1],
     [None], ["x"], (), (1, 2), {}, {"x": 1}, set(), object(), len, int, Path("x"), np.float32(2), np.int64(2),
-    np.zeros(2), np.array("x"), range(2), iter([1]), type("Made", (), {})(),
+    np.zeros(2), np.array("x"), range(2), iter([1]), type("Made", (), {})(), b"x" * 5000, ["x" * 9] * 900,
 ]  # fmt: skip
+
+LONGEST = 2000
+"""Characters of a message of a NetError, which does not show a large value in full."""
 
 _ROOT = str(Path(netbuilder.__file__).parents[1])
 _NEVER = (AttributeError, KeyError, IndexError, AssertionError, UnboundLocalError, RecursionError, ZeroDivisionError)
@@ -66,3 +70,5 @@ def bare_errors(
                 except Exception as error:
                     if is_bare(error):
                         yield f"{name}={value!r}: {type(error).__name__}: {error}"
+                    if isinstance(error, NetError) and len(str(error)) > LONGEST:
+                        yield f"{name}: a message of {len(str(error))} characters: {str(error)[:100]}"

@@ -73,15 +73,15 @@ def onnx_table() -> str:
 
 _PAGE = """# Operators and helpers
 
-Made by `make operators-page`. `net.Relu("x", "y")` adds an operator to a net. What an operator computes, the shapes and
-element types that it takes, and its arguments with their defaults are in its class, which
-`help(netbuilder.ops.core.registry.find("Relu"))` shows.
+`net.Relu("x", "y")` adds an operator to a net. `help(netbuilder.ops.core.registry.find("Relu"))`, after `import
+netbuilder`, shows its class: what it computes, the shapes and element types of its inputs, and its arguments with their
+defaults.
 
-In the second column a letter is an extent, the same one wherever the row has it, the name of an argument is its value,
-`*S` is any number of axes, and `...` any shape; `?` marks what may be left out, `*` and `+` any number of blobs.
-Gradient operators are in the rows of the operators that they belong to; `AddGradientOperators` adds them, and they take
-and give tensors of the forward operator's shapes. An operator that is in none of these tables can be written: in Python
-by `net.Python(function)(inputs, outputs)`, or as a class of its own (CONTRIBUTING.md).
+In the second column a letter is an extent, the same one in the whole row; the name of an argument is its value; `*S` is
+any number of axes, and `...` any shape. `?` marks what may be left out, `*` and `+` any number of blobs. Gradient
+operators are in the rows of their forward operators; `AddGradientOperators` adds them, and their inputs and outputs
+have the shapes of the forward operator's. You can write an operator that is missing here: as a Python function, by
+`net.Python(function)(inputs, outputs)`, or as a class (CONTRIBUTING.md). `make operators-page` writes this page.
 
 ## Operators
 

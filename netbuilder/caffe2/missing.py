@@ -29,6 +29,8 @@ def names_of(
 ) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a module: it raises an error with the reason for names that the module lacks.
 
+    The modules of a package are imported on first use.
+
     Args:
         module: the module's ``__name__``.
         lazy: functions that compute values at their first access, by name.
@@ -46,6 +48,12 @@ def names_of(
         if name.startswith("__") and f"{module}.{name}"[len(PACKAGE) + 1 :] not in REASONS:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         loaded = sys.modules[module]
+        if hasattr(loaded, "__path__") and not name.startswith("_"):
+            try:
+                return import_module(f"{module}.{name}")
+            except ModuleNotFoundError as error:
+                if error.name != f"{module}.{name}".removeprefix("netbuilder."):  # a library that it needs
+                    raise
         listed = getattr(loaded, "__all__", None) or [n for n in vars(loaded) if not n.startswith("_")]
         present = list(dict.fromkeys([*listed, *(others() if others else ())]))
         text = _text("", f"{module}.{name}"[len(PACKAGE) + 1 :], present)
@@ -105,13 +113,10 @@ def _modules() -> list[str]:
 
 
 def _text(kind: str, name: str, present: Sequence[str]) -> str:
-    reason = reason_of(name)
+    if reason := reason_of(name):
+        return f"netbuilder.caffe2 has no {kind}{name}: {reason} (see {PAGE})"
     last = name.rpartition(".")[2]
     by_last = {other.rpartition(".")[2]: other for other in present}
     near = [by_last[found] for found in similar(last, by_last, 4)]
-    text = f"netbuilder.caffe2 has no {kind}{name}" + (f": {reason}" if reason else "")
-    if near:
-        text = f"{text}; nearest: {', '.join(near)}"
-    elif not reason:
-        text = f"{text}; it has {', '.join(present)}"
-    return f"{text} (see {PAGE})"
+    what = f"nearest: {', '.join(near)}" if near else f"it has {', '.join(present)}"
+    return f"netbuilder.caffe2 has no {kind}{name}; {what} (see {PAGE})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from netbuilder.data.forking import new_lock
 from netbuilder.exchange.net_pool import NetPool
 from netbuilder.exchange.trust import check_not_swapped
-from netbuilder.graph import Net
+from netbuilder.graph.message import message_of
 from netbuilder.graph.observability import OUTPUTS
-from netbuilder.proto import NetDef, NetError, files
+from netbuilder.proto import ArgumentError, NetDef, NetError, files
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 
 __all__ = ["Predictor"]
@@ -27,6 +29,7 @@ class Predictor:
         predict_net: computes its external outputs; also a Net, a NetDef or its bytes.
 
     Raises:
+        ArgumentError: one of them is a path.
         NetError: the two are swapped.
 
     >>> from netbuilder.proto.arguments import make_op
@@ -41,7 +44,7 @@ class Predictor:
     def __init__(self, init_net: Any, predict_net: Any) -> None:
         self._workspace = Workspace()
         self._workspace.draw_anew()
-        init_message, self._net = _message(init_net), _message(predict_net)
+        init_message, self._net = _message(init_net, "init_net"), _message(predict_net, "predict_net")
         check_not_swapped(init_message, self._net, "init_net", "predict_net")
         self._workspace.run_net_once(init_message)
         _create(self._workspace, self._net)
@@ -57,17 +60,27 @@ class Predictor:
                 first one was given run at the same time in several threads; others take turns with them.
 
         Raises:
+            ArgumentError: ``inputs`` is neither a list nor a mapping, but an array, say.
             NetError: there are too many arrays, or a name is not an external input; an operator failed.
         """
         names = list(self._net.external_input)
         if not isinstance(inputs, Mapping):
+            if not isinstance(inputs, Sequence) or isinstance(inputs, (str, bytes)):
+                kind = type(inputs).__name__
+                raise ArgumentError(
+                    f"Predictor.run: inputs must be a list of arrays, or a mapping from names to arrays, got a {kind}; "
+                    "give [array] for the first input"
+                )
             if len(inputs) > len(names):
                 raise NetError(
                     f"Predictor.run: net {self._net.name!r} has the inputs {names}, got {len(inputs)} arrays"
                 )
             inputs = dict(zip(names, inputs))
         if unknown := [name for name in inputs if name not in names]:
-            raise NetError(f"Predictor.run: net {self._net.name!r} has the inputs {names}, got values for {unknown}")
+            raise NetError(
+                f"Predictor.run: net {self._net.name!r} has the inputs {names}, got values for {unknown}"
+                f"{did_you_mean(unknown[0], names)}"
+            )
         fed, pool = self._pool or self._new_pool(inputs)
         seat = pool.take(first=inputs.keys() != fed)
         try:
@@ -94,7 +107,12 @@ def _create(workspace: Workspace, net: NetDef) -> None:
     workspace.create_net(net, observable_default=OUTPUTS)
 
 
-def _message(net: Any) -> NetDef:
+def _message(net: Any, what: str) -> NetDef:
     if isinstance(net, bytes):
         return files.parse(net, NetDef, allow_unknown=True)
-    return net.Proto() if isinstance(net, Net) else net
+    if isinstance(net, (str, os.PathLike)):
+        raise ArgumentError(
+            f"Predictor: {what} must be a Net, a NetDef or its bytes, got {net!r}; of a file give the bytes: "
+            f"open({os.fspath(net)!r}, 'rb').read()"
+        )
+    return message_of(net)

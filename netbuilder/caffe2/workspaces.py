@@ -29,7 +29,7 @@ def create_net(workspace: NativeWorkspace, net: Any, overwrite: bool = False) ->
     if missing := [blob for blob in undefined_inputs(proto.op) if not workspace.has(blob)]:
         raise BlobError(
             f"net {proto.name!r} reads {missing}, which neither it nor the workspace provides; feed them first, run "
-            "the net that writes them, or list them in input_blobs"
+            "the net that writes them (parameters: the model's param_init_net), or list them in input_blobs"
         )
     return workspace.create_net(proto, overwrite, observable_default=ALL, shares_counter=True)
 

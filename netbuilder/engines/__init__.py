@@ -1,1 +1,7 @@
 """Engines: what computes operators and where, with the libraries and devices that they use."""
+
+from netbuilder._lazy import names_on_first_use as _names_on_first_use
+
+__all__: list[str] = []
+
+__getattr__, __dir__ = _names_on_first_use(__name__, {})

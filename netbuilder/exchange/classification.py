@@ -15,6 +15,7 @@ from netbuilder.data.image_transform import middle_part
 from netbuilder.exchange.image_preparation import ImagePreparation
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.proto import ArgumentError, NetDef, ShapeError, opened_files
+from netbuilder.proto.arguments import arguments
 from netbuilder.proto.late_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -212,12 +213,31 @@ def _input_size(predictor: Predictor, size: tuple[int, int] | None, channels_las
             raise ArgumentError(
                 "the predictor does not state the size of its images; give size=(height, width) (--size HxW)"
             )
-        return (*size, 3)
+        return (*size, _channels(predictor, *size))
     if spec.ndim != 4:
         raise ShapeError(f"the predictor's input {predictor.inputs[0]!r} is not a batch of images: shape {spec.shape}")
     axes = spec.shape[1:] if channels_last else (*spec.shape[2:], spec.shape[1])
     height, width, channels = axes
     return (*(size or (height, width)), channels)
+
+
+def _channels(predictor: Predictor, height: int, width: int) -> int:
+    """Return how many channels the first layer with weights takes of images of this size; 3 if it does not tell."""
+    blob = predictor.inputs[0]
+    for op in predictor.net.op:
+        if not op.input or op.input[0] != blob:
+            continue
+        weights = predictor.workspace.spec(op.input[1]) if op.type in ("Conv", "FC") else None
+        if weights is None:
+            blob = op.output[0]
+            continue
+        given = arguments(op)
+        if op.type == "FC":
+            taken = weights.shape[-1] // (height * width)
+        else:
+            taken = weights.shape[-1 if given.get("order") in (b"NHWC", "NHWC") else 1] * given.get("group", 1)
+        return 1 if taken == 1 else 3
+    return 3
 
 
 def _pixels(image: Any, channels: int) -> Array:

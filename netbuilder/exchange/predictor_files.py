@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,8 @@ def save_predictor(
     """
     if not isinstance(directory, (str, os.PathLike)):
         raise TypeError(
-            f"save_predictor: directory must be a path, got {directory!r} of type {type(directory).__name__}"
+            f"save_predictor: directory must be a path, got {reprlib.repr(directory)} of type "
+            f"{type(directory).__name__}"
         )
     proto = message_of(predict_net)
     given, workspace = workspace, workspace or default.workspace()
@@ -273,7 +275,9 @@ def load_predictor(
     """
     for path, what in ((directory, "directory"), (init_net, "init_net")):
         if not isinstance(path, (str, os.PathLike)) and (path is not None or what == "directory"):
-            raise TypeError(f"load_predictor: {what} must be a path, got {path!r} of type {type(path).__name__}")
+            raise TypeError(
+                f"load_predictor: {what} must be a path, got {reprlib.repr(path)} of type {type(path).__name__}"
+            )
     if init_net is None:
         require_predictor(Path(directory))
         init_path, predict_path = Path(directory) / INIT_FILE, Path(directory) / PREDICT_FILE

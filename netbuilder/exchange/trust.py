@@ -41,7 +41,7 @@ def check_fills(ops: Iterable[OperatorDef], what: str) -> None:
         if op.type not in FILLS:
             raise NetError(
                 f"{what} holds {op.type} -> {list(op.output)}; an untrusted init net may hold only operators "
-                f"that fill blobs; {_REMEDY}"
+                f"that fill blobs; if this is the predict net, give the init net in its place; else {_REMEDY}"
             )
 
 

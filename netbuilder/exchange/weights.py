@@ -105,7 +105,7 @@ def load_weights(
             continue
         why = f"its shape is {stored[name].shape}, that of {blob} is {shapes[blob]}"
         if not (new_head and _HEAD.fullmatch(name) and stored[name].shape[1:] == shapes[blob][1:]):
-            hint = "; new_head=True replaces the last layer" if _HEAD.fullmatch(name) else ""
+            hint = "; new_head=True (--finetune) replaces the last layer" if _HEAD.fullmatch(name) else ""
             raise NetError(f"{os.fspath(path)!r}: {name!r} does not fit the net: {why}{hint}")
         kept[blob], left[name] = f"a new head: the file has {stored[name].shape}", why
     load_checkpoint(

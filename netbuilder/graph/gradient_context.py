@@ -101,7 +101,9 @@ class OperatorGradient:
         for i, name in enumerate(names):
             if name.rstrip("?*+") == which:
                 return i
-        raise KeyError(f"{self.op.type} has no blob {which!r} among {names}")
+        raise GradientError(
+            f"{self.op.type}: its gradient asks for {which!r}, which is none of {names}, the blobs of its signature"
+        )
 
     def input(self, which: int | str) -> str:
         blob = self._inputs[self._index(which, self.cls.inputs)]
@@ -184,6 +186,11 @@ def operator_gradient(
         made = shared_operator(cls, op).gradient(context)
     except NotImplementedError:
         raise GradientError(f"operator {op.type!r} has no gradient") from None
+    if not isinstance(made, list):
+        raise GradientError(
+            f"operator {op.type!r}: its gradient must be a list of operators, got {type(made).__name__}; give "
+            "[make_op(...)]"
+        )
     if lost := context.read.intersection(op.output):
         raise OverwrittenInputError(op, sorted(lost))
     for gradient in made:

@@ -197,7 +197,9 @@ def _seeds(ys: Any) -> dict[str, Gradient | None]:
     if isinstance(ys, Mapping):
         return {blob_name(y): as_gradient(gradient) for y, gradient in ys.items()}
     if isinstance(ys, (str, bytes, BlobReference)) or not isinstance(ys, Iterable) or getattr(ys, "ndim", 1) == 0:
-        raise TypeError(f"ys must be a list of losses, or a mapping of losses to their gradients, got {ys!r}")
+        raise TypeError(
+            f"ys must be a list of losses, or a mapping of losses to their gradients, got {ys!r}; give [loss]"
+        )
     return dict.fromkeys(blob_name(y) for y in ys)
 
 

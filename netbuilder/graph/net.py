@@ -32,6 +32,7 @@ from netbuilder.ops.core.registry import is_registered, operator_types
 from netbuilder.proto import PROTO_CUDA, ArgumentError, DeviceOption, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import set_argument
 from netbuilder.proto.call_checks import checked, is_whole
+from netbuilder.proto.errors import counted
 from netbuilder.proto.numbers import INT32_MAX, UINT32_MAX, check_whole_numbers
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Net(NetBlobs, _OperatorMethods):
     # -- the message ------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return f"<Net {self._net.name!r}, {len(self._net.op)} operators>"
+        return f"<Net {self._net.name!r}, {counted(len(self._net.op), 'operator')}>"
 
     @property
     def op_len(self) -> int:

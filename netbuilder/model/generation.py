@@ -34,8 +34,8 @@ class Generator:
         batch: number of sequences N.
 
     Raises:
-        ArgumentError: ``build`` does not take three arguments, a number is not positive, or the model's tables of
-            positions are shorter than ``length``.
+        ArgumentError: ``workspace`` is none, ``build`` does not take three arguments, an attention of it does
+            not use the cache, a number is not positive, or the model's tables of positions are shorter than ``length``.
 
     >>> from netbuilder.model import ModelHelper, brew
     >>> from netbuilder.runtime import Workspace
@@ -52,15 +52,31 @@ class Generator:
 
     def __init__(self, workspace: Any, build: Callable[..., Any], *, length: int, batch: int = 1) -> None:
         check_whole_numbers("Generator", 1, length=length, batch=batch)
+        if not callable(getattr(workspace, "run_net", None)):
+            raise ArgumentError(f"Generator: workspace must be a Workspace, with the parameters, got {workspace!r}")
         _check_takes_cache(build)
         self.workspace = workspace
         self.cache = KeyValueCache(batch, length)
         model = ModelHelper("generate", init_params=False)
         self.scores = build(model, BlobReference(_TOKENS), self.cache)
         self.net = model.net
+        self._check_attention()
         self._check_tables()
         self._start()
         workspace.create_net(model.net)
+
+    def _check_attention(self) -> None:
+        """Raise ArgumentError if tokens attend to one another without the cache: they would not see earlier ones."""
+        made = {_TOKENS}
+        for op in self.net.Proto().op:
+            if made.isdisjoint(op.input):
+                continue
+            made.update(op.output)
+            if op.type == "Attention" and op.input[1] in made and str(self.cache.mask) not in op.input:
+                raise ArgumentError(
+                    f"Generator: the attention that makes {op.output[0]!r} does not use the cache, without which no "
+                    "token sees those before it; let build pass cache=cache to brew.attention or brew.transformer_block"
+                )
 
     def _check_tables(self) -> None:
         """Raise ArgumentError if a table of rotary embeddings has fewer positions than sequences may have."""
@@ -109,10 +125,15 @@ class Generator:
             ArgumentError: an argument is out of range; ``top_k`` is more than the number of tokens.
         """
         check_numbers("Generator", "at least 0", temperature=temperature)
-        check_whole_numbers("Generator", 0, steps=steps)
+        check_whole_numbers("Generator", 0, steps=steps, seed=seed)
         if top_k is not None:
             check_whole_numbers("Generator", 1, top_k=top_k)
-        tokens = np.asarray(prompt)
+        try:
+            tokens = np.asarray(prompt)
+        except ValueError:  # NumPy makes no array of rows that differ in length
+            raise ShapeError(
+                "Generator: the sequences of prompt must have the same length, (N, T); give one batch for each length"
+            ) from None
         batch, length = self.cache.batch, self.cache.length
         if tokens.ndim != 2 or tokens.shape[0] != batch or not tokens.size or tokens.dtype.kind not in "iu":
             raise ShapeError(

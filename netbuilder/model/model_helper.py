@@ -334,7 +334,8 @@ class ModelHelper(ModelParameters):
         return parameters + net_html(self.net.Proto(), init=self.param_init_net.Proto(), unfolded=False)
 
     def __repr__(self) -> str:
-        return f"ModelHelper({self.name!r}, {len(self.params)} parameters, {len(self.net.Proto().op)} operators)"
+        parameters, operators = counted(len(self.params), "parameter"), counted(len(self.net.Proto().op), "operator")
+        return f"ModelHelper({self.name!r}, {parameters}, {operators})"
 
 
 def _complete_net(name: str, init_net: Net, main_net: Net) -> Net:

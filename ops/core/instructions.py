@@ -206,6 +206,12 @@ def check_kernel(op_type: str, device_type: int) -> None:
     """Raise DeviceError unless an operator has a kernel for a type of device."""
     if plain_kernel(op_type, device_type) is None and not prepared_kernels(op_type, device_type):
         kind, other = ("CPU", "GPU") if device_type == PROTO_CPU else ("GPU", "CPU")
+        device = PROTO_CUDA if device_type == PROTO_CPU else PROTO_CPU
+        if plain_kernel(op_type, device) is None and not prepared_kernels(op_type, device):
+            raise DeviceError(
+                f"operator {op_type!r} is declared without a kernel; write one, under @kernel({op_type}), in the "
+                "module that declares it"
+            )
         raise DeviceError(
             f"operator {op_type!r} has no kernel for the {kind}; place it on the {other} by a DeviceScope, and the "
             "plan copies its inputs and outputs"

@@ -76,12 +76,17 @@ def register(cls: type[Operator]) -> type[Operator]:
     """Class decorator: register an operator under the name of its class.
 
     A class takes the place of the one that an interrupted import of the same module has left.
+
+    Raises:
+        NetError: the class is no dataclass, or another operator has its name.
     """
     name = cls.__name__
     known = _operators.get(name)
     module = declaring_modules().get(name, known.__module__ if known else cls.__module__)
     if module != cls.__module__ or (known and not _same_place(known, cls)):
         raise NetError(f"operator {name!r} is registered twice: {module} and {cls.__module__}")
+    if "__dataclass_params__" not in vars(cls):
+        raise NetError(f"operator {name!r} must be a dataclass: put @dataclass(frozen=True) below @register")
     _operators[name] = cls
     for gradient, forward in ((name, _forward_of(name)), (f"{name}Gradient", name), (f"{name}Grad", name)):
         if gradient != forward and gradient in _operators and forward in _operators:
@@ -106,7 +111,12 @@ def kernel(cls: type[Operator], *, device: int | None = None) -> Callable[[Calla
     Args:
         cls: the operator.
         device: CPU or GPU if the kernel is for one only; None: both.
+
+    Raises:
+        NetError: ``cls`` is not registered.
     """
+    if _operators.get(getattr(cls, "__name__", "")) is not cls:
+        raise NetError(f"@kernel takes a class that is declared before, under @register, got {cls!r}")
 
     def add(fn: Callable[..., Any]) -> Callable[..., Any]:
         _plain[cls.__name__, device] = fn

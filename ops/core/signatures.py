@@ -249,6 +249,13 @@ def parsed(text: str) -> Signature:
         if arrow:
             side = outputs
             side += map(_blob, _entries(after, several=several))
+    names = [blob.plain_name for blob in (*inputs, *outputs)]
+    for blob in (*inputs, *outputs):
+        if blob.like and blob.like not in names:
+            raise NetError(
+                f"a signature states {blob.name!r} as {blob.like!r}, which is none of its blobs {names}; write one of "
+                "them"
+            )
     return Signature(tuple(inputs), tuple(outputs))
 
 

@@ -41,7 +41,7 @@ class FCArguments(Operator):
             k == k_w,
             self,
             f"X {x.shape} flattened at axis {self.axis} has rows of {k}, but W {w.shape} flattened at axis "
-            f"{self.axis_w} takes rows of {k_w}",
+            f"{self.axis_w} takes rows of {k_w}{_fitting_axis(x, k_w)}",
         )
         return m, n, k
 
@@ -56,6 +56,12 @@ class FCArguments(Operator):
 
     def y_shape(self, x: TensorSpec, n: int) -> tuple[int, ...]:
         return (*x.shape[: self.split_x(x)], n)
+
+
+def _fitting_axis(x: TensorSpec, rows: int) -> str:
+    """Return the end of the message: the axis that gives X rows of this many elements, if there is one."""
+    axes = [axis for axis in range(x.ndim) if math.prod(x.shape[axis:]) == rows]
+    return f"; axis={axes[-1]} gives X such rows" if axes else ""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ __all__ = ["C10LayerNorm_DontUseThisOpYet", "FromAxis", "LayerNorm", "LayerNormG
 class FromAxis(Operator):
     """Base of normalizations over the axes from ``axis`` on."""
 
+    remedies: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("gamma", "beta"),
+        "that is the size of X from axis on: give the layer that as its dim, X so many features, or another axis "
+        "(axis=-1: each row of the last axis)",
+    )
     axis: int = 1
 
     def extents(self, x: TensorSpec) -> tuple[int, int]:
@@ -63,9 +68,6 @@ class LayerNorm(_Arguments):
         -> std (*A, 1): as X
     """
     in_batch = InBatch.ROW_BY_ROW
-    remedies: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("gamma", "beta"), "that is the size of X from axis on: give the layer that as its dim, or X so many features"
-    )
 
     def check(self) -> None:
         super().check()

@@ -10,7 +10,8 @@ from netbuilder.caffe2.reexports import REEXPORTS
 IMPORTS = {
     "import caffe2.python.lstm_benchmark": "has no module python.lstm_benchmark: use netbuilder-benchmark lstm",
     "from caffe2.python import lstm_benchmark": "has no module python.lstm_benchmark: use netbuilder-benchmark",
-    "from netbuilder.caffe2.python import layers": "has no module python.layers: layer models are not supported",
+    "from netbuilder.caffe2.python import layers": "has no module python.layers: layer models are not supported; "
+    r"use ModelHelper and brew \(see docs/caffe2.md\)$",
     "from caffe2.python.examples import resnet50_trainer": "has no module python.examples.*: Caffe2's scripts",
     "from caffe2.python.onnx import onnxifi": "python.onnx.onnxifi: use onnx.backend and onnx.frontend",
     "from caffe2.python import worksapce": r"python.worksapce; nearest: python.workspace \(see docs/caffe2.md\)",

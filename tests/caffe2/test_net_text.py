@@ -197,7 +197,7 @@ def test_graphs(monkeypatch):
 
 def test_without_pydot(monkeypatch, capsys):
     monkeypatch.setattr(net_drawer, "pydot", None)
-    with pytest.raises(ImportError, match="pip install pydot.*netbuilder-draw NET"):
+    with pytest.raises(ImportError, match="pip install 'netbuilder-nn.draw.'.*netbuilder-draw NET"):
         net_drawer.GetPydotGraph(small())
     assert net_drawer.GetGraphPngSafe(net_drawer.GetPydotGraph, small())[:4] == b"\x89PNG"
     assert "Failed to draw graph: net_drawer needs pydot" in capsys.readouterr().out

@@ -396,6 +396,12 @@ class TestPredictor:
             predictor.run([1, 2, 3])
         with pytest.raises(NetError, match=r"got values for \['z'\]"):
             predictor.run({"z": np.ones(1)})
+        with pytest.raises(NetError, match=r"got values for \['X'\]; did you mean 'x'\?"):
+            predictor.run({"X": np.ones(1)})
+        with pytest.raises(NetError, match=r"inputs must be a list of arrays, .* got a ndarray; give \[array\]"):
+            predictor.run(np.float32([[1, 2]]))
+        with pytest.raises(NetError, match=r"init_net must be .* of a file give the bytes: open\('init.pb', 'rb'\)"):
+            workspace.Predictor("init.pb", net)
 
     def test_what_the_init_net_fills_may_be_fed(self):
         init, net = core.Net("init"), core.Net("predict")

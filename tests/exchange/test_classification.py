@@ -104,6 +104,22 @@ def test_what_is_no_image(tmp_path):
         net.classify(picture(1, 2, 3), 0)
 
 
+@pytest.mark.parametrize("layer", ["Conv", "FC", "Conv last"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_of_a_net_that_states_no_shapes(layer, channels):
+    """As Caffe2 wrote nets: the first layer tells whether images are gray."""
+    order, shape = ("NHWC", (2, 4, 4, channels)) if "last" in layer else ("NCHW", (2, channels, 4, 4))
+    shape = (2, 16 * channels) if layer == "FC" else shape
+    init = NetDef(op=[make_op("ConstantFill", [], ["w"], shape=shape), make_op("ConstantFill", [], ["b"], shape=[2])])
+    given = {} if layer == "FC" else {"kernel": 4, "order": order}
+    ops = [make_op("Scale", ["data"], ["x"], scale=0.5), make_op(layer.split()[0], ["x", "w", "b"], ["y"], **given)]
+    net = NetDef(name="net", op=ops, external_input=["data", "w", "b"], external_output=["y"])
+    images = ImagePreparation(channels_last="last" in layer)
+    found = Classifier.of(Predictor(init, net), size=(4, 4), images=images)
+    assert found.size == (4, 4, channels)
+    assert len(found.classify([found.prepare(picture(1, 2, 3))], 1)) == 1
+
+
 def test_predictors_that_take_no_images():
     with pytest.raises(ArgumentError, match="does not state the size of its images"):
         predictor(spec=False).prepare(picture(1, 2, 3))

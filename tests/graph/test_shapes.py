@@ -130,7 +130,7 @@ def test_what_is_no_net_or_shape_is_refused():
     for shape in ("ab", 3, [2, "b"], (1.5,)):
         with pytest.raises(TypeError, match="blob 'x': blob_specs must have a TensorSpec, an array or a shape, got"):
             infer_shapes([net], {"x": shape})
-    with pytest.raises(TypeError, match="infer_shapes: nets must be a list of nets, got <Net 'n', 1 operators>"):
+    with pytest.raises(TypeError, match="infer_shapes: nets must be a list of nets, got <Net 'n', 1 operator>"):
         infer_shapes(net)
     with pytest.raises(NetError, match="expected a Net, a NetDef or its bytes, got 'n' of type str"):
         infer_shapes(["n"])

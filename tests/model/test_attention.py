@@ -217,6 +217,10 @@ def test_a_generator_needs_tables_as_long_as_its_sequences_and_a_function_that_t
         Generator(workspace, lambda model, tokens: build(model, tokens), length=6)
     with pytest.raises(ArgumentError, match="build must be a function"):
         Generator(workspace, None, length=6)
+    with pytest.raises(ArgumentError, match="makes 'y_heads' does not use the cache, .* pass cache=cache to brew.att"):
+        Generator(workspace, lambda model, tokens, cache: build(model, tokens), length=6)
+    with pytest.raises(ShapeError, match="sequences of prompt must have the same length"):
+        Generator(workspace, build, length=6, batch=2)([[1], [2, 3]], 1)
     with pytest.raises(TypeError, match="Generator: missing .*'steps'"):
         Generator(workspace, build, length=6)([[1]])
     with pytest.raises(TypeError, match="instead of 'step', did you mean 'steps'"):

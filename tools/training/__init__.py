@@ -1,1 +1,7 @@
 """Parts of the trainer: options, data, nets by name, the run, and its reports."""
+
+from netbuilder._lazy import names_on_first_use as _names_on_first_use
+
+__all__: list[str] = []
+
+__getattr__, __dir__ = _names_on_first_use(__name__, {})

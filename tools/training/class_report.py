@@ -47,7 +47,7 @@ def class_csv(metrics: Classification, names: Sequence[str]) -> str:
 
 
 def hardest(metrics: Classification, names: Sequence[str], count: int = 10) -> TextTable:
-    """Return a table of the classes of the least recall, if it is less than 1."""
+    """Return a table of the classes with the lowest recall, if it is less than 1."""
     results = metrics.by_class()
     shares = [name for name in results if name in _SHOWN]
     rows = []
@@ -59,7 +59,7 @@ def hardest(metrics: Classification, names: Sequence[str], count: int = 10) -> T
         taken = names[others.argmax()] if others.any() else ""
         rows.append((names[row], str(results["samples"][row]), *(_share(results[key][row]) for key in shares), taken))
     head = ("class", "samples", *(_SHOWN[name] for name in shares), "most often taken for")
-    return TextTable("classes of the least recall", head, rows)
+    return TextTable("classes with the lowest recall", head, rows)
 
 
 def _share(value: float) -> str:

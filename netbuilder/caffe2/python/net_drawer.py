@@ -52,8 +52,8 @@ _EMPTY_PNG = base64.b64decode(
 def _library() -> Any:
     if pydot is None:
         raise ImportError(
-            "net_drawer needs pydot (and Graphviz for images), which is not installed: pip install pydot; or draw with "
-            "netbuilder-draw NET -o net.html, which does not need it"
+            "net_drawer needs pydot (and Graphviz for images), which is not installed: pip install "
+            "'netbuilder-nn[draw]'; or draw with netbuilder-draw NET -o net.html, which does not need it"
         )
     return pydot
 

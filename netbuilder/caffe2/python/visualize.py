@@ -128,7 +128,7 @@ def _pyplot() -> Any:
         return importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
         raise DeviceError(
-            "caffe2.python.visualize needs matplotlib, which is not installed: pip install matplotlib"
+            "caffe2.python.visualize needs matplotlib, which is not installed: pip install 'netbuilder-nn[plot]'"
         ) from error
 
 

@@ -61,6 +61,11 @@ def plain_prepared(
 
         def call() -> None:
             results = compute()
+            if not isinstance(results, (tuple, list)):
+                raise OperatorError(
+                    f"its kernel returned {_kind(results)}; it must return a tuple with an array for each output, "
+                    "such as (y,)"
+                )
             if len(results) < len(outs):
                 raise OperatorError(
                     f"its kernel returned {counted(len(results), 'result')} for {counted(len(outs), 'output')}"
@@ -82,6 +87,11 @@ def plain_prepared(
         name=PLAIN,
         extensions=() if location == HOST else (CopiesInPlace(),),
     )
+
+
+def _kind(result: Any) -> str:
+    shape = getattr(result, "shape", None)
+    return "None" if result is None else f"a {type(result).__name__}" + (f" of shape {shape}" if shape else "")
 
 
 def _put_host(out: Any, result: Any) -> None:

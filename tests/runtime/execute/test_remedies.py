@@ -30,6 +30,14 @@ def normalized(model):
     brew.layer_norm(model, "words", "y", 4)
 
 
+def rms_normalized(model):
+    brew.rms_norm(model, "words", "y", 6, bias=True)
+
+
+def of_words(model):
+    brew.fc(model, "words", "scores", 6, CLASSES)
+
+
 def cross_entropy(model):
     model.net.CrossEntropy(["data", "label"], "loss")
 
@@ -53,6 +61,8 @@ MISTAKES = {
         "the last axis but 1, A has 7 .*B 4;",
     ),
     "another dim": (normalized, np.zeros(1), r"gamma must have 42 elements, got shape \(4,\); that is the size of X"),
+    "axis of a norm": (rms_normalized, np.zeros(1), r"gamma must have 42 elements, .*\(axis=-1: each row of the last"),
+    "axis of a layer": (of_words, np.zeros(1), "takes rows of 6; axis=2 gives X such rows"),
     "class numbers": (cross_entropy, np.zeros(3, np.float32), "of class numbers compute LabelCrossEntropy"),
 }
 

@@ -112,7 +112,7 @@ def compute_node(
 
 
 def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Array:
-    value = attributes.get("value", np.float32([0]))
+    value = attributes.get("value", np.zeros(1, np.float32))
     return np.full(shape.tolist(), value[0], value.dtype)
 
 
@@ -165,6 +165,10 @@ def _unsqueeze(attributes: Mapping[str, Any], x: Array, *axes: Array) -> Array:
     return np.expand_dims(x, tuple(axes[0].tolist() if axes else attributes["axes"]))
 
 
+def _where(attributes: Mapping[str, Any], condition: Array, x: Array, y: Array) -> Array:
+    return np.where(condition, x, y)
+
+
 _BY_NUMPY: Mapping[str, Callable[..., Array | None]] = {
     "Add": _of_two(np.add),
     "ConstantOfShape": _constant_of_shape,
@@ -181,7 +185,7 @@ _BY_NUMPY: Mapping[str, Callable[..., Array | None]] = {
     "Sub": _of_two(np.subtract),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
-    "Where": lambda _, condition, x, y: np.where(condition, x, y),
+    "Where": _where,
 }
 """Nodes that exporters write often: for their attributes and inputs the output; None: ONNX's reference computes it.
 

@@ -56,7 +56,7 @@ def test_no_pictures(drawn):
 
 def test_matplotlib_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(DeviceError, match="pip install matplotlib"):
+    with pytest.raises(DeviceError, match="pip install 'netbuilder-nn.plot.'"):
         visualize.NHWC.ShowSingle(np.zeros((2, 2)))
 
 

@@ -112,7 +112,7 @@ def compute_node(
 
 
 def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Array:
-    value = attributes.get("value", np.float32([0]))
+    value = attributes.get("value", np.zeros(1, np.float32))
     return np.full(shape.tolist(), value[0], value.dtype)
 
 
@@ -157,6 +157,11 @@ def _slice(attributes: Mapping[str, Any], x: Array, *bounds: Array) -> Array | N
     return x[tuple(parts)]
 
 
+def _where(attributes: Mapping[str, Any], condition: Array, x: Array, y: Array) -> Array:
+    chosen: Any = np.where(condition, x, y)  # NumPy's types have another result for fewer arguments
+    return np.asarray(chosen)
+
+
 def _transpose(attributes: Mapping[str, Any], x: Array) -> Array:
     return x.transpose(attributes.get("perm"))
 
@@ -181,7 +186,7 @@ _BY_NUMPY: Mapping[str, Callable[..., Array | None]] = {
     "Sub": _of_two(np.subtract),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
-    "Where": lambda _, condition, x, y: np.where(condition, x, y),
+    "Where": _where,
 }
 """Nodes that exporters write often: for their attributes and inputs the output; None: ONNX's reference computes it.
 

@@ -32,6 +32,8 @@ BY = [pytest.param(False, id="mpiexec"), pytest.param(True, id="netbuilder-launc
         (["loader@5"], {"launcher": True}),
         (["disk@4"], {"rank": 0}),
         (["kill@4.5"], {"rank": 0}),
+        (["kill-sum@6"], {"launcher": True, "rank": 0}),
+        (["stop-sum@6"], {"limit": 1.0}),
         (["never@0"], {"launcher": True, "first": 1.5}),
     ],
     ids=str,

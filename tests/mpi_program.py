@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
+from netbuilder.distributed.transport.host_sums import LEAST_BYTES, PROCESSOR
 from netbuilder.distributed.transport.mpi import mpi
-from netbuilder.distributed.transport.shared_memory import LEAST_BYTES, PROCESSOR
 from netbuilder.engines.buffer_rows import order_in_row
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError
 from netbuilder.proto.arguments import make_op
@@ -142,20 +142,20 @@ def buckets():
                     assert found.setdefault(precision, bits) == bits
 
 
-def in_shared_memory():
-    """Large arrays are added in shared memory, in the order of the ranks, and by MPI if the ranks do not share any."""
+def on_one_host():
+    """The ranks of a host add large arrays in their order, without MPI; where they cannot, MPI adds them."""
     communicator = create().communicator
-    shared = communicator._shared
-    assert (shared is not None) == (sys.platform == "linux" and platform.machine() == PROCESSOR)
+    of_host = communicator._of_host
+    assert (of_host is not None) == (sys.platform == "linux" and platform.machine() == PROCESSOR)
     for count in (LEAST_BYTES // 4, LEAST_BYTES // 4 + 1, 3_333_333):
         everywhere = [np.random.default_rng([of, count]).normal(size=count).astype(np.float32) for of in range(size)]
-        for communicator._shared in (shared, None):
+        for communicator._of_host in (of_host, None):
             for deterministic in (False, True):
                 x = everywhere[rank].copy()
                 communicator.allreduce(x, deterministic=deterministic)
-                if deterministic or communicator._shared is not None or size == 2:
+                if deterministic or communicator._of_host is not None or size == 2:
                     np.testing.assert_array_equal(x, sum(everywhere))
-    communicator._shared = shared
+    communicator._of_host = of_host
 
 
 def buckets_in_place():
@@ -295,7 +295,7 @@ def everything():
     exchanges()
     messages()
     buckets()
-    in_shared_memory()
+    on_one_host()
     buckets_in_place()
     steps()
     in_flight()
@@ -313,7 +313,7 @@ def three():
     create()
     exchanges()
     messages()
-    in_shared_memory()
+    on_one_host()
     buckets_in_place()
     in_flight()
     disagreements()

@@ -15,9 +15,9 @@ import numpy as np
 
 from netbuilder.data.forking import loading
 from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.host_sums import LEAST_BYTES, HostSums, host_sums
 from netbuilder.distributed.transport.launchers import place_in
 from netbuilder.distributed.transport.mpi_abort import abort_over
-from netbuilder.distributed.transport.shared_memory import LEAST_BYTES, SharedSums, share_memory
 from netbuilder.distributed.transport.start_watch import watched_start
 from netbuilder.distributed.transport.time_limits import time_limits
 from netbuilder.proto import DeviceError, DistributedError
@@ -108,7 +108,7 @@ class MpiCommunicator(Communicator):
     Calls start a nonblocking operation and ask at intervals whether it is complete. A blocking call would keep a core
     busy until the last rank has arrived; this gives it to other threads meanwhile, and can be interrupted.
 
-    Where all ranks are on one host, large arrays are added in memory that they share, see ``SharedSums``.
+    Where all ranks are on one host, they add large arrays by themselves, see ``HostSums``.
     """
 
     engine = "MPI"
@@ -119,18 +119,18 @@ class MpiCommunicator(Communicator):
         self._in_place = mpi().IN_PLACE
         self._posted: list[Any] = []
         self._punctual = False  # the others were there in the last call before which nobody asked
-        self._shared: SharedSums | None = None  # of all communicators of these ranks
+        self._of_host: HostSums | None = None  # of all communicators of these ranks
 
     def clone(self) -> Communicator:
         comm, request = self._comm.Idup()  # Dup waits where nothing can end the wait
         self._finish(request, patient=True)
         made = self._with(comm)
-        made._shared = self._shared
+        made._of_host = self._of_host
         return made
 
     def split(self, color: int, key: int) -> Communicator:
         made = self._with(self._comm.Split(color, key))
-        made._shared = share_memory(made) if made.size > 1 else None
+        made._of_host = host_sums(made) if made.size > 1 else None
         return made
 
     def _with(self, comm: Any) -> MpiCommunicator:
@@ -178,23 +178,23 @@ class MpiCommunicator(Communicator):
             time.sleep(pause)
             pause = min(2 * pause, longest)
 
-    def _meet(self, is_done: Callable[[], bool], met: bool) -> None:
-        """Wait for ranks that share memory: nothing moves by asking more often, so that pauses come soon."""
-        longest = _LONGEST_PAUSE if met or self.unasked is None else _LONGEST_PAUSE_UNASKED
+    def _meet(self, is_done: Callable[[], bool], begun: bool) -> None:
+        """Wait for ranks of this host: nothing moves by asking more often, so that pauses come soon."""
+        longest = _LONGEST_PAUSE if begun or self.unasked is None else _LONGEST_PAUSE_UNASKED
         self._wait(is_done, time.perf_counter() + _YIELD_SECONDS_PATIENT, longest)
 
-    def _shares(self, array: Array) -> SharedSums | None:
-        return self._shared if array.nbytes >= LEAST_BYTES else None
+    def _host_sums(self, array: Array) -> HostSums | None:
+        return self._of_host if array.nbytes >= LEAST_BYTES else None
 
     def _sum_in_order(self, flat: Array, bfloat16: bool) -> None:
-        if (shared := self._shares(flat)) is not None:
-            shared.add(flat, self._meet, bfloat16=bfloat16)
+        if (of_host := self._host_sums(flat)) is not None:
+            of_host.add(flat, self._meet, bfloat16=bfloat16)
         else:
             super()._sum_in_order(flat, bfloat16)
 
     def _allreduce(self, array: Array, maximum: bool, patient: bool) -> None:
-        if not maximum and (shared := self._shares(array)) is not None:
-            shared.add(array, self._meet)
+        if not maximum and (of_host := self._host_sums(array)) is not None:
+            of_host.add(array, self._meet)
             return
         op = mpi().MAX if maximum else mpi().SUM
         count = -(-array.nbytes // _AT_ONCE)

@@ -79,7 +79,7 @@ def sum_rows(rows: Sequence[Array], out: Array, *, bfloat16: bool = False) -> No
 
     Args:
         rows: one-dimensional arrays of one size and dtype; at least one.
-        out: of that size and dtype; it may be the first row.
+        out: of that size and dtype; it may be the first or the second row.
         bfloat16: the elements are uint16 with the bits of bfloat16.
     """
     if not bfloat16 and out.dtype != np.float16:

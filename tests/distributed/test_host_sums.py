@@ -13,7 +13,6 @@ import pytest
 from netbuilder.distributed.transport import host_sums as module
 from netbuilder.distributed.transport.host_sums import HostSums, host_sums
 from netbuilder.distributed.transport.reductions import narrow, sum_rows
-from netbuilder.proto import DistributedError
 from thread_ranks import on_ranks, thread_worlds
 
 TYPES = ["float32", "float64", "float16", "bfloat16", "int8", "int64", "uint16"]
@@ -89,16 +88,18 @@ def test_a_wait_knows_whether_all_have_begun():
     assert sorted(begun) == [False] * 2 + [True] * 4
 
 
-def test_memory_of_a_process_that_has_ended_is_an_error():
+def test_a_rank_waits_for_one_that_has_ended_as_in_mpi():
+    """What ends the job says who has ended; the others must not be the first to fail."""
     ended = os.fork()
     if not ended:
         os._exit(0)
     os.waitpid(ended, 0)
-    shared = mmap.mmap(-1, 2 * 64)
+    shared, waits = mmap.mmap(-1, 2 * 64), []
     sums = HostSums(shared, 0, 2)
-    shared[64:88] = np.int64([9, 4096, ended]).tobytes()  # stage, address, process
-    with pytest.raises(DistributedError, match="rank 0 of 2 cannot read memory of rank 1: No such process"):
-        sums.add(np.ones(9, np.float32), waiting())
+    shared[64:88] = np.int64([9, 4096, ended]).tobytes()  # stages, address, process
+    with pytest.raises(ProcessLookupError, match="cannot read memory of rank 1: No such process"):
+        sums.add(np.ones(9, np.float32), lambda is_done, begun: waits.append((is_done(), begun)))
+    assert waits == [(True, False), (False, True)]
 
 
 def of_threads(size=3):

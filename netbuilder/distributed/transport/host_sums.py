@@ -14,7 +14,6 @@ import numpy as np
 
 from netbuilder.distributed.transport.communicator import Communicator
 from netbuilder.distributed.transport.reductions import sum_rows
-from netbuilder.proto import DistributedError
 
 __all__ = ["LEAST_BYTES", "PROCESSOR", "HostSums", "host_sums"]
 
@@ -71,7 +70,7 @@ class HostSums:
                 self._read(other, self._get(other, _ADDRESS), copy)
                 if not np.array_equal(copy, array):
                     return False
-        except DistributedError:
+        except OSError:
             return False
         return True
 
@@ -82,9 +81,6 @@ class HostSums:
             array: one-dimensional, not empty, of the same size and type on all ranks.
             wait: returns when its first argument returns true; the second is whether all ranks have begun the call.
             bfloat16: see ``Communicator.allreduce``.
-
-        Raises:
-            DistributedError: a process has ended.
         """
         self.show(array)
         self._meet(wait, begun=False)
@@ -92,11 +88,15 @@ class HostSums:
         line = _LINE // array.itemsize
         part = -(-array.size // (self._size * line)) * line
         starts = [rank * part for rank in range(self._size)]
-        self._add_own(array, starts[self._rank], part, addresses, bfloat16)
-        self._meet(wait, begun=True)
-        for other in self._others:
-            values = array[starts[other] : starts[other] + part]
-            self._read(other, addresses[other] + starts[other] * array.itemsize, values)
+        try:
+            self._add_own(array, starts[self._rank], part, addresses, bfloat16)
+            self._meet(wait, begun=True)
+            for other in self._others:
+                values = array[starts[other] : starts[other] + part]
+                self._read(other, addresses[other] + starts[other] * array.itemsize, values)
+        except OSError:  # the other one has ended: its end, or the time limit, ends the wait of all
+            wait(lambda: False, True)
+            raise
         self._meet(wait, begun=True)  # the others have read what the caller may overwrite
 
     def _add_own(self, array: Array, start: int, part: int, addresses: list[int], bfloat16: bool) -> None:
@@ -114,13 +114,13 @@ class HostSums:
             sum_rows(rows, total, bfloat16=bfloat16)
 
     def _read(self, other: int, address: int, out: Array) -> None:
-        """Copy memory of another rank; raise DistributedError if it has ended, or does not allow it."""
+        """Copy memory of another rank; raise OSError if it has ended, or does not allow it."""
         process, done = self._get(other, _PROCESS), 0
         while done < out.nbytes:
             copied = self._copy_from(process, address + done, out.view(np.uint8)[done:])
             if copied <= 0:
-                why = os.strerror(ctypes.get_errno())
-                raise DistributedError(f"rank {self._rank} of {self._size} cannot read memory of rank {other}: {why}")
+                number = ctypes.get_errno()
+                raise OSError(number, f"cannot read memory of rank {other}: {os.strerror(number)}")
             done += copied
 
     def _copy_from(self, process: int, address: int, out: Array) -> int:

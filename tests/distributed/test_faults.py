@@ -73,7 +73,7 @@ def test_no_process_of_a_job_that_hangs_is_left(launcher, tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_runs_with_faults_count_a_job_that_hangs(capsys):
     """The time limit of an exchange is far away: the runs kill the job, and go on to the next fault."""
-    options = ["--times=1", "--by=mpiexec", "--limit=200", "--timeout=12"]
+    options = ["--times=1", "--by=mpiexec", "--limit=200", "--timeout=30"]
     assert fault_runs.main(["--faults", "hang@2", "raise@2", *options]) == 1
     said = capsys.readouterr().out
     assert re.search(r"hang@2 of rank \d: the job did not end, and was killed \d+ s after the fault", said), said

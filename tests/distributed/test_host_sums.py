@@ -132,7 +132,7 @@ def refused(*_):
         (module, "_network", "that of {}".format),
         (platform, "machine", lambda: "aarch64"),
         (HostSums, "_copy_from", lambda *_: -1),  # as where the system does not let a process read another one
-        (HostSums, "_copy_from", lambda self, process, address, out: out.nbytes),  # another process has that number
+        (HostSums, "_copy_from", lambda self, process, address, to, nbytes: nbytes),  # another process has that number
     ],
     ids=["no file", "another file", "not opened", "another network", "another processor", "not read", "other values"],
 )

@@ -55,6 +55,7 @@ class HostSums:
         self._pieces = np.empty((size, max(_IN_CACHE // (size - 1) // _LINE * _LINE, _LEAST_PIECE)), np.uint8)
         self._copy = ctypes.CDLL(None, use_errno=True).process_vm_readv
         self._copy.restype, of = ctypes.c_ssize_t, ctypes.POINTER(_Memory)
+        self._here, self._there = _Memory(), _Memory()
         self._copy.argtypes = [ctypes.c_int, of, ctypes.c_ulong, of, ctypes.c_ulong, ctypes.c_ulong]
         self._set(_PROCESS, os.getpid())
 
@@ -67,7 +68,7 @@ class HostSums:
         copy = np.zeros_like(array)
         try:
             for other in self._others:
-                self._read(other, self._get(other, _ADDRESS), copy)
+                self._read(other, self._get(other, _ADDRESS), copy.ctypes.data, copy.nbytes)
                 if not np.array_equal(copy, array):
                     return False
         except OSError:
@@ -85,48 +86,50 @@ class HostSums:
         self.show(array)
         self._meet(wait, begun=False)
         addresses = [self._get(rank, _ADDRESS) for rank in range(self._size)]
-        line = _LINE // array.itemsize
+        size, line = array.itemsize, _LINE // array.itemsize
         part = -(-array.size // (self._size * line)) * line
-        starts = [rank * part for rank in range(self._size)]
+        cuts = [min(rank * part, array.size) for rank in range(self._size + 1)]
         try:
-            self._add_own(array, starts[self._rank], part, addresses, bfloat16)
+            self._add_own(array, cuts[self._rank], cuts[self._rank + 1], addresses, bfloat16)
             self._meet(wait, begun=True)
             for other in self._others:
-                values = array[starts[other] : starts[other] + part]
-                self._read(other, addresses[other] + starts[other] * array.itemsize, values)
+                begin, end = cuts[other] * size, cuts[other + 1] * size
+                self._read(other, addresses[other] + begin, addresses[self._rank] + begin, end - begin)
         except OSError:  # the other one has ended: its end, or the time limit, ends the wait of all
             wait(lambda: False, True)
             raise
         self._meet(wait, begun=True)  # the others have read what the caller may overwrite
 
-    def _add_own(self, array: Array, start: int, part: int, addresses: list[int], bfloat16: bool) -> None:
+    def _add_own(self, array: Array, start: int, stop: int, addresses: list[int], bfloat16: bool) -> None:
+        """Add the values of all ranks from one element to another, in place."""
         pieces = self._pieces.view(array.dtype)
-        stop = min(start + part, array.size)
+        places = [(other, addresses[other], pieces[other].ctypes.data) for other in self._others]
         for begin in range(start, stop, pieces.shape[1]):
             total = array[begin : min(begin + pieces.shape[1], stop)]
+            for other, address, to in places:
+                self._read(other, address + begin * array.itemsize, to, total.nbytes)
             rows = list(pieces[:, : total.size])
-            for other in self._others:
-                self._read(other, addresses[other] + begin * array.itemsize, rows[other])
             if self._rank > 1:
                 np.copyto(rows[self._rank], total)
             else:
                 rows[self._rank] = total
             sum_rows(rows, total, bfloat16=bfloat16)
 
-    def _read(self, other: int, address: int, out: Array) -> None:
-        """Copy memory of another rank; raise OSError if it has ended, or does not allow it."""
+    def _read(self, other: int, address: int, to: int, nbytes: int) -> None:
+        """Copy memory of another rank to an address; raise OSError if it has ended, or does not allow it."""
         process, done = self._get(other, _PROCESS), 0
-        while done < out.nbytes:
-            copied = self._copy_from(process, address + done, out.view(np.uint8)[done:])
+        while done < nbytes:
+            copied = self._copy_from(process, address + done, to + done, nbytes - done)
             if copied <= 0:
                 number = ctypes.get_errno()
                 raise OSError(number, f"cannot read memory of rank {other}: {os.strerror(number)}")
             done += copied
 
-    def _copy_from(self, process: int, address: int, out: Array) -> int:
+    def _copy_from(self, process: int, address: int, to: int, nbytes: int) -> int:
         """Copy memory of a process; return how many bytes were copied, or -1."""
-        here, there = _Memory(out.ctypes.data, out.nbytes), _Memory(address, out.nbytes)
-        copied: int = self._copy(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+        here, there = self._here, self._there
+        here.address, here.nbytes, there.address, there.nbytes = to, nbytes, address, nbytes
+        copied: int = self._copy(process, here, 1, there, 1, 0)
         return copied
 
     def _meet(self, wait: Wait, *, begun: bool) -> None:

@@ -1,7 +1,7 @@
 """Training in which one rank has faults: ``fault_program.py FOLDER RANK FAULT@STEP...``, in each process.
 
-Steps may be fractions: a signal comes so much of 20 ms after the step has begun; step 12 is the end of the program. The
-time of the last fault is written to FOLDER.
+Steps may be fractions: a signal comes so much of 20 ms after the step has begun; step 12 is the end of the program.
+"kill-sum" and "stop-sum" come in the middle of a sum of gradients. The time of the last fault is written to FOLDER.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import numpy as np
 
 from netbuilder import ModelHelper, Workspace, parallel, save_checkpoint
 from netbuilder.distributed import Rendezvous
+from netbuilder.distributed.transport import mpi as over_mpi
+from netbuilder.distributed.transport.host_sums import HostSums
 from netbuilder.distributed.transport.mpi import MpiCommunicator
 from parallel_models import OPTIMIZERS, no_input
 from toy_models import mlp
@@ -63,6 +65,8 @@ class Faults:
                 if step == STEPS:  # the program would end before a timer
                     os.kill(os.getpid(), number)
                 threading.Timer(0.02 * delay, os.kill, (os.getpid(), number)).start()
+            for _ in self.due(step, f"{name}-sum"):
+                HostSums._add_own = lambda *_, number=number: (os.kill(os.getpid(), number), this_never_ends())
         for _ in self.due(step, "slow"):
             time.sleep(0.65 * LIMIT)
         for _ in self.due(step, "hang"):
@@ -94,6 +98,8 @@ def main(folder: Path, rank: int, given: list[str]) -> None:
     place = Rendezvous.from_environment()
     faults = Faults(folder, given if place.shard_id == rank else [])
     faults.before_start()
+    if any("-sum@" in each for each in given):
+        over_mpi.LEAST_BYTES = 0  # the ranks add all gradients without MPI
     model, workspace = ModelHelper("net"), Workspace(threads=2, seed=0)
     update = OPTIMIZERS["momentum"]
     parallel.Parallelize_CPU(model, no_input, mlp, devices=[0], rendezvous=place, optimizer_builder_fun=update)

@@ -28,6 +28,8 @@ FAULTS = {
     "stop": r"has waited .*; missing: rank \d does not answer",
     "stuck": r"has been inside MPI for .* does not return|does not answer by MPI, but sends heartbeats",
     "kill": r"SIGKILL|signal 9|signal: 9|Killed",
+    "kill-sum": r"SIGKILL|signal 9|signal: 9|Killed",
+    "stop-sum": r"has waited .* in AllreduceBucket .*; missing: rank \d does not answer",
     "raise": "ValueError: an error of this rank",
     "exit": r"sys\.exit\(3\), which ends the job",
     "loader": "ValueError: .*a broken image",

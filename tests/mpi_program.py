@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 
 import numpy as np
 
+from netbuilder.distributed.transport.host_sums import LEAST_BYTES, PROCESSOR
 from netbuilder.distributed.transport.mpi import mpi
 from netbuilder.engines.buffer_rows import order_in_row
 from netbuilder.proto import DistributedError, NetDef, NetError, OperatorError
@@ -92,7 +94,7 @@ def exchanges():
         workspace.feed("x", numbers(rank, dtype))
         run("Broadcast", ["cw", "x"], ["x"], root=size - 1)
         np.testing.assert_array_equal(workspace.fetch("x"), numbers(size - 1, dtype))
-    everywhere = [numbers(of, np.float32, 3_333_333) for of in range(size)]  # more than one call of MPI exchanges
+    everywhere = [numbers(of, np.float32, 3_333_333) for of in range(size)]  # of more than one piece
     workspace.feed("x", everywhere[rank])
     run("Allreduce", ["cw", "x"], ["x"])
     np.testing.assert_array_equal(workspace.fetch("x"), sum(everywhere))
@@ -138,6 +140,22 @@ def buckets():
                 assert len(set(comm.allgather(bits))) == 1, "other sums on other ranks"
                 if deterministic:
                     assert found.setdefault(precision, bits) == bits
+
+
+def on_one_host():
+    """The ranks of a host add large arrays in their order, without MPI; where they cannot, MPI adds them."""
+    communicator = create().communicator
+    of_host = communicator._of_host
+    assert (of_host is not None) == (sys.platform == "linux" and platform.machine() == PROCESSOR)
+    for count in (LEAST_BYTES // 4, LEAST_BYTES // 4 + 1, 3_333_333):
+        everywhere = [np.random.default_rng([of, count]).normal(size=count).astype(np.float32) for of in range(size)]
+        for communicator._of_host in (of_host, None):
+            for deterministic in (False, True):
+                x = everywhere[rank].copy()
+                communicator.allreduce(x, deterministic=deterministic)
+                if deterministic or communicator._of_host is not None or size == 2:
+                    np.testing.assert_array_equal(x, sum(everywhere))
+    communicator._of_host = of_host
 
 
 def buckets_in_place():
@@ -277,6 +295,7 @@ def everything():
     exchanges()
     messages()
     buckets()
+    on_one_host()
     buckets_in_place()
     steps()
     in_flight()
@@ -294,6 +313,7 @@ def three():
     create()
     exchanges()
     messages()
+    on_one_host()
     buckets_in_place()
     in_flight()
     disagreements()

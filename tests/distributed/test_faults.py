@@ -32,6 +32,8 @@ BY = [pytest.param(False, id="mpiexec"), pytest.param(True, id="netbuilder-launc
         (["loader@5"], {"launcher": True}),
         (["disk@4"], {"rank": 0}),
         (["kill@4.5"], {"rank": 0}),
+        (["kill-sum@6"], {"launcher": True, "rank": 0}),
+        (["stop-sum@6"], {"limit": 1.0}),
         (["never@0"], {"launcher": True, "first": 1.5}),
     ],
     ids=str,
@@ -71,7 +73,7 @@ def test_no_process_of_a_job_that_hangs_is_left(launcher, tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_runs_with_faults_count_a_job_that_hangs(capsys):
     """The time limit of an exchange is far away: the runs kill the job, and go on to the next fault."""
-    options = ["--times=1", "--by=mpiexec", "--limit=200", "--timeout=12"]
+    options = ["--times=1", "--by=mpiexec", "--limit=200", "--timeout=30"]
     assert fault_runs.main(["--faults", "hang@2", "raise@2", *options]) == 1
     said = capsys.readouterr().out
     assert re.search(r"hang@2 of rank \d: the job did not end, and was killed \d+ s after the fault", said), said

@@ -8,13 +8,14 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from netbuilder.data.forking import loading
 from netbuilder.distributed.transport.communicator import Communicator
+from netbuilder.distributed.transport.host_sums import LEAST_BYTES, HostSums, host_sums
 from netbuilder.distributed.transport.launchers import place_in
 from netbuilder.distributed.transport.mpi_abort import abort_over
 from netbuilder.distributed.transport.start_watch import watched_start
@@ -106,6 +107,8 @@ class MpiCommunicator(Communicator):
 
     Calls start a nonblocking operation and ask at intervals whether it is complete. A blocking call would keep a core
     busy until the last rank has arrived; this gives it to other threads meanwhile, and can be interrupted.
+
+    Where all ranks are on one host, they add large arrays by themselves, see ``HostSums``.
     """
 
     engine = "MPI"
@@ -116,14 +119,19 @@ class MpiCommunicator(Communicator):
         self._in_place = mpi().IN_PLACE
         self._posted: list[Any] = []
         self._punctual = False  # the others were there in the last call before which nobody asked
+        self._of_host: HostSums | None = None  # of all communicators of these ranks
 
     def clone(self) -> Communicator:
         comm, request = self._comm.Idup()  # Dup waits where nothing can end the wait
         self._finish(request, patient=True)
-        return self._with(comm)
+        made = self._with(comm)
+        made._of_host = self._of_host
+        return made
 
     def split(self, color: int, key: int) -> Communicator:
-        return self._with(self._comm.Split(color, key))
+        made = self._with(self._comm.Split(color, key))
+        made._of_host = host_sums(made) if made.size > 1 else None
+        return made
 
     def _with(self, comm: Any) -> MpiCommunicator:
         made = MpiCommunicator(comm)
@@ -150,22 +158,44 @@ class MpiCommunicator(Communicator):
         abort_over(self._comm, code)
 
     def _finish(self, request: Any, *, patient: bool = False, status: Any = None) -> None:
-        unasked, begun, pause = self.unasked, time.perf_counter(), _PAUSE
+        unasked, begun = self.unasked, time.perf_counter()
         longest = _LONGEST_PAUSE_PATIENT if patient else _LONGEST_PAUSE if unasked is None else _LONGEST_PAUSE_UNASKED
         until = begun + (_YIELD_SECONDS if not patient and unasked is None else _YIELD_SECONDS_PATIENT)
         if unasked is not None and self._punctual:
             until += _OF_USUAL * unasked
-        while not request.Test(status):
+        self._wait(functools.partial(request.Test, status), until, longest)
+        if unasked is not None:
+            self._punctual = time.perf_counter() < begun + _OF_USUAL * unasked + _LATE
+
+    def _wait(self, is_done: Callable[[], bool], until: float, longest: float) -> None:
+        """Wait until ``is_done()``: without pauses ``until`` this time, then with pauses of so many seconds at most."""
+        pause = _PAUSE
+        while not is_done():
             if time.perf_counter() < until:
                 os.sched_yield()
                 continue
             self.check()
             time.sleep(pause)
             pause = min(2 * pause, longest)
-        if unasked is not None:
-            self._punctual = time.perf_counter() < begun + _OF_USUAL * unasked + _LATE
+
+    def _meet(self, is_done: Callable[[], bool], begun: bool) -> None:
+        """Wait for ranks of this host: nothing moves by asking more often, so that pauses come soon."""
+        longest = _LONGEST_PAUSE if begun or self.unasked is None else _LONGEST_PAUSE_UNASKED
+        self._wait(is_done, time.perf_counter() + _YIELD_SECONDS_PATIENT, longest)
+
+    def _host_sums(self, array: Array) -> HostSums | None:
+        return self._of_host if array.nbytes >= LEAST_BYTES else None
+
+    def _sum_in_order(self, flat: Array, bfloat16: bool) -> None:
+        if (of_host := self._host_sums(flat)) is not None:
+            of_host.add(flat, self._meet, bfloat16=bfloat16)
+        else:
+            super()._sum_in_order(flat, bfloat16)
 
     def _allreduce(self, array: Array, maximum: bool, patient: bool) -> None:
+        if not maximum and (of_host := self._host_sums(array)) is not None:
+            of_host.add(array, self._meet)
+            return
         op = mpi().MAX if maximum else mpi().SUM
         count = -(-array.nbytes // _AT_ONCE)
         step = -(-array.size // count)

@@ -79,14 +79,14 @@ def sum_rows(rows: Sequence[Array], out: Array, *, bfloat16: bool = False) -> No
 
     Args:
         rows: one-dimensional arrays of one size and dtype; at least one.
-        out: of that size and dtype; it may be the first row.
+        out: of that size and dtype; it may be the first or the second row.
         bfloat16: the elements are uint16 with the bits of bfloat16.
     """
     if not bfloat16 and out.dtype != np.float16:
-        if out is not rows[0]:
+        if len(rows) == 1:
             np.copyto(out, rows[0])
-        for row in rows[1:]:
-            np.add(out, row, out=out)
+        for number, row in enumerate(rows[1:]):
+            np.add(out if number else rows[0], row, out=out)
         return
     for start in range(0, out.size, _PIECE):
         stop = min(start + _PIECE, out.size)

@@ -157,11 +157,6 @@ def _slice(attributes: Mapping[str, Any], x: Array, *bounds: Array) -> Array | N
     return x[tuple(parts)]
 
 
-def _where(attributes: Mapping[str, Any], condition: Array, x: Array, y: Array) -> Array:
-    chosen: Any = np.where(condition, x, y)  # NumPy's types have another result for fewer arguments
-    return np.asarray(chosen)
-
-
 def _transpose(attributes: Mapping[str, Any], x: Array) -> Array:
     return x.transpose(attributes.get("perm"))
 

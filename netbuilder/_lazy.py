@@ -26,7 +26,7 @@ def names_on_first_use(
     def get(name: str) -> Any:
         if name in home:
             value = getattr(importlib.import_module(home[name]), name)
-        elif (module := _module(f"{package}.{name}")) is not None:
+        elif (module := _module(package, name)) is not None:
             value = module
         else:
             raise _unknown(package, name, names(), sys._getframe(1))
@@ -39,14 +39,15 @@ def names_on_first_use(
     return get, names
 
 
-def _module(name: str) -> ModuleType | None:
-    """Import a module; None: there is none of this name, or a private one."""
-    if name.rpartition(".")[2].startswith("_"):
+def _module(package: str, name: str) -> ModuleType | None:
+    """Import a module of a package; None: there is none of this name, or a private one."""
+    if name.startswith("_") or not name.isidentifier():
         return None
+    full = f"{package}.{name}"
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(full)
     except ModuleNotFoundError as error:
-        if error.name != name:
+        if error.name != full:
             raise
         return None
 

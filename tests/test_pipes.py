@@ -18,6 +18,7 @@ WRITERS = {
     "netbuilder/data/minidb.py": "appends, and writes a mark",
     "ops/control/print_op.py": "a log to append to",
     "netbuilder/distributed/stores/file.py": "os.open of a lock",
+    "netbuilder/distributed/transport/host_sums.py": "/proc",
     "netbuilder/distributed/transport/start_watch.py": "/proc",
     "netbuilder/engines/cudnn/plan_processes.py": "a lock in its own folder of the cache",
     "netbuilder/engines/described_gpu.py": "a file of the package; asks is_file() of others first",

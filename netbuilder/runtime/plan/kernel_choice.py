@@ -24,10 +24,15 @@ __all__ = ["choose_image_order", "choose_kernel", "said"]
 
 
 def choose_image_order(nodes: Sequence[Node], options: PlanOptions) -> str:
-    """Return in which order images should be stored: measured if all convolutions have constant weights."""
+    """Return in which order images should be stored: measured if all convolutions have constant weights.
+
+    A Concat has kernels for blocked channels and for plain order, so that nets with one keep the blocks.
+    """
     engines = library_engines(options.uses_engine, HOST[0]) if options.enabled("measured_choices") else []
     convs = [node for node in nodes if node.first.op_def.type == "Conv" and node.first.location == HOST]
     if not engines or not convs or not all(node.inputs[1].constant for node in convs):
+        return ANY_ORDER
+    if any(node.first.op_def.type == "Concat" for node in nodes):
         return ANY_ORDER
     specs = [[value.spec for value in node.inputs[: node.first.op.n_in]] for node in convs]
     known = [

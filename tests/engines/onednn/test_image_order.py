@@ -51,14 +51,12 @@ def timed(monkeypatch):
     return prefer
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("create", [lambda *a, **k: create_resnet_cifar(*a, 8, **k), create_small_inception])
-def test_the_order_that_is_faster_in_all_is_taken(create, timed):
+def test_the_order_that_is_faster_in_all_is_taken(timed):
     found = {}
     for order in (ANY_ORDER, CHANNELS_LAST):
         keys = timed(order)
         workspace = Workspace()
-        made, _ = predictor(create, workspace=workspace)
+        made, _ = predictor(create_resnet_cifar, 8, workspace=workspace)
         (found[order],) = made.run(data=IMAGES).values()
         assert keys
         (net,) = map(workspace.net, workspace.nets())
@@ -68,6 +66,13 @@ def test_the_order_that_is_faster_in_all_is_taken(create, timed):
         if order == CHANNELS_LAST:
             assert sum("brg" in name for name in convolutions) > len(convolutions) // 2
     np.testing.assert_allclose(found[CHANNELS_LAST], found[ANY_ORDER], rtol=1e-4, atol=1e-6)
+
+
+def test_nets_that_join_channels_keep_blocks(timed):
+    keys = timed(CHANNELS_LAST)
+    made, _ = predictor(create_small_inception, workspace=Workspace())
+    made.run(data=IMAGES)
+    assert keys == []
 
 
 def test_convolutions_are_measured_with_images_as_they_get_them(monkeypatch):
@@ -85,12 +90,12 @@ def test_convolutions_are_measured_with_images_as_they_get_them(monkeypatch):
     made.run(data=IMAGES)
     (net,) = map(workspace.net, workspace.nets())
     steps = [step for plan in net.plans for step in plan.steps]
-    convolutions = [step.prepared.inputs[0] for step in steps if "convolution_forward" in step.prepared.name]
+    convolutions = [step.prepared.inputs[0] for step in steps if "convolution" in step.prepared.name]
     got = {spec.layout for spec in convolutions}
     assert got >= {layout for key, layout in read.items() if ANY_ORDER in key}
 
 
-def test_half_of_the_work_is_measured_the_largest_first(monkeypatch):
+def test_nearly_all_of_the_work_is_measured_the_largest_first(monkeypatch):
     monkeypatch.setenv("NETBUILDER_MEASURE", "1")
     measured = []
 
@@ -105,12 +110,12 @@ def test_half_of_the_work_is_measured_the_largest_first(monkeypatch):
     monkeypatch.setattr(
         image_order, "best_image_order", lambda convs, *rest: (of_net.append(convs), best(convs, *rest))[1]
     )
-    made, _ = predictor(create_small_inception, workspace=Workspace())
+    made, _ = predictor(create_resnet_cifar, 14, workspace=Workspace())
     made.run(data=IMAGES)
     work = sorted((2 * op.products(*specs[:2]) for op, specs in of_net[0]), reverse=True)
     count = len(measured) // 2
     assert measured[::2] == measured[1::2] == work[:count]
-    assert sum(work[: count - 1]) <= sum(work) / 2 < sum(work[:count])
+    assert sum(work[: count - 1]) <= 0.9 * sum(work) < sum(work[:count]) < sum(work)
 
 
 def test_bfloat16(timed):

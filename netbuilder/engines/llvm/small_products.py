@@ -22,8 +22,8 @@ from netbuilder.ops.core.operator import TensorSpec
 
 __all__ = ["small_fc", "small_fc_dx", "small_fc_gradient"]
 
-_MOST = 1 << 18
-"""Multiplications of a product, at most: with more, libraries are as fast."""
+_MOST, _MOST_FORWARD = 1 << 18, 1 << 17
+"""Multiplications of a product of a gradient, and of an FC, at most: with more, libraries are as fast."""
 
 _DEEPEST = 2048
 """Products that are added up to one sum, at most."""
@@ -31,11 +31,10 @@ _DEEPEST = 2048
 _FEWEST = 4
 """With fewer rows, copying a transposed factor takes longer than the product of a library."""
 
-_ROWS = {False: (6, 4, 2, 1), True: (12, 8, 4, 2, 1)}
-_VECTORS = {False: (1,), True: (2, 1)}
-"""Rows and vectors of the result that are computed together, then those that are left: of AVX2, AVX-512."""
+_ROWS = {False: (6, 2, 1), True: (12, 4, 1)}
+_VECTORS = {False: 1, True: 2}
+"""Rows and vectors of the result that are computed together, of AVX2, AVX-512; vectors that are left one by one."""
 
-_UNROLLED = 4
 _F = np.dtype(np.float32)
 _POINTERS = ("a", "b", "bias", "y")
 _INTEGERS = ("m", "n", "k", "row", "inner", "deep", "panel")
@@ -55,8 +54,9 @@ class _Code(Multiplying):
     def text(self) -> str:
         b = self._body
         self._arguments(_POINTERS, _INTEGERS)
-        whole = b.let(f"udiv i64 %n, {LANES}")
-        for number, together in self._in_groups("0", whole, _VECTORS[self._wide]):
+        together = _VECTORS[self._wide]
+        whole = b.let(f"and i64 {b.let(f'udiv i64 %n, {LANES}')}, {-together}")
+        with self._for("0", whole, together) as number:
             self._of_vectors(number, together, "")
         with self._for(whole, b.let(f"udiv i64 {b.let(f'add i64 %n, {LANES - 1}')}, {LANES}"), 1) as number:
             self._of_vectors(number, 1, self._lanes(b.let(f"sub i64 %n, {b.let(f'mul i64 {number}, {LANES}')}")))
@@ -85,14 +85,10 @@ class _Code(Multiplying):
         places = [self._moved(target, _F, b.let(f"mul i64 {number}, %n")) for number in numbers]
         left = [self._moved("%a", _F, b.let(f"mul i64 {number}, %row")) for number in numbers]
         sums = [[self._variable(kind, value) for _ in numbers] for value in start]
-        whole = b.let(f"and i64 %k, {-_UNROLLED}")
-        for begin, end, step in (("0", whole, _UNROLLED), (whole, "%k", 1)):
-            with self._for(begin, end, step) as first:
-                for j in range(step):
-                    k = b.let(f"add i64 {first}, {j}")
-                    inner, deep = (b.let(f"mul i64 {k}, {each}") for each in ("%inner", "%deep"))
-                    at = [self._moved(right, _F, deep) for right in rights]
-                    self._add(sums, [self._moved(each, _F, inner) for each in left], at, mask)
+        with self._for("0", "%k", 1) as k:
+            inner, deep = (b.let(f"mul i64 {k}, {each}") for each in ("%inner", "%deep"))
+            at = [self._moved(right, _F, deep) for right in rights]
+            self._add(sums, [self._moved(each, _F, inner) for each in left], at, mask)
         for i, totals in enumerate(sums):
             for place, total in zip(places, totals):
                 value = self._get(total, kind)
@@ -206,7 +202,7 @@ def _prepared(
 def small_fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, *, relu: bool) -> Prepared | None:
     """Prepare a small FC, or FCTransposed, with the Relu that may follow it: X, W, b -> Y."""
     m, n, k = op.sizes(x, w)
-    if not op._transposed and m < _FEWEST:
+    if m * n * k > _MOST_FORWARD or (not op._transposed and m < _FEWEST):
         return None
     product = _Product(0, 1, 0, m, n, k, turned_b=not op._transposed, bias=2, relu=relu)
     return _prepared(ctx, [x.plain, w.plain, b.plain], [TensorSpec(op.y_shape(x, n), x.dtype)], [product])

@@ -134,7 +134,7 @@ def test_primitives_are_bounded_and_those_that_no_plan_uses_go_at_a_reset(monkey
     from netbuilder.engines.llvm import small_products
     from netbuilder.engines.onednn import primitive
 
-    monkeypatch.setattr(small_products, "_MOST", 0)  # the layers are small
+    monkeypatch.setattr(small_products, "_MOST_FORWARD", 0)  # the layers are small
     monkeypatch.setattr(primitive, "CACHE_BYTES", 20 * primitive.PRIMITIVE_BYTES)
     kept = primitive.primitives
     primitive.release_primitives()

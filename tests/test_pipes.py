@@ -30,6 +30,7 @@ WRITERS = {
     "tools/imagenet_trainer.py": "the null device",
     "tools/onednn_interface.py": "the null device",
     "tools/streams.py": "the null device",
+    "tools/training/trace.py": "/proc",
     "tools/training/appended_file.py": "os.open for reading and writing: it waits for nobody",
     "tools/doctor.py": "/proc and /sys",
     "tools/speed_page.py": "figures and a page of the checkout",

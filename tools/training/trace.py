@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import socket
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netbuilder.distributed import ProcessGroup
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["Trace"]
 
 _FIRST, _STEPS = 3, 3  # two steps warm up, and one makes the timed plans
-_MEETINGS = 9  # from which the clocks' differences are known
+_MEETINGS = 9  # from which the difference of two clocks is known
 _TRACKS = 1000  # of a net, at most
+
+Meeting = tuple[int, int]
+"""When a process came and left, in nanoseconds of its clock."""
 
 
 class Trace(Callback):
@@ -81,12 +85,29 @@ class Trace(Callback):
 def common_moment(group: ProcessGroup) -> int:
     """Return one moment in nanoseconds of this process's clock: the same for all processes, which call it together.
 
-    Clocks of hosts differ, but processes leave a barrier at the same time, up to the time of a message; the median of
-    several barriers counts.
+    Processes of one system have one clock. That of another one is compared at several meetings: nobody leaves one
+    before all have come, which bounds the difference of the clocks from both sides; the middle counts.
     """
-    ends = []
+    name, meetings = _clock_name(), list[Meeting]()
     for _ in range(_MEETINGS):
+        came = clock()
         group.wait()
-        ends.append(clock())
-    first = group.broadcast(ends)
-    return round(statistics.median(own - there for own, there in zip(ends, first))) + first[-1]
+        meetings.append((came, clock()))
+    first_name, first = group.broadcast((name, meetings))
+    return first[-1][1] + (0 if name and name == first_name else clock_difference(meetings, first))
+
+
+def clock_difference(own: Sequence[Meeting], others: Sequence[Meeting]) -> int:
+    """Return by how many nanoseconds one's own clock is ahead of another one, from the same meetings by both."""
+    least = max(came - left for (came, _), (_, left) in zip(own, others))
+    most = min(left - came for (_, left), (came, _) in zip(own, others))
+    return (least + most) // 2
+
+
+def _clock_name() -> str:
+    """Return what processes have in common that read the same clock; "" where the system has no name for it."""
+    try:
+        started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        return started + os.readlink("/proc/self/ns/time")
+    except OSError:
+        return ""

@@ -17,11 +17,23 @@ __all__ = [
     "factored",
     "listing",
     "net_arguments",
+    "shown",
+    "shown_name",
     "value_text",
 ]
 
 
-def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
+_OF_HELPERS = {
+    ("order", "'NCHW'"),
+    ("use_cudnn", "1"),
+    ("exhaustive_search", "0"),
+    ("cudnn_exhaustive_search", "0"),
+    ("engine", "'CUDNN'"),
+}
+"""Arguments that helpers give operators, whether they have such or not, unless told otherwise."""
+
+
+def listing(net: Any, *, devices: bool = True, lines: bool = False, helpers: bool = True) -> str:
     """Return a net's operators, one per line: outputs, type, inputs and arguments.
 
     The subgraphs of an operator, such as the step net of a recurrent one, follow it, indented.
@@ -30,6 +42,7 @@ def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
         net: a Net or NetDef.
         devices: show the device of each operator that has one.
         lines: show the line of the program that made the operator.
+        helpers: show arguments that helpers give by default, such as ``order='NCHW'``.
 
     >>> from netbuilder.graph import Net
     >>> net = Net("listed")
@@ -41,14 +54,34 @@ def listing(net: Any, *, devices: bool = True, lines: bool = False) -> str:
     message = message_of(net)
     rows = [f"# net: {message.name}"]
     for op in message.op:
-        items = argument_items(op) if devices else [item for item in argument_items(op) if item[0] != "device_option"]
-        texts = [*op.input, *(f"{name}={value}" for name, value in items)]
+        items = [item for item in argument_items(op) if helpers or item not in _OF_HELPERS]
+        texts = [*op.input, *(f"{name}={value}" for name, value in items if devices or name != "device_option")]
         made = f"  # {op.debug_info}" if lines and op.debug_info else ""
         rows.append(call_text(op.type, texts, list(op.output)) + made)
         for name, subgraph in net_arguments(op):
-            _, *others = listing(subgraph, devices=devices, lines=lines).split("\n")
+            _, *others = listing(subgraph, devices=devices, lines=lines, helpers=helpers).split("\n")
             rows += [f"    # {name}: {subgraph.name}", *(f"    {row}" for row in others)]
     return "\n".join(rows)
+
+
+def shown(net: NetDef) -> str:
+    """Return what ``print`` shows of a net: its name, and its operators, without what helpers give all of them.
+
+    >>> print(shown(NetDef(name="example", op=[OperatorDef(type="Relu", input=["x"], output=["y"])])))
+    example
+        y = Relu(x)
+    """
+    _, *rows = listing(net, helpers=False).split("\n")
+    return "\n    ".join([net.name, *rows])
+
+
+def shown_name(text: str) -> str:
+    """Return the name of a net, given that or what ``print`` shows of the net: scripts pass ``str(net)`` as its name.
+
+    >>> shown_name("example"), shown_name("example\\n    y = Relu(x)")
+    ('example', 'example')
+    """
+    return text.partition("\n")[0]
 
 
 def net_arguments(op: OperatorDef) -> list[tuple[str, NetDef]]:

@@ -12,6 +12,7 @@ from netbuilder.graph.blob import BlobReference, GradientSlice, ScopedName, as_n
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.graph.context_stack import under_builder
 from netbuilder.graph.html_tables import net_html
+from netbuilder.graph.listing import shown, shown_name
 from netbuilder.graph.memory_budget import set_stored_budget
 from netbuilder.graph.net_blobs import NetBlobs
 from netbuilder.graph.net_copy import RemapFunction, copy_net, copy_part, prefixed
@@ -101,6 +102,11 @@ class Net(NetBlobs, _OperatorMethods):
                 net.CopyFrom(name_or_proto)
             net.name = net_names.take(under_builder(net.name))
         elif isinstance(name_or_proto, str):
+            if lines := name_or_proto.count("\n"):
+                raise NetError(
+                    f"Net: a net's name must be one line, got {lines + 1}, beginning with "
+                    f"{shown_name(name_or_proto)!r}; the name of a net is net.Name(), and str(net) what print shows"
+                )
             net = NetDef(name=net_names.take(under_builder(name_or_proto)))
         else:
             raise TypeError(f"Net: name_or_proto must be a string or a NetDef, got {name_or_proto!r}")
@@ -111,6 +117,10 @@ class Net(NetBlobs, _OperatorMethods):
 
     def __repr__(self) -> str:
         return f"<Net {self._net.name!r}, {counted(len(self._net.op), 'operator')}>"
+
+    def __str__(self) -> str:
+        """The name, and below it the operators; formatted, as in ``f"{net}"``, a net is its name only."""
+        return shown(self._net)
 
     @property
     def op_len(self) -> int:

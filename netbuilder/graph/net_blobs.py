@@ -31,8 +31,8 @@ class NetBlobs:
         """Return the net's name."""
         return self._net.name
 
-    def __str__(self) -> str:
-        return self._net.name
+    def __format__(self, spec: str) -> str:
+        return format(self._net.name, spec)
 
     def NextName(self, prefix: str | None = None, output_id: int | None = None) -> str:
         """Return a new name of an output: ``<net>/<prefix>[_n][:output_id]``, or ``<net>_blob_<n>`` without prefix."""

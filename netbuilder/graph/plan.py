@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard, Union
 
 from netbuilder.graph.blob import blob_name
+from netbuilder.graph.listing import shown_name
 from netbuilder.graph.net import Net
 from netbuilder.graph.net_names import plan_step_names
 from netbuilder.graph.scope import CurrentNameScope
 from netbuilder.proto import ExecutionStep as ExecutionStepDef
 from netbuilder.proto import NetDef, NetError, PlanDef
 from netbuilder.proto.call_checks import checked
+from netbuilder.proto.errors import counted
 from netbuilder.proto.numbers import INT32_MAX, check_whole_numbers
 
 __all__ = [
@@ -100,6 +102,13 @@ class ExecutionStep:
         """Return the step's name."""
         return self._step.name
 
+    def __str__(self) -> str:
+        return self._step.name
+
+    def __repr__(self) -> str:
+        parts = f"{counted(len(self._nets), 'net')}, {counted(len(self._substeps), 'substep')}"
+        return f"<ExecutionStep {self._step.name!r}, {parts}>"
+
     def HasNets(self) -> bool:
         """Whether the step itself runs nets."""
         return bool(self._step.network)
@@ -121,7 +130,7 @@ class ExecutionStep:
 
     def get_net(self, name: str) -> Net | None:
         """Return the net of this name that the step or one of its substeps runs, None if there is none."""
-        return next((net for net in self.Nets() if net.Name() == name), None)
+        return next((net for net in self.Nets() if net.Name() == shown_name(name)), None)
 
     def get_all_attributes(self, name: str) -> list[Any]:
         """Return the objects attached under ``name`` to the nets of the step and its substeps (``add_attribute``)."""
@@ -366,6 +375,13 @@ class Plan:
     def Name(self) -> str:
         """Return the plan's name."""
         return self._plan.name
+
+    def __str__(self) -> str:
+        return self._plan.name
+
+    def __repr__(self) -> str:
+        parts = f"{counted(len(self._nets), 'net')}, {counted(len(self._steps), 'step')}"
+        return f"<Plan {self._plan.name!r}, {parts}>"
 
     def Nets(self) -> list[Net]:
         """Return the plan's nets in the order in which they were added."""

@@ -110,7 +110,7 @@ class TestOperators:
 
     def test_names_of_nets(self):
         net = core.Net("named")
-        assert core.get_net_name(net) == core.get_net_name(net.Proto()) == core.get_net_name(str(net)) == str(net)
+        assert core.get_net_name(net) == core.get_net_name(net.Proto()) == core.get_net_name(str(net)) == net.Name()
         assert core.get_net_name(3) == 3
 
 

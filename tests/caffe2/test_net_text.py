@@ -6,6 +6,7 @@ import pytest
 from caffe2.proto import caffe2_pb2
 from caffe2.python import checkpoint, core, model_helper, net_drawer, net_printer, rnn_cell, task
 
+from netbuilder.graph import reset_names
 from netbuilder.proto import NetError
 
 # What Caffe2 (PyTorch 1.10) wrote for the net of `small`.
@@ -57,6 +58,7 @@ def test_an_argument_without_values():
 
 
 def test_nets_that_an_operator_holds():
+    reset_names()
     model = model_helper.ModelHelper("m")
     rnn_cell.LSTM(model, "x", "lengths", None, 2, 3, "c", forward_only=True)
     model.net.Relu("c/hidden_state_all", "y")

@@ -111,10 +111,11 @@ class TestNets:
     def test_created_and_run(self, net):
         assert workspace.CreateNet(net) is True
         assert workspace.RunNet(net) and workspace.RunNet(net.Proto().name, 3) and workspace.RunNet(net.Proto())
+        assert workspace.RunNet(str(net))
         assert workspace.FetchBlob("d").tolist() == [1, 1]
         with pytest.raises(RuntimeError, match=f"net '{net}' exists already; give overwrite=True"):
             workspace.CreateNet(net)
-        assert workspace.CreateNet(net, True) and workspace.C.nets() == [str(net)]
+        assert workspace.CreateNet(net, True) and workspace.C.nets() == [net.Name()]
 
     def test_run_once_in_every_form(self, net):
         for form in (net, net.Proto(), net.Proto().SerializeToString()):
@@ -171,7 +172,7 @@ class TestNets:
         assert workspace.StringifyProto("abc") == "abc" and workspace.StringifyProto(b"abc") == b"abc"
         with pytest.raises(ValueError, match="StringifyProto: the object must be a message"):
             workspace.StringifyProto(3)
-        assert workspace.GetNetName(net) == workspace.GetNetName(net.Proto()) == str(net)
+        assert {workspace.GetNetName(form) for form in (net, net.Proto(), str(net), net.Name())} == {net.Name()}
         assert workspace.StringifyNetName("a") == workspace.GetNetName(b"a") == "a"
 
     def test_benchmark(self, net):
@@ -316,7 +317,7 @@ class TestObjects:
         ws.run(core.Plan(core.execution_step("step", net)))
         assert ws.blobs["y"].fetch().tolist() == [0, 2] == ws.fetch_blob("y").tolist()
         assert set(ws.blobs) == {"x", "y", "z", "c", "d"} == set(ws.blobs()) and len(ws.blobs) == 5
-        assert list(ws.nets) == [str(net)] and ws.has_blob("z")
+        assert list(ws.nets) == [net.Name()] and ws.has_blob("z")
         ws.remove_blob("z")
         ws.remove_blob("z")
         assert not ws.has_blob("z") and "z" not in ws.blobs and workspace.Blobs() == []

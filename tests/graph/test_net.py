@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cost import cpu_seconds
-from netbuilder.graph import BlobReference, GradientSlice, NameScope, Net, reset_names
+from netbuilder import ModelHelper, brew
+from netbuilder.graph import BlobReference, GradientSlice, NameScope, Net, Plan, execution_step, reset_names
 from netbuilder.proto import PROTO_CUDA, ArgumentError, BlobError, NetDef, NetError, OperatorDef, TensorProto
 from netbuilder.proto.arguments import arguments
 from netbuilder.runtime import Workspace
@@ -54,6 +55,32 @@ def test_net_names_are_unique():
     assert Net("n").Name() == "n"
     with pytest.raises(TypeError, match="name_or_proto must be a string or a NetDef, got 3"):
         Net(3)
+
+
+def test_print_shows_a_net_and_its_text_names_it():
+    """Caffe2's str(net) is the name, and scripts pass that on: what str gives is taken for it everywhere."""
+    model = ModelHelper("shown")
+    brew.relu(model, brew.conv(model, "x", "y", 1, 2, kernel=3, no_bias=True), "y")
+    net = model.net
+    text = f"{net}\n    y = Conv(x, y_w, kernel=3)\n    y = Relu(y)"
+    assert str(net) == "%s" % net == text and f"{net}" == "{}".format(net) == net.Name()  # noqa: UP031, UP032
+    assert str(Net("nothing")).startswith("nothing") and "\n" not in str(Net("nothing"))
+    assert repr(net) == f"<Net {net.Name()!r}, 2 operators>"
+    workspace = Workspace()
+    workspace.feed("x", np.ones((1, 1, 4, 4), np.float32))
+    workspace.run_net_once(model.param_init_net)
+    workspace.create_net(net)
+    workspace.run_net(str(net))
+    assert workspace.net(str(net)) is workspace.net(net)
+    step = execution_step("step", [net])
+    plan = Plan(step)
+    assert step.get_net(str(net)) is net and str(step) == step.Name() and str(plan) == plan.Name()
+    assert repr(step) == f"<ExecutionStep {step.Name()!r}, 1 net, 0 substeps>"
+    assert repr(plan) == f"<Plan {plan.Name()!r}, 1 net, 1 step>"
+    workspace.delete_net(str(net))
+    assert workspace.nets() == []
+    with pytest.raises(NetError, match=rf"name must be one line, got 3, beginning with '{net}'; .* net\.Name\(\)"):
+        Net(str(net) + "_test")
 
 
 def test_strings_and_references_as_inputs(net):

@@ -644,7 +644,7 @@ def test_callbacks_see_the_gradients_of_the_block_before_they_are_summed():
         if op.output[0].endswith("w_grad") and op.type == "MatMul":
             net.Clip(op.output[0], op.output[0], min=-1.0, max=1.0)
 
-    model = build([lambda net, op: seen.append((str(net), op.type)), clip], 3)
+    model = build([lambda net, op: seen.append((net.Name(), op.type)), clip], 3)
     assert [kind for _, kind in seen] == ["MatMul", "MatMul", "ConstantFill", "Negative", "ParallelDoGradient"]
     assert len({net for net, _ in seen}) == 2
     np.testing.assert_array_equal(run(model, x=np.abs(X) + 1).fetch("w_grad"), np.full((2, 2), -3))

@@ -108,7 +108,7 @@ class NetProcessor:
         self.thread_init_nets = list(thread_init_nets or [])
         self.net = net
         self._stop_signal = stop_signal
-        self.name = name or str(net)
+        self.name = name or net.Name()
         self._maps: list[dict[Any, Any]] = []
         self._frozen = False
 

@@ -61,7 +61,7 @@ from netbuilder.graph.suggestions import name_reasons
 from netbuilder.ops.control.python_op import python_arguments
 from netbuilder.ops.core.registry import CPU, GPU, operator_types, prepared_kernels
 from netbuilder.ops.core.renaming import rename_blobs, rename_in_subgraphs
-from netbuilder.proto import PROTO_CPU, PROTO_CUDA, Argument, NetDef, OperatorDef, TensorProto
+from netbuilder.proto import PROTO_CPU, PROTO_CUDA, Argument, OperatorDef, TensorProto
 from netbuilder.proto import DeviceOption as _DeviceOption
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.proto.netbuilder_pb2 import PROTO_HIP
@@ -299,10 +299,8 @@ def GetIndexFromGradientList(g_list: Iterable[Any], name: Any) -> int | None:
 
 
 def get_net_name(netlike: Any) -> Any:
-    """Return the name of a Net or NetDef; anything else is returned unchanged."""
-    if isinstance(netlike, Net):
-        return netlike.Name()
-    return netlike.name if isinstance(netlike, NetDef) else netlike
+    """Return the name of a net, given as Net, NetDef or string; anything else is returned unchanged."""
+    return workspace.GetNetName(netlike)
 
 
 def output_to_list(op_output: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from netbuilder.graph.blob import blob_name
 from netbuilder.graph.checks import check_net, require_sound
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.graph.html_tables import folded, table
+from netbuilder.graph.listing import shown_name
 from netbuilder.graph.message import message_of
 from netbuilder.graph.net import Net
 from netbuilder.graph.observability import ALL
@@ -505,7 +506,7 @@ class Workspace:
         # not takes milliseconds, in which it looks for similar names.
         main: Any = None if isinstance(name, Net) else getattr(name, "net", None)
         named: Any = main if hasattr(main, "Name") else name
-        text = str(named.Name()) if hasattr(named, "Name") else getattr(name, "name", None) or str(name)
+        text = str(named.Name()) if hasattr(named, "Name") else getattr(name, "name", None) or shown_name(str(name))
         net = self._nets.get(text)
         if net is None:
             known = ", ".join(map(repr, sorted(self._nets))) or "none"
@@ -576,8 +577,9 @@ class Workspace:
 
     def delete_net(self, name: str) -> None:
         """Remove a created net and free the memory of its plans; unknown names are ignored."""
-        net = self._nets.pop(str(name), None)
-        self._init_nets.pop(str(name), None)
+        name = shown_name(str(name))
+        net = self._nets.pop(name, None)
+        self._init_nets.pop(name, None)
         if net is not None:
             net.forget_plans()
 

@@ -104,8 +104,6 @@ def _mean(text: str) -> tuple[float, ...]:
         return _numbers(text)
     try:
         array = np.load(io.BytesIO(opened_files.read_bytes(text)), allow_pickle=False)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(error_text(error)) from None
     except (ValueError, EOFError) as error:
         raise argparse.ArgumentTypeError(f"must be numbers or an .npy file; {text!r}: {error}") from error
     if array.dtype.kind in "fiu" and array.ndim in (1, 3) and 3 in (array.shape[0], array.shape[-1]):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 from typing import Any
 
 from netbuilder.proto import NetError
@@ -26,7 +26,7 @@ def is_hub_name(source: Any) -> bool:
         isinstance(source, str)
         and _NAME.fullmatch(source) is not None
         and not source.endswith(_ENDINGS)
-        and not Path(source).exists()
+        and not os.path.lexists(source)
     )
 
 

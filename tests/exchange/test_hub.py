@@ -146,7 +146,13 @@ def test_names_and_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "timm").mkdir()
     (tmp_path / "timm" / "resnet18").write_bytes(b"")
-    assert not is_hub_name("timm/resnet18") and is_hub_name("timm/resnet50") and is_hub_name("timm/a@refs/pr/1")
+    (tmp_path / "timm" / "loop").symlink_to("loop")
+    assert (
+        not is_hub_name("timm/loop")
+        and not is_hub_name("timm/resnet18")
+        and is_hub_name("timm/resnet50")
+        and is_hub_name("timm/a@refs/pr/1")
+    )
     for text in ("a/b/c", "/a/b", "../b", "a/", "b", "a/b.pth", "a/b.safetensors", tmp_path):
         assert not is_hub_name(text)
     with pytest.raises(NetError, match="--weights: 'folder/file.pth': no such file: the folder 'folder' does not"):

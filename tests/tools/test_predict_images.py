@@ -214,15 +214,18 @@ def test_a_predictor_without_an_input_for_images(pair, images, tmp_path, capsys)
 
 @pytest.mark.parametrize(
     ("array", "match"),
-    [(np.zeros((2, 4)), r"holds float64 \(2, 4\)"), (np.array(["a"] * 3), "three channels"), (None, "mean.npy")],
+    [(np.zeros((2, 4)), r"holds float64 \(2, 4\)"), (np.array(["a"] * 3), "three channels")],
 )
 def test_a_mean_image_that_is_none(array, match, tmp_path, capsys):
-    path = tmp_path / "mean.npy"
-    if array is not None:
-        np.save(path, array)
+    np.save(tmp_path / "mean.npy", array)
     with pytest.raises(SystemExit):
-        predict.main(["net", "image", "--mean", str(path)])
+        predict.main(["net", "image", "--mean", str(tmp_path / "mean.npy")])
     assert re.search(match, capsys.readouterr().err)
+
+
+def test_no_mean_image(tmp_path, capsys):
+    assert predict.main(["net", "image", "--mean", str(tmp_path / "mean.npy")]) == 1
+    assert "mean.npy': no such file" in capsys.readouterr().err
 
 
 def scored(tmp_path, *ops, outputs=("scores",), device=None):

@@ -121,7 +121,7 @@ def _image_input(file: str, shape: Shape) -> str:
         NetError: it is not one input for such images.
     """
     onnx = onnx_library()
-    model, constants = load_model(onnx, read_file(file))
+    model, constants, *_ = load_model(onnx, read_file(file))
     held = constants.keys() | {tensor.name for tensor in model.graph.initializer}
     inputs = [each for each in model.graph.input if each.name not in held]
     if len(inputs) != 1:

@@ -63,8 +63,8 @@ def _is_short(onnx: Any, tensor: Any) -> bool:
         return False
 
 
-def check_external_data(model: Any, folder: str | None) -> None:
-    """Check that the tensors that a model stores in other files are in its folder.
+def check_external_data(model: Any, folder: str | None) -> list[str]:
+    """Check that the tensors that a model stores in other files are in its folder; return these files, each once.
 
     Args:
         model: a ModelProto.
@@ -73,6 +73,7 @@ def check_external_data(model: Any, folder: str | None) -> None:
     Raises:
         ParseError: a tensor is in no regular file in the folder, as far as links are followed.
     """
+    found = dict[str, None]()
     for tensor in _tensors(model):
         if tensor.data_location != tensor.EXTERNAL:
             continue
@@ -86,6 +87,8 @@ def check_external_data(model: Any, folder: str | None) -> None:
             raise ParseError(f"{what}, which is not in the model's folder")
         if not (os.path.exists(path) and stat.S_ISREG(os.stat(path).st_mode)):
             raise ParseError(f"{what}, which does not exist or is no regular file")
+        found[location] = None
+    return list(found)
 
 
 def _nodes(graph: Any) -> Iterator[Any]:

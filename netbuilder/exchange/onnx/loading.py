@@ -1,10 +1,10 @@
-"""ONNX files: the model without its large constants, and those, each read from the file once."""
+"""ONNX files: the model without its large constants, and those, each read once from its file or another one."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -15,13 +15,28 @@ from netbuilder.exchange.onnx.inference import check_external_data
 from netbuilder.proto import ParseError, opened_files
 from netbuilder.proto.file_kinds import kind_of
 
-__all__ = ["LargeConstant", "ModelFile", "load_model", "read_file", "without_constants"]
+__all__ = [
+    "ConstantElsewhere",
+    "FileIdentity",
+    "LargeConstant",
+    "LoadedModel",
+    "ModelFile",
+    "file_identity",
+    "load_model",
+    "read_elsewhere",
+    "read_file",
+    "without_constants",
+]
 
 Array = np.ndarray[Any, Any]
 
 _LARGE = 1 << 12  # bytes of a constant that is read on its own
 _GRAPH, _INITIALIZER = 7, 5  # fields of ModelProto and GraphProto
 _DATA = {4: 1, 9: None, 10: 11}  # fields of TensorProto: those with elements as in memory, and of which type
+
+
+FileIdentity = tuple[int, ...]
+"""What the system says of a file; if it is equal, the file is unchanged: its number, size and times."""
 
 
 class _NotProtobuf(ValueError):
@@ -57,6 +72,44 @@ class ModelFile(NamedTuple):
     light: bytes
     large: Sequence[LargeConstant]
 
+    @property
+    def folder(self) -> str:
+        return os.path.dirname(os.path.abspath(self.path))
+
+    @property
+    def may_use_others(self) -> bool:
+        """Whether constants may be in other files: each names its own under the key "location"."""
+        return b"location" in self.light
+
+
+class ConstantElsewhere(NamedTuple):
+    """Where the elements of a constant are that is in another file.
+
+    Args:
+        location: of the file, in the model's folder.
+        offset, length: in bytes.
+    """
+
+    location: str
+    offset: int
+    length: int
+
+
+class LoadedModel(NamedTuple):
+    """A model, parsed.
+
+    Args:
+        model: without its large constants (``ModelProto``).
+        constants: those.
+        elsewhere: which of them were read from other files, and from where.
+        others: those files, each with its identity before it was read.
+    """
+
+    model: Any
+    constants: dict[str, Array]
+    elsewhere: Mapping[str, ConstantElsewhere]
+    others: Mapping[str, FileIdentity]
+
 
 def read_file(path: str | os.PathLike[str]) -> ModelFile:
     """Return what a file holds; none of it is parsed but the fields of the model, its graph and its constants.
@@ -76,7 +129,12 @@ def read_file(path: str | os.PathLike[str]) -> ModelFile:
         raise _refused(path, error) from error
 
 
-def load_model(onnx: Any, file: ModelFile) -> tuple[Any, dict[str, Array]]:
+def file_identity(status: os.stat_result) -> FileIdentity:
+    """Return what tells whether a file has changed, as in Git's index."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def load_model(onnx: Any, file: ModelFile) -> LoadedModel:
     """Return a model and its large constants, which the model then lacks.
 
     Only what is small is parsed by protobuf, which needs a copy of all that it parses; the memory is that of the
@@ -86,15 +144,26 @@ def load_model(onnx: Any, file: ModelFile) -> tuple[Any, dict[str, Array]]:
         ParseError: it is not a model that ONNX's checker accepts.
         OSError: a file with constants of it cannot be read.
     """
-    folder = os.path.dirname(os.path.abspath(file.path))
     try:
         model, found = _parsed(onnx, file)
-        check_external_data(model, folder)
-        _read_external(onnx, model, folder, found)
+        locations = check_external_data(model, file.folder)
+        others = {each: file_identity(os.stat(os.path.join(file.folder, each))) for each in locations}
+        elsewhere = _read_external(onnx, model, file.folder, found)
         onnx.checker.check_model(model)
     except (DecodeError, onnx.checker.ValidationError) as error:
         raise _refused(file.path, error) from error
-    return model, found
+    return LoadedModel(model, found, elsewhere, others)
+
+
+def read_elsewhere(folder: str, place: ConstantElsewhere) -> Array:
+    """Return the bytes of a constant that is in another file of a model's folder.
+
+    Raises:
+        ParseError: the file ends before.
+        OSError: it cannot be read.
+    """
+    with opened_files.open_file(os.path.join(folder, place.location)) as file:
+        return _read(file, place.offset, place.length)
 
 
 def _refused(path: str | os.PathLike[str], error: Exception) -> ParseError:
@@ -250,20 +319,23 @@ def _as_array(tensor: Any, dtype: np.dtype[Any], data: Array) -> Array:
     return made.astype(dtype, copy=False)
 
 
-def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) -> None:
-    """Read the constants that are in other files into ``found``; others, in nodes, into the model."""
-    kept, taken = [], []
+def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) -> dict[str, ConstantElsewhere]:
+    """Read the constants that are in other files into ``found``; others, in nodes, into the model.
+
+    Returns:
+        where those in ``found`` are.
+    """
+    kept, taken, elsewhere = [], [], dict[str, ConstantElsewhere]()
     for tensor in model.graph.initializer:
         if tensor.data_location != tensor.EXTERNAL or _plain_dtype(onnx, tensor.data_type) is None:
             kept.append(tensor)
             continue
         where = {each.key: each.value for each in tensor.external_data}
-        path = os.path.join(folder, where.get("location", ""))
-        offset = int(where.get("offset", 0))
-        with opened_files.open_file(path) as file:
-            length = int(where.get("length", os.fstat(file.fileno()).st_size - offset))
-            dtype = _checked_dtype(onnx, tensor, length)
-            found[tensor.name] = _as_array(tensor, dtype, _read(file, offset, length))
+        location, offset = where.get("location", ""), int(where.get("offset", 0))
+        length = int(where.get("length", os.stat(os.path.join(folder, location)).st_size - offset))
+        elsewhere[tensor.name] = place = ConstantElsewhere(location, offset, length)
+        dtype = _checked_dtype(onnx, tensor, length)
+        found[tensor.name] = _as_array(tensor, dtype, read_elsewhere(folder, place))
         taken.append(tensor)
     _declare(onnx, model.graph, taken)
     if len(kept) < len(model.graph.initializer):
@@ -271,6 +343,7 @@ def _read_external(onnx: Any, model: Any, folder: str, found: dict[str, Array]) 
         del model.graph.initializer[:]
         model.graph.initializer.extend(copies)
     onnx.external_data_helper.load_external_data_for_model(model, folder)
+    return elsewhere
 
 
 def _fields(file: BinaryIO, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

@@ -94,11 +94,11 @@ def _read_file(
             if kept is not None:
                 return kept
             onnx = onnx_library()
-            model, constants = load_model(onnx, file)
-            large = dict(constants)
-            read = Reader(onnx, with_shapes(model, shapes, constants), constants, **options).read()
+            loaded = load_model(onnx, file)
+            constants = dict(loaded.constants)
+            read = Reader(onnx, with_shapes(loaded.model, shapes, constants), constants, **options).read()
             if place is not None:
-                place.keep(read, large)
+                place.keep(read, loaded)
             return read
         except UnicodeDecodeError as error:
             raise ParseError(f"the model holds text that is not UTF-8: {error}") from None

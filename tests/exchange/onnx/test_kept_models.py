@@ -8,6 +8,7 @@ from onnx import helper, numpy_helper  # noqa: E402
 
 from netbuilder.engines.choices import CACHE_VARIABLE  # noqa: E402
 from netbuilder.exchange.onnx import ReferenceNodeWarning, kept_models, read_onnx, read_onnx_model  # noqa: E402
+from netbuilder.proto import ParseError  # noqa: E402
 
 WIDTH = 600  # the weights have more than 1 MiB
 
@@ -118,6 +119,47 @@ class _Once:
         self.hexdigest, self.digest = found.hexdigest, found.digest
 
 
+def elsewhere(path, constants):
+    """A model with its constants in the file "weights"."""
+    return saved(path, constants, save_as_external_data=True, location="weights", size_threshold=0)
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["all elsewhere", "some in the model"])
+def test_constants_in_another_file(beside, tmp_path, folder, monkeypatch):
+    """They are read from there; the model is read anew if that file has changed, or may have."""
+    constants, path = values(), tmp_path / "model.onnx"
+    if beside:
+        model = model_of(constants)
+        onnx.external_data_helper.set_external_data(model.graph.initializer[0], "weights")
+        onnx.save(model, path)
+    else:
+        elsewhere(path, constants)
+    read_onnx(path)
+    assert not folder.exists()  # the file was written just now and may change without another time
+    monkeypatch.setattr(kept_models, "_SETTLED", -1)
+    first = read_onnx(path)
+    with monkeypatch.context() as patch:
+        for name in ("load_model", "onnx_library"):
+            patch.setattr(read_onnx_model, name, lambda *arguments: pytest.fail("read anew"))
+        second = read_onnx(path)
+    assert second.net == first.net and second.parameters.keys() == first.parameters.keys()
+    for name, value in first.parameters.items():
+        found = second.parameters[name]
+        assert (found.dtype, found.flags.writeable) == (value.dtype, value.flags.writeable)
+        assert np.array_equal(found, value)
+    content = bytearray((tmp_path / "weights").read_bytes())
+    content[4:8] = np.float32(100).tobytes()
+    (tmp_path / "weights").write_bytes(content)
+    constants["w"].flat[1] = 100
+    x = np.ones((1, WIDTH), np.float32)
+    for _ in range(2):
+        got = read_onnx(path).predictor().run(x=x)["y"]
+        np.testing.assert_allclose(got, expected(x, constants), rtol=1e-4, atol=1e-3)
+    (tmp_path / "weights").unlink()
+    with pytest.raises(ParseError, match="'weights', which does not exist"):
+        read_onnx(path)
+
+
 def test_other_options_and_other_code_read_anew(tmp_path, folder, only_kept, monkeypatch):
     path = saved(tmp_path / "model.onnx", values())
     read_onnx(path)
@@ -141,18 +183,20 @@ def test_a_damaged_file_is_written_again(tmp_path, folder):
 
 
 @pytest.mark.filterwarnings("ignore", category=ReferenceNodeWarning)
-@pytest.mark.parametrize("case", ["small", "external", "reference", "computed"])
+@pytest.mark.parametrize("case", ["small", "small elsewhere", "reference", "computed"])
 def test_models_that_are_not_kept(tmp_path, folder, monkeypatch, case):
-    """Small ones, and those with constants in other files, with nodes of the reference, with large results."""
+    """Small ones, and those with nodes of the reference, with large results."""
     path = tmp_path / "model.onnx"
     if case == "small":
         saved(path, values(20))
-    elif case == "external":
-        saved(path, values(), save_as_external_data=True, location="weights", size_threshold=0)
+    elif case == "small elsewhere":
+        monkeypatch.setattr(kept_models, "_SETTLED", -1)
+        elsewhere(path, values(20))
     elif case == "reference":
         onnx.save(model_of(values(), "Det"), path)
     else:
         monkeypatch.setattr(kept_models, "_MOST", 100)
         saved(path, values())
     read_onnx(path)
-    assert not folder.exists()
+    kept = list(folder.iterdir()) if folder.exists() else []
+    assert len(kept) == (case == "small elsewhere")  # the hash of the model's own file

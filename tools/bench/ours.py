@@ -13,6 +13,7 @@ import numpy as np
 import netbuilder
 from netbuilder import ModelHelper, Parallelize_CPU, Workspace
 from netbuilder.distributed import Rendezvous
+from netbuilder.engines.llvm import machine
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import Replicas
 from netbuilder.proto import ArgumentError
@@ -160,6 +161,8 @@ def _creation(work: Work) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Serve the steps of one piece of work (see ``worker.serve``)."""
+    if machine.available():
+        machine.describe()  # loads LLVM before what is measured, as the other imports and the peer's compiler
     start, work = resident(), Work.from_text(arguments[1])
     training = Training(work)
     if work.start:

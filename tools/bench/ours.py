@@ -13,10 +13,10 @@ import numpy as np
 import netbuilder
 from netbuilder import ModelHelper, Parallelize_CPU, Workspace
 from netbuilder.distributed import Rendezvous
-from netbuilder.engines.llvm import machine
+from netbuilder.engines.engine import library_engines
 from netbuilder.optimizers import add_weight_decay, build_sgd
 from netbuilder.parallel import Replicas
-from netbuilder.proto import ArgumentError
+from netbuilder.proto import PROTO_CPU, ArgumentError
 from netbuilder.runtime.profile.memory import Memory, planned_memory
 from netbuilder.tools.bench.draw import draw
 from netbuilder.tools.bench.our_nets import add_loss, add_scores
@@ -161,8 +161,8 @@ def _creation(work: Work) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Serve the steps of one piece of work (see ``worker.serve``)."""
-    if machine.available():
-        machine.describe()  # loads LLVM before what is measured, as the other imports and the peer's compiler
+    for engine in library_engines(lambda name: True, PROTO_CPU):
+        engine.describe()  # loads its library before what is measured, as the peer loads its compiler
     start, work = resident(), Work.from_text(arguments[1])
     training = Training(work)
     if work.start:

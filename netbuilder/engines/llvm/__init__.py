@@ -1,1 +1,1 @@
-"""Machine code for the CPU by LLVM: plain kernels of elementwise operators, traced, become vectorized loops."""
+"""Machine code for the CPU by LLVM: of plain kernels that are traced, and of copies, rows, products, convolutions."""

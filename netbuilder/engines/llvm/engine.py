@@ -1,4 +1,4 @@
-"""LLVM as an engine: elementwise operators and updates on the CPU, as machine code that is made when first needed."""
+"""LLVM as an engine: which operators have machine code for the CPU, which is made when it is first needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ABOVE_LIBRARIES = 15
 
 
 class LlvmEngine(Engine):
-    """Kernels that LLVM compiles for this CPU from traces of plain kernels.
+    """Kernels that LLVM compiles for this CPU, from traces of plain kernels or written for it.
 
     Source: https://llvm.org, https://llvmlite.readthedocs.io
     """

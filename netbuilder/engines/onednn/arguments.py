@@ -51,7 +51,7 @@ class Workspace(Persistent):
 
 
 class SavedCopy:
-    """A copy of a value in its layout, see ``ops.core.contexts.Saved``."""
+    """A copy of a value in its layout, see ``ops.core.extensions.Saved``."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec

@@ -206,7 +206,7 @@ class RuntimeNet:
     def _count_lanes(self, threads: int, devices: int) -> tuple[int, bool]:
         """Return the number of compute lanes, and whether there is an exchange lane.
 
-        On GPUs there is none: all work of a GPU is queued on one stream, so an exchange could not overlap it.
+        On GPUs there is none: a GPU has a stream for exchanges, so the thread that computes can start them.
         """
         workers = self.proto.num_workers
         lanes = max(1, min(devices, workers or devices, threads))

@@ -1,6 +1,6 @@
 """Operators that keep less for their gradients, which compute the rest again: recurrent nets in segments of steps.
 
-Both kernels of such a pair, the operator's and its gradient's, are replaced; see ``ops.core.contexts.Checkpoints``.
+Both kernels of such a pair, the operator's and its gradient's, are replaced; see ``ops.core.extensions.Checkpoints``.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ from netbuilder.runtime.plan.optimizations import ALL, GROUPS
 from netbuilder.tools import (
     benchmark,
     char_lm,
+    check,
+    compare,
     draw,
     extract_predictor_net,
     imagenet_trainer,
@@ -31,6 +33,7 @@ from netbuilder.tools import (
     make_db,
     operators_page,
     predict,
+    profile,
     seq2seq,
     simulate,
 )
@@ -218,9 +221,10 @@ def test_sentences_do_not_begin_with_a_block_of_code():
 
 
 def command_lines(name: str = "commands") -> list[list[str]]:
-    """Return the commands in a page, in their order."""
+    """Return the commands in a page, in their order; those over several lines, too."""
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    return [shlex.split(line) for line in re.findall(r"^    (netbuilder-.*)", page, re.M)]
+    lines = re.findall(r"^    (netbuilder-[\w-]+(?!\S)(?:.*\\\n)*.*)$", page, re.M)
+    return [shlex.split(line.replace("\\\n", " ")) for line in lines]
 
 
 def test_commands_of_the_page(tmp_path, monkeypatch):
@@ -253,7 +257,6 @@ def test_commands_of_the_page(tmp_path, monkeypatch):
 
 
 def test_commands_of_the_pages_of_training_and_of_predictors(tmp_path, monkeypatch):
-    """All are understood; those over several lines, too."""
     monkeypatch.chdir(tmp_path)
     np.save("ilsvrc_2012_mean.npy", np.ones((3, 8, 8)))
     for name in ("resnet50.pth", "resnet50.safetensors"):
@@ -262,9 +265,7 @@ def test_commands_of_the_pages_of_training_and_of_predictors(tmp_path, monkeypat
                "netbuilder-make-db": parser_of(make_db).parse}  # fmt: skip
     found = []
     for name in ("training", "predictors"):
-        page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-        for line in re.findall(r"^    (netbuilder-(?:.*\\\n)*.*)$", page, re.M):
-            command, *arguments = shlex.split(line.replace("\\\n", " "))
+        for command, *arguments in command_lines(name):
             parsers[command](arguments)
             found.append(command)
     assert found.count("netbuilder-train") >= 4 and found.count("netbuilder-predict") >= 3
@@ -292,6 +293,20 @@ def test_commands_of_the_page_of_growth(tmp_path, monkeypatch):
     parsers = {"netbuilder-simulate": parser_of(simulate), "netbuilder-benchmark": parser_of(benchmark)}
     parsed = [parsers[name].parse(arguments) for name, *arguments in command_lines("growth")]
     assert len(parsed) >= 5 and any(getattr(options, "published", None) for options in parsed)
+
+
+def test_commands_of_the_pages_of_launching_and_diagnosis():
+    parsers = {
+        "netbuilder-check": parser_of(check).parse,
+        "netbuilder-compare": lambda given: options.parse(["--cpu", *parser_of(compare).parse_known(given)[1]]),
+        "netbuilder-launch": parser_of(launch).parse,
+        "netbuilder-profile": parser_of(profile).parse,
+        "netbuilder-train": options.parse,
+    }
+    found = [line for name in ("launching", "distributed", "diagnosis") for line in command_lines(name)]
+    for name, *arguments in found:
+        parsers[name](arguments)
+    assert {name for name, *_ in found} == set(parsers)
 
 
 def test_operators_of_a_program_are_not_on_the_page(monkeypatch):

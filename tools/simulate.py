@@ -21,6 +21,7 @@ from netbuilder.parallel.simulation.published import PUBLISHED, Published
 from netbuilder.parallel.simulation.simulate import Exchange, Prediction, simulate
 from netbuilder.parallel.simulation.step_times import StepTimes
 from netbuilder.parallel.simulation.sweep import fit_link, sweep_allreduce
+from netbuilder.passes.processes import DEFAULT_BUCKET_BYTES
 from netbuilder.proto import NetError
 from netbuilder.proto.late_dataclass import dataclass
 from netbuilder.tools.common_options import check_outputs, classes_option, count, image_size_option, size
@@ -38,7 +39,7 @@ __all__ = ["main"]
 T = TypeVar("T")
 
 _LOCAL, _NETWORK = "5us:10GB/s", "20us:10Gbit/s"
-_BUCKET = "4MiB"
+_BUCKET = f"{DEFAULT_BUCKET_BYTES >> 20}MiB"
 _OF_PUBLISHED = ("devices", "hosts", "link", "local_link", "algorithm", "bucket", "batch")
 
 

@@ -139,8 +139,8 @@ class DataParallelOptions:
             device's share, forward and backward: the devices exchange sums per channel, and their operators are
             interleaved. Shares must be equal, unless ``weighted_shares`` is given; those of ``ParallelDo`` need not.
         barrier_net_timeout_sec: with a rendezvous: how long the processes may wait for one another before each
-            ``RunNet`` and in ``Synchronize``, in seconds; None: the limit of collectives that was asked for (see
-            ``set_collective_timeout``), and 300 s without one.
+            ``RunNet``, in seconds; None: the limit of collectives that was asked for (see ``set_collective_timeout``),
+            and 300 s without one.
         peer_access: GPUs: ``peer_access(a, b)`` returns whether GPU a can read the memory of GPU b; None: ask the
             driver, or assume it if there is no GPU.
         dtype: type in which plans store activations, "float32", "bfloat16" or, on GPUs, "float16" (see

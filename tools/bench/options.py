@@ -94,7 +94,9 @@ class Options:
     processes: tuple[int, ...] | None = option(
         "numbers of processes (default: 2,4 for exchange, 1,2,4 for exchange-predicted)", type=count, group="exchange"
     )
-    bucket: int = option("size of buckets (default: 4MiB)", type=size, default=Work.bucket, metavar="SIZE")
+    bucket: int = option(
+        f"size of buckets (default: {Work.bucket >> 20}MiB)", type=size, default=Work.bucket, metavar="SIZE"
+    )
     strategies: tuple[str, ...] = option(
         f"what processes exchange (default: {','.join(DEFAULT_STRATEGIES)})",
         default=tuple(DEFAULT_STRATEGIES),

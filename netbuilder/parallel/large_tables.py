@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from netbuilder.graph.blob import BlobReference
 from netbuilder.graph.devices import Devices
 from netbuilder.model import ModelHelper, ParameterInfo
+from netbuilder.parallel.sharded_tables import LOOKUPS
 from netbuilder.passes.replicate import draw_as
 from netbuilder.proto import PROTO_CPU, NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, make_device_option
@@ -16,17 +17,6 @@ from netbuilder.proto.arguments import arguments, make_device_option
 __all__ = ["move_tables_outside"]
 
 _log = logging.getLogger("netbuilder")
-
-# Operators that read rows of their first input, whose gradient is therefore sparse.
-_LOOKUPS = frozenset(
-    {
-        "Gather",
-        "SparseLengthsMean",
-        "SparseLengthsPositionalWeightedSum",
-        "SparseLengthsSum",
-        "SparseLengthsWeightedSum",
-    }
-)
 
 
 def move_tables_outside(model: ModelHelper, devices: Devices, least_bytes: int) -> list[BlobReference]:
@@ -112,7 +102,7 @@ def _obstacle(model: ModelHelper, copies: Sequence[str], readers: dict[str, list
 
 
 def _looks_up(op: OperatorDef, table: str) -> bool:
-    if op.type not in _LOOKUPS or op.input[0] != table or table in op.input[1:] or table in op.output:
+    if op.type not in LOOKUPS or op.input[0] != table or table in op.input[1:] or table in op.output:
         return False
     given = arguments(op)
     return not given.get("dense_gradient") and not given.get("axis")

@@ -19,9 +19,9 @@ from netbuilder.proto import NetDef, NetError, OperatorDef
 from netbuilder.proto.arguments import arguments, made_at, make_op, set_argument
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["divide_table_updates", "divide_tables", "look_up_in_shards", "rows_to_owners", "whole_lookups"]
+__all__ = ["LOOKUPS", "divide_table_updates", "divide_tables", "look_up_in_shards", "rows_to_owners", "whole_lookups"]
 
-_LOOKUPS = {
+LOOKUPS = {
     "Gather": (0, 1),
     "SparseLengthsMax": (0, 1),
     "SparseLengthsMean": (0, 1),
@@ -59,7 +59,7 @@ def divide_tables(model: ModelHelper, record: Replicas, processes: int) -> dict[
     tables: dict[str, int] = {}
     for name in record.outside:
         readers = [op for op in model.net.Proto().op if name in _reads(op)]
-        if not any(op.type in _LOOKUPS and op.input[0] == name for op in readers):
+        if not any(op.type in LOOKUPS and op.input[0] == name for op in readers):
             continue
         for op in readers:
             _require_lookup(model, name, op)
@@ -72,13 +72,13 @@ def divide_tables(model: ModelHelper, record: Replicas, processes: int) -> dict[
 
 
 def _require_lookup(model: ModelHelper, table: str, op: OperatorDef) -> None:
-    place, given = _LOOKUPS.get(op.type, (None, None))[0], arguments(op)
+    place, given = LOOKUPS.get(op.type, (None, None))[0], arguments(op)
     once = [*_reads(op), *op.output].count(table) == 1
     if place != 0 or op.input[0] != table or not once or given.get("dense_gradient") or given.get("axis"):
         raise NetError(
             f"model {model.name!r}: shard_tables=True divides table {table!r} over the processes, but {op.type} of "
             f"{list(op.output)}{made_at(op)} needs all of it; only lookups along axis 0 with sparse gradients "
-            f"({', '.join(_LOOKUPS)}) can be served; create the parameter in the forward builder, or omit shard_tables"
+            f"({', '.join(LOOKUPS)}) can be served; create the parameter in the forward builder, or omit shard_tables"
         )
 
 
@@ -129,7 +129,7 @@ def look_up_in_shards(model: ModelHelper, tables: Mapping[str, int], link: Proce
     result.CopyFrom(main)
     made = {(each.table, each.indices, each.version): each for each in lookups}
     for index, op_type, key in list(_reading(main, tables)):
-        table, indices = {**_LOOKUPS, **_BACKWARD}[op_type]
+        table, indices = {**LOOKUPS, **_BACKWARD}[op_type]
         result.op[index].input[table], result.op[index].input[indices] = made[key].rows, made[key].numbers
     for index in sorted(groups, reverse=True):
         result.op.insert(index, _lookup_operator(groups[index], tables, link))
@@ -168,7 +168,7 @@ def _reading(net: NetDef, tables: Mapping[str, int]) -> Iterator[tuple[int, str,
     """Yield position and type of the operators that look up rows, with table, indices and version of the indices."""
     versions: dict[str, int] = {}
     for index, op in enumerate(net.op):
-        slots = _LOOKUPS.get(op.type) or _BACKWARD.get(op.type)
+        slots = LOOKUPS.get(op.type) or _BACKWARD.get(op.type)
         if slots is not None and op.input[slots[0]] in tables:
             table, indices = (op.input[slot] for slot in slots)
             yield index, op.type, (table, indices, versions.get(indices, 0))

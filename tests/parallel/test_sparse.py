@@ -8,6 +8,7 @@ import pytest
 from netbuilder import optimizers, parallel
 from netbuilder.graph import BlobReference, DeviceScope, GradientSlice, NameScope
 from netbuilder.model import Initializer, ModelHelper, brew
+from netbuilder.parallel.sharded_tables import LOOKUPS
 from netbuilder.proto import PROTO_CUDA, NetError
 from netbuilder.proto.arguments import make_device_option
 from netbuilder.runtime import Workspace
@@ -247,6 +248,19 @@ def test_large_tables_are_put_outside_with_the_same_result(optimizer, caplog):
     updates = [op for op in model.net.Proto().op if "table" in op.output]
     assert len(updates) == 1
     assert not [op for op in model.net.Proto().op if "cpu_1/table" in (*op.input, *op.output)]
+
+
+@pytest.mark.parametrize("kind", sorted(LOOKUPS))
+def test_each_kind_of_lookup_reads_a_table_outside(kind):
+    """Of an evaluation model, too, in which the table has the same name, whatever reads it."""
+    inputs = {1: ["indices"], 2: ["weights", "indices"]}[LOOKUPS[kind][1]] + ["lengths"] * (kind != "Gather")
+    model = ModelHelper(kind, init_params=False)
+    parallel.Parallelize_CPU(
+        model, no_input, lambda model, scale: model.net.AddExternalOutput(
+            getattr(model.net, kind)([make_table(model), *inputs], "found")
+        ), None, devices=[0, 1], outside_from_bytes=1,
+    )  # fmt: skip
+    assert parallel.Replicas.load(model.net.Proto()).outside == ("table",)
 
 
 def test_what_is_small_or_read_by_others_stays_inside(caplog):

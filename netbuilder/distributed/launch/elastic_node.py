@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import signal
 import socket
@@ -122,17 +123,19 @@ class ElasticNode(Node):
 
     def _form(self, number: int) -> int | None:
         """Say which processes form the next world, once there are enough; return a status if there never are."""
-        begin, said = time.monotonic(), False
+        begin, since, said = time.monotonic(), math.inf, False
         while True:
             if self.signals:
                 return 128 + self.signals[0]
-            offered, waited = self._offered(), time.monotonic() - begin
+            offered, now = self._offered(), time.monotonic()
+            waited = now - begin
             parts = self._chosen(offered, self._resting)
             if _size(parts) < self.job.at_least and self._resting:
                 self._resting.clear()
                 continue
             enough, all_come = _size(parts) >= self.job.at_least, _size(parts) >= self.job.at_most
-            if enough and (number or all_come or self.job.is_local or waited > _LAST_CALL):
+            since = min(since, now) if enough else math.inf  # when there have been enough from
+            if enough and (number or all_come or self.job.is_local or now - since > _LAST_CALL):
                 break
             if not enough and (self.job.is_local or waited > self.job.start_timeout):
                 say(

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from elastic_jobs import STEPS, ElasticJob, at_end, worlds_of
 from launched import Launched, joining
 from netbuilder.distributed import ProcessGroup, elastic
 from netbuilder.distributed.elastic import HostMemory
+from netbuilder.distributed.launch import elastic_node
 from netbuilder.distributed.launch.elastic_node import ElasticNode
 from netbuilder.distributed.launch.job import Job
 from netbuilder.distributed.launch.node import Part
+from netbuilder.distributed.stores import open_store
 from netbuilder.distributed.transport.launchers import MEMORY
 from netbuilder.proto import NetError
 from netbuilder.tools import imagenet_trainer
@@ -101,6 +104,31 @@ def test_the_processes_of_the_next_world(offered, resting, most, chosen):
     node = object.__new__(ElasticNode)
     node.job = Job(["x"], least=1, most=most)
     assert node._chosen(offered, resting) == chosen
+
+
+@pytest.mark.parametrize(
+    "coming, began",
+    [
+        ({0: 1, 10: 1, 12: 1}, (13, 3)),
+        ({0: 1, 10: 1, 14: 1}, (13, 2)),
+        ({0: 1, 10: 1, 11: 2}, (11, 4)),
+        ({0: 2}, (3, 2)),
+    ],
+    ids=str,
+)
+def test_a_job_waits_a_little_for_more_than_the_fewest(coming, began, tmp_path, monkeypatch):
+    """Three seconds from when there are two, unless there are four: the hosts come at some seconds."""
+    node, now = object.__new__(ElasticNode), [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(elastic_node, "time", clock)
+    monkeypatch.setattr(elastic_node, "say", lambda text: None)
+    node.job = Job(["x"], least=2, most=4, hosts=["a"], secret=b"x" * 16)
+    node.signals, node._resting, node.store = [], {}, open_store(f"file:{tmp_path}")
+    arrivals = list(coming.items())
+    node._offered = lambda: {number: count for number, (at, count) in enumerate(arrivals) if at <= now[0] + 1e-6}
+    node._host = str
+    assert node._form(0) is None
+    assert (round(now[0]), node.size) == began
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def add_logits(model: ModelHelper, counts: Sequence[int]) -> Any:
 
 def add_updates(model: ModelHelper) -> Any:
     """Add Adagrad, row-wise for the tables: gradients of the same row are summed before the update."""
-    for_tables = optimizers.AdagradOptimizer(alpha=0.1, rowWise=True, sparse_dedup_aggregator="sum")
+    for_tables = optimizers.AdagradOptimizer(alpha=0.1, rowWise=True)
     for info in model.GetOptimizationParamInfo():
         if isinstance(info.grad, GradientSlice):
             info.optimizer = for_tables

@@ -104,7 +104,9 @@ class KeptModel:
         inside = [name for name in loaded.constants if name not in loaded.elsewhere]
         if len(inside) != len(self._file.large):  # some are of types that NumPy has not
             return
-        places_of = {id(loaded.constants[name]): {"large": number} for number, name in enumerate(inside)}
+        places_of: dict[int, dict[str, Any]] = {
+            id(loaded.constants[name]): {"large": number} for number, name in enumerate(inside)
+        }
         places_of |= {id(loaded.constants[name]): {"elsewhere": place} for name, place in loaded.elsewhere.items()}
         parts = [read.net.SerializeToString()]
         places = dict[str, Any]()

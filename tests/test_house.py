@@ -206,6 +206,7 @@ DISTRIBUTIONS = {
     "lmdb": "lmdb",
     "matplotlib": "matplotlib",
     "mkdocs": "mkdocs-material",
+    "markdown": "mkdocs-material",
     "numpy": "numpy",
     "huggingface_hub": "huggingface_hub",
     "hypothesis": "hypothesis",

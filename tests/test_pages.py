@@ -152,10 +152,12 @@ def test_links_of_the_site_lead_to_its_pages():
 
 def test_the_reference_describes_each_name_once():
     pages = [documentation._reference(name) for name in documentation._PACKAGES]
-    described = re.findall(r"^::: (\S+)$", "\n".join(pages), re.M)
+    described = re.findall(r"^(?:::: |## .* \{: #)(\S+)", "\n".join(pages), re.M)
     linked = re.findall(r"^- \[`\w+`\]\[(\S+)\]: \S", "\n".join(pages), re.M)
     assert len(described) == len(set(described)) > 300
     assert len(linked) > 30 and set(linked) <= set(described)
+    (adam,) = re.findall(r"^## build_adam \{.*?(?=^:::|^## |\Z)", "\n".join(pages), re.M | re.S)
+    assert "build_adam(\n    model: ModelHelper,\n" in adam and "- **`base_learning_rate`** – " in adam
 
 
 def test_examples_in_docstrings_are_code_on_the_site():

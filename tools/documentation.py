@@ -138,9 +138,21 @@ def _reference(package: str) -> str:
     later = {path for name in _PACKAGES[_PACKAGES.index(package) + 1 :] for path in _described(name)}
     parts, linked = [f"# `{package}`", inspect.getdoc(module) or ""], []
     for path, name in _described(package).items():
+        value = getattr(module, name)
         if path in later:
-            summary = (inspect.getdoc(getattr(module, name)) or "").split("\n\n")[0].replace("\n", " ")
+            summary = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
             linked.append(f"- [`{name}`][{path}]: {summary}")
+        elif inspect.isfunction(value) and inspect.unwrap(value).__code__.co_name != name:
+            parts.append(_made_function(path, name, value))
         else:
             parts.append(f"::: {path}")
     return "\n\n".join([*parts[:2], "\n".join(linked), *parts[2:]]) + "\n"
+
+
+def _made_function(path: str, name: str, value: Any) -> str:
+    """Return the description of a function that a call has made, which readers of sources take for a plain value."""
+    arguments, _, result = str(inspect.signature(value)).replace("'", "").removeprefix("(").rpartition(") -> ")
+    signature = f"{name}(\n    {arguments.replace(', ', ',' + chr(10) + '    ')},\n) -> {result}"
+    text = re.sub(r"^    (?=\S)([\w, *]+): ", r"- **`\1`** – ", inspect.getdoc(value) or "", flags=re.M)
+    text = text.replace("\nArgs:\n", "\n**Parameters:**\n\n").replace("\nRaises:\n", "\n**Raises:**\n\n")
+    return f"## {name} {{: #{path} }}\n\n```python\n{signature}\n```\n\n{text}"

@@ -203,6 +203,7 @@ DISTRIBUTIONS = {
     "cupyx": "cupy-cuda12x",
     "cv2": "opencv-python-headless",
     "google": "protobuf",
+    "griffe": "mkdocstrings",
     "lmdb": "lmdb",
     "matplotlib": "matplotlib",
     "mkdocs": "mkdocs-material",

@@ -218,10 +218,10 @@ caffe2-tests-page: $(VENV)/.with-test
 operator-methods: $(VENV)/.with-test
 	$(BIN)/python -m netbuilder.tools.operator_methods netbuilder/graph/operator_methods.pyi
 
-# From the installed copy, whose signatures and docstrings the reference has.
+# From the installed copy, whose signatures and docstrings the reference has. With -q --strict would count no warnings.
 site: $(VENV)/.libraries-site $(VENV)/.with-test
 	cd $(VENV) && INSTALLED="$$(bin/python -c 'import netbuilder as n; print(n.__path__[0])')/.." NO_MKDOCS_2_WARNING=1 \
-	  bin/mkdocs build --strict -q -f ../mkdocs.yml
+	  bin/mkdocs build --strict -f ../mkdocs.yml
 
 # Both archives, checked, and the wheel tried in an empty environment. TAG=v1.2.3 must be the version, with its entry in
 # CHANGELOG.md; .github/workflows/publish.yml uploads what is in dist/ then.

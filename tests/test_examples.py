@@ -1,7 +1,9 @@
 """Every example in a docstring, in README and in the pages under docs/ runs and gives what it shows."""
 
+import contextlib
 import doctest
 import importlib
+import io
 import re
 
 import numpy as np
@@ -41,8 +43,11 @@ def test_docstrings(module):
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_pages(page, tmp_path, monkeypatch):
-    """A block runs by itself, in an empty folder, unless its first line says that it continues the one above."""
-    for number, block in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
+    """A block runs by itself, in an empty folder, unless its first line says that it continues the one above.
+
+    A block of text that follows it is what it prints.
+    """
+    for number, (block, shown) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
         if not CONTINUES.match(block):
             namespace: dict[str, object] = {"__name__": page.stem}
             (tmp_path / str(number)).mkdir()
@@ -52,8 +57,11 @@ def test_pages(page, tmp_path, monkeypatch):
             failures = runs(doctest.DocTestParser().get_doctest(block, namespace, page.name, str(page), 0))
             assert not failures, failures
         else:
-            exec(compile(block, str(page), "exec"), namespace)
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(block, f"{page.stem}.py", "exec"), namespace)
+            if shown:
+                assert doctest.OutputChecker().check_output(shown, printed.getvalue(), FLAGS), printed.getvalue()
 
 
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.S | re.M)
 CONTINUES = re.compile("(>>> )?# continues the example above\n")

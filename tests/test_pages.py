@@ -2,11 +2,13 @@
 
 import ast
 import json
+import posixpath
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from netbuilder.tools import (
     char_lm,
     check,
     compare,
+    documentation,
     draw,
     extract_predictor_net,
     imagenet_trainer,
@@ -115,6 +118,67 @@ def test_links_lead_somewhere():
             if not name.startswith("docs/operators") and not (ROOT / name).exists():
                 missing.append(f"{module.name}: {name}")
     assert missing == []
+
+
+def site_pages() -> dict[str, str]:
+    """Return the text of each page of the documentation site, with its links as the site has them."""
+    made = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+    paths = {uri: ROOT / source for source, uri in made.items()}
+    paths |= {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
+    entries = re.findall(r"- (.+): (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    config = {"nav": [{title: uri} for title, uri in entries]}
+    pages = {}
+    for uri, path in paths.items():
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=uri))
+        pages[uri] = documentation.on_page_markdown(path.read_text(encoding="utf-8"), page, config)
+    return pages
+
+
+def test_links_of_the_site_lead_to_its_pages():
+    """A file of the checkout that the site does not have is named by its path."""
+    pages = site_pages()
+    missing, count = [], 0
+    for uri, text in pages.items():
+        for link in re.findall(
+            r"\]\((?!https?:|#)([^)#\s]+)", re.sub(r"^```.*?^```|`[^`\n]+`", "x", text, flags=re.S | re.M)
+        ):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(uri), link))
+            count += 1
+            if target not in {*pages, "operators.md"} and not (ROOT / "docs" / target).is_file():
+                missing.append(f"{uri}: {link}")
+    assert missing == [] and count > 150
+    assert "[form](" not in pages["contributing.md"] and "form (`tests/golden/README.md`)" in pages["contributing.md"]
+    assert (
+        "[Memory](memory.md)" in pages["concepts.md"] and "[`make operators-page`](operators.md)" in pages["index.md"]
+    )
+
+
+def test_the_reference_describes_each_name_once():
+    pages = [documentation._reference(name) for name in documentation._PACKAGES]
+    described = re.findall(r"^(?:::: |## .* \{: #)(\S+)", "\n".join(pages), re.M)
+    linked = re.findall(r"^- \[`\w+`\]\[(\S+)\]: \S", "\n".join(pages), re.M)
+    assert len(described) == len(set(described)) > 300
+    assert len(linked) > 30 and set(linked) <= set(described)
+    (adam,) = re.findall(r"^## build_adam \{.*?(?=^:::|^## |\Z)", "\n".join(pages), re.M | re.S)
+    assert "build_adam(\n    model: ModelHelper,\n" in adam and "- **`base_learning_rate`** – " in adam
+
+
+def test_examples_in_docstrings_are_code_on_the_site():
+    text = "Add.\n\n>>> added(x)[0, 1]\n[2, 3]\n\nMore.\n\n```python\n>>> x\n```"
+    fenced = "Add.\n\n\n```pycon\n>>> added(x)[0, 1]\n[2, 3]\n```\n\n\nMore.\n\n```python\n>>> x\n```"
+    assert documentation._fenced(text) == fenced
+
+
+def test_names_with_hyphens_stay_in_one_line_on_the_site():
+    html = "<p>a-b <code>x --find-nan</code></p><pre><span></span><code>y --top 3</code></pre>"
+    whole = html.replace("--find-nan", '<span class="whole">--find-nan</span>')
+    assert documentation.on_page_content(html) == whole
+
+
+def test_warnings_fail_the_build_of_the_site():
+    """MkDocs counts what it logs, and with -q it logs no warnings."""
+    (rule,) = re.findall(r"^site:.*?\n\n", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M | re.S)
+    assert "build --strict" in rule and not re.search(r"\s(-\w*q\w*|--quiet)\s", rule)
 
 
 def test_the_page_of_design_links_all_internals():

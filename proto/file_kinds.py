@@ -17,14 +17,18 @@ _STARTS = {
 }
 _LMDB = 16, struct.pack("<I", 0xBEEFC0DE)
 _MINIDB = struct.Struct("<ii")
+_A_MINIDB = (
+    "a minidb database: netbuilder-make-db --inspect describes one of images, load_checkpoint reads one of parameters, "
+    "and netbuilder-predict and load_predictor_from_db one of predictor_exporter"
+)
 _MOST_VERSIONS = 64  # an ONNX model begins with the number of its format
 
 
 def kind_of(data: bytes) -> str:
     """Return what the bytes of a file are, or "" if that is not known.
 
-    >>> kind_of(bytes([3, 0, 0, 0, 2, 0, 0, 0]) + b"keyab"), kind_of(b"")
-    ('a minidb database: netbuilder-make-db --inspect describes one of images, load_checkpoint reads others', '')
+    >>> kind_of(b"\\x93NUMPY\\x01\\x00"), kind_of(b"")
+    ('an array of NumPy', '')
     """
     place, magic = _LMDB
     if data[place : place + len(magic)] == magic:
@@ -32,7 +36,7 @@ def kind_of(data: bytes) -> str:
     if data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data):
         return "a safetensors file, which load_weights reads"
     if _is_minidb(data):
-        return "a minidb database: netbuilder-make-db --inspect describes one of images, load_checkpoint reads others"
+        return _A_MINIDB
     if data[:1] == b"\x08" and data[1:2] < bytes([_MOST_VERSIONS]) and data[2:3] in (b"\x12", b"\x3a"):
         return "an ONNX model, which read_onnx reads"
     if _is_net(data):

@@ -240,7 +240,16 @@ def _extras() -> Iterator[Finding]:
                 yield Finding(f"extra {title}", ", ".join(f"{each} {_version(each)}" for each in names))
 
 
-_FOR_USERS = ("data", "hub", "onnx", "plot", "redis", "serve", "train")  # MPI and GPUs have findings of their own
+_FOR_USERS = (
+    "data",
+    "draw",
+    "hub",
+    "onnx",
+    "plot",
+    "redis",
+    "serve",
+    "train",
+)  # MPI and GPUs have findings of their own
 
 
 def _read(path: str) -> str:

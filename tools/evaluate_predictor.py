@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from netbuilder.exchange import load_predictor
+from netbuilder.exchange import Predictor, load_predictor
 from netbuilder.exchange.onnx import read_onnx
 from netbuilder.metrics import Classification
 from netbuilder.proto.late_dataclass import dataclass
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse(arguments)
     read = (lambda path, **given: read_onnx(path).predictor(**given)) if is_onnx(options.folder) else load_predictor
     predictor = read(options.folder, device=cpu_device(options.cpu), trusted=options.trusted)
-    _, test = load_images(options.data, options.input)
+    _, test = load_images(options.data, _with_size(options.input, predictor))
     if isinstance(test, DecodedImages) and predictor.reads_on_gpu(predictor.inputs[0]):
         test = test.as_pixels()
     normalization = test.fed.normalization
@@ -60,6 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count, accuracy = (0, np.nan) if metrics is None else (metrics.count, metrics.accuracy())
     print(f"predictor reloaded from {options.folder}: accuracy on {count} held-out images: {accuracy:.2%}")
     return 0
+
+
+def _with_size(given: InputOptions, predictor: Predictor) -> InputOptions:
+    """Return the options of the input; those that say no size get that with which the predictor prepares images."""
+    images, spec = predictor.images, predictor.specs.get(predictor.inputs[0])
+    if given.scale or given.crop or images is None or not images.resize or spec is None or spec.ndim != 4:
+        return given
+    sides = set(spec.shape[1:3] if images.channels_last else spec.shape[2:])
+    return replace(given, scale=images.resize, crop=sides.pop()) if len(sides) == 1 else given
 
 
 if __name__ == "__main__":

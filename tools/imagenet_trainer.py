@@ -204,7 +204,9 @@ def _export_epoch(options: Options, run: Run) -> None:
     """Write the predictor of the last epoch, unless that of the best one is to be kept; print which epoch it is of."""
     best = run.callbacks.get(BestEpoch) or BestEpoch(options)
     if options.export_epoch == "best" and best.exported == options.export:
-        print(f"predictor of epoch {best.number}, the best ({best.accuracy:.2%}), is in {options.export}", flush=True)
+        of_last = f"; reports are of epoch {run.epochs_done}" if best.number != run.epochs_done else ""
+        text = f"predictor of epoch {best.number}, the best ({best.accuracy:.2%}), is in {options.export}{of_last}"
+        print(text, flush=True)
         return
     run.export(str(options.export))
     of = f"epoch {run.epochs_done}" if options.swa is None else f"the average of the last {options.swa:g} epochs"

@@ -78,6 +78,10 @@ class LenientNet(RecordNet, metaclass=_EveryNet):
     _unnamed = True
     _build = staticmethod(build_leniently)
 
+    def __str__(self) -> str:
+        """The name alone, as in Caffe2, whose scripts use it as such."""
+        return self.Name()
+
     def AddExternalInput(self, *inputs: Any) -> Any:
         """Declare external inputs; a list declares its elements, a record its blobs or, if it has none, its fields."""
         return super().AddExternalInput(*_flat(inputs))

@@ -12,6 +12,7 @@ from netbuilder.graph.message import message_of
 from netbuilder.graph.observability import ALL
 from netbuilder.ops.control.python_op import show_workspaces_as
 from netbuilder.proto import BlobError, DeviceOption, NetDef, NetError, OperatorDef, PlanDef
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace as NativeWorkspace
 from netbuilder.runtime.execute import default
 
@@ -27,9 +28,13 @@ def create_net(workspace: NativeWorkspace, net: Any, overwrite: bool = False) ->
     """
     proto = message_of(net)
     if missing := [blob for blob in undefined_inputs(proto.op) if not workspace.has(blob)]:
+        known = {*workspace.blobs(), *(blob for op in proto.op for blob in op.output)}
+        reader = next((op for op in proto.op if missing[0] in op.input), OperatorDef())
+        made = f" (the first one is read at {reader.debug_info})" if reader.debug_info else ""
         raise BlobError(
-            f"net {proto.name!r} reads {missing}, which neither it nor the workspace provides; feed them first, run "
-            "the net that writes them (parameters: the model's param_init_net), or list them in input_blobs"
+            f"net {proto.name!r} reads {missing}, which neither it nor the workspace provides{made}; feed them first, "
+            "run the net that writes them (parameters: the model's param_init_net), or list them in input_blobs"
+            f"{did_you_mean(missing[0], known)}"
         )
     return workspace.create_net(proto, overwrite, observable_default=ALL, shares_counter=True)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["find_orientation", "swaps_sides", "turned"]
+__all__ = ["ORIENTATION_TAG", "find_orientation", "swaps_sides", "turned"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Bytes = bytes | memoryview
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG"
-_TAG, _SHORT = 0x0112, 3
+ORIENTATION_TAG, _SHORT = 0x0112, 3
 _MARK = b"Exif\0\0"
 _ALONE = {0x01, *range(0xD0, 0xD9)}  # JPEG markers without a segment
 _LAST = (0xD9, 0xDA)  # end of the image, and begin of its data
@@ -118,7 +118,7 @@ def _in_tiff(block: Bytes) -> int:
         (count,) = struct.unpack_from(f"{order}H", block, at)
         for place in range(at + 2, at + 2 + 12 * min(count, _MOST), 12):
             tag, kind, number, value = struct.unpack_from(f"{order}HHIH", block, place)
-            if tag == _TAG:
+            if tag == ORIENTATION_TAG:
                 return value if kind == _SHORT and number == 1 and 1 <= value <= 8 else 0
     except struct.error:  # cut short
         pass

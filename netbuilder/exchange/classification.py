@@ -12,6 +12,7 @@ import numpy as np
 
 from netbuilder.data.image_codec import decode_image, resize_image
 from netbuilder.data.image_transform import middle_part
+from netbuilder.data.orientation import ORIENTATION_TAG, turned
 from netbuilder.exchange.image_preparation import ImagePreparation
 from netbuilder.graph.defuse import undefined_inputs
 from netbuilder.proto import ArgumentError, NetDef, ShapeError, opened_files
@@ -242,7 +243,7 @@ def _channels(predictor: Predictor, height: int, width: int) -> int:
 
 def _pixels(image: Any, channels: int) -> Array:
     """Return pixels (H, W, channels) of an array, or of an image of Pillow; for one channel the brightness."""
-    pixels = np.asarray(image)
+    pixels = _as_in_its_file(image) if hasattr(image, "getexif") else np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.ndim == 3 and pixels.shape[2] not in (1, 3, 4):
         raise ArgumentError(
             f"an image must be a path, the bytes of an image file, or pixels (H, W, 3) or (H, W) of type uint8, red, "
@@ -256,6 +257,14 @@ def _pixels(image: Any, channels: int) -> Array:
     grey = np.rint(pixels @ np.array([0.299, 0.587, 0.114]))  # ITU-R BT.601
     found: Array = grey.astype(np.uint8)[:, :, None]
     return found
+
+
+def _as_in_its_file(image: Any) -> Array:
+    """Return the pixels of an image of Pillow as those of its file are decoded: red, green, blue, and upright."""
+    kept = image.mode in ("L", "RGB", "RGBA") or image.mode[0] in "IF"  # more than 8 bits, which are refused
+    orientation = image.getexif().get(ORIENTATION_TAG, 1)
+    pixels = np.asarray(image if kept else image.convert("RGB"))
+    return turned(pixels, orientation if orientation in range(1, 9) else 1)
 
 
 def prepared_pixels(

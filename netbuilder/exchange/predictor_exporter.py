@@ -43,6 +43,7 @@ from netbuilder.proto import (
 )
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.late_dataclass import dataclass
+from netbuilder.proto.suggestions import did_you_mean
 from netbuilder.runtime import Workspace
 from netbuilder.runtime.execute import default
 
@@ -126,11 +127,11 @@ class PredictorExportMeta:
         if unknown := [blob for blob in dict.fromkeys(undefined_inputs(self.predict_net.op)) if blob not in known]:
             raise NetError(
                 f"{where} reads {unknown}, which are neither among its inputs {list(self.inputs)} nor its parameters "
-                "nor made by extra_init_net or global_init_net"
+                f"nor made by extra_init_net or global_init_net{did_you_mean(unknown[0], known)}"
             )
         known.update(blob for op in self.predict_net.op for blob in op.output)
         if unknown := [blob for blob in self.outputs if blob not in known]:
-            raise NetError(f"{where}: no operator makes the outputs {unknown}")
+            raise NetError(f"{where}: no operator makes the outputs {unknown}{did_you_mean(unknown[0], known)}")
 
     def inputs_name(self) -> str:
         """The key of the list of inputs."""

@@ -29,6 +29,16 @@ PathLike = str | os.PathLike[str]
 _HEAD = re.compile(r"(classifier(\.\d+)?|fc|head|head_dist)\.(weight|bias)")
 
 
+_OWN = "a net that was trained here is read from its ONNX file: netbuilder-train --onnx FILE, with --new-head"
+
+
+def _check_kind(path: PathLike) -> None:
+    """Raise NetError if a file is of a known kind that holds no weights; torch writes ZIP archives."""
+    kind = kind_of(opened_files.read_bytes(path))
+    if kind and "ZIP" not in kind:
+        raise NetError(f"{os.fspath(path)!r} does not hold weights: this is {kind}; {_OWN}") from None
+
+
 def read_weights(path: PathLike) -> dict[str, np.ndarray]:
     """Return the arrays of a file by name.
 
@@ -45,11 +55,14 @@ def read_weights(path: PathLike) -> dict[str, np.ndarray]:
         path = weights_of_hub(os.fspath(path))
     if Path(path).suffix == ".safetensors":
         return read_safetensors(path)
+    if Path(path).is_dir():
+        raise NetError(f"{os.fspath(path)!r} is a folder; give a file with weights; {_OWN}")
     if not Path(path).is_file():
         opened_files.read_bytes(path)  # its errors are plainer than those of torch
     try:
         import torch
     except ImportError:
+        _check_kind(path)
         raise NetError(
             f"{os.fspath(path)!r} is read by PyTorch, which is not installed: {how_to_install('torch')}; or "
             "give FILE.safetensors, which needs no package"
@@ -60,9 +73,7 @@ def read_weights(path: PathLike) -> dict[str, np.ndarray]:
         raise
     except Exception as error:  # torch's errors for such files have no class in common
         first = str(error).partition("\n")[0]
-        kind = kind_of(opened_files.read_bytes(path))
-        if kind and "ZIP" not in kind:
-            raise NetError(f"{os.fspath(path)!r} does not hold weights: this is {kind}") from None
+        _check_kind(path)
         raise NetError(f"{os.fspath(path)!r}: torch cannot load it with weights_only=True: {first}") from error
     for key in ("state_dict", "model"):  # as training scripts store it
         if isinstance(stored, Mapping) and isinstance(stored.get(key), Mapping):

@@ -76,7 +76,7 @@ def shown(net: NetDef) -> str:
 
 
 def shown_name(text: str) -> str:
-    """Return the name of a net, given that or what ``print`` shows of the net: scripts pass ``str(net)`` as its name.
+    """Return the name of a net, given that or what ``print`` shows of the net, which ``str(net)`` is.
 
     >>> shown_name("example"), shown_name("example\\n    y = Relu(x)")
     ('example', 'example')

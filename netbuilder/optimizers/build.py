@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from netbuilder.graph.blob import BlobReference, GradientSlice
@@ -15,7 +15,7 @@ from netbuilder.graph.source import warn_user
 from netbuilder.model.model_helper import ModelHelper
 from netbuilder.model.parameter_info import ParameterInfo
 from netbuilder.model.rollback import remove_added_on_error
-from netbuilder.optimizers.layer_rates import factors_by_pattern
+from netbuilder.optimizers.layer_rates import factors_by_pattern, parameters_by_pattern
 from netbuilder.optimizers.learning_rate import LR_INJECTION
 from netbuilder.optimizers.optimizer import Optimizer, constant, one
 from netbuilder.optimizers.placement import get_param_device, parameter_devices
@@ -83,7 +83,8 @@ def build_optimizer(
         decoupled_decay: before each update of a weight, subtract the rate times this times the weight; biases and
             computed parameters do not decay. None: what the optimizer says, which is 0 for all but AdamW, LAMB and
             Lion. LAMB adds it to the step that it normalizes.
-        no_decay: full names of weights that do not decay, such as the scales of normalizations.
+        no_decay: full names of weights that do not decay, or patterns of names, such as ``"*_scale"`` for the scales of
+            normalizations, without the scope of a replica or with it.
         rates: pattern of names, such as ``"conv1_*"``, without the scope of a replica or with it -> factor of the rate,
             and so of decoupled decay, too; where several fit, their product. ``layer_rates`` makes one for all layers.
 
@@ -91,7 +92,7 @@ def build_optimizer(
         GradientError: there is no backward pass yet, or an optimizer does not support a gradient.
         NetError: parameters are listed twice, or have an update already; weight decay is added after the update of a
             parameter; or ``Parallelize`` has called its ``param_update_builder_fun``, and this is for all parameters;
-            or a pattern of ``rates`` fits no parameter.
+            or a pattern of ``rates`` or ``no_decay`` fits no parameter.
         DeviceError: the device of a parameter cannot be determined.
         ArgumentError: ``max_gradient_norm``, ``allow_lr_injection``, ``decoupled_decay`` or a factor is out of
             range, or the optimizer supports no decoupled decay, or no factors, as it tunes its rate.
@@ -128,7 +129,7 @@ def build_optimizer(
             max_gradient_norm=max_gradient_norm,
             allow_lr_injection=allow_lr_injection,
             decay=optimizer.decoupled_decay if decoupled_decay is None else decoupled_decay,
-            no_decay=frozenset(map(str, no_decay)),
+            no_decay=frozenset(chain(*parameters_by_pattern(model, "no_decay", map(str, no_decay)).values())),
             factors=factors_by_pattern(model, rates or {}),
         )
     return optimizer

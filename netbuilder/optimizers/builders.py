@@ -45,6 +45,9 @@ class SelectiveBuilder(Protocol):
     ) -> Optimizer: ...
 
 
+_OF_BUILD = ("decoupled_decay", "no_decay", "rates", "weights_only")
+
+
 def builder(optimizer: type[Optimizer]) -> Builder:
     """Return the builder of an optimizer that has a name, ``build_adam`` for ``"adam"``."""
     rate = _rate_name(optimizer)
@@ -58,9 +61,9 @@ def builder(optimizer: type[Optimizer]) -> Builder:
         params: Params | None = None,
         **kwargs: Any,
     ) -> Optimizer:
-        made = optimizer(**{rate: base_learning_rate}, **kwargs)
-        limits: dict[str, Any] = {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
-        return build_optimizer(model, made, params=params, **limits)
+        settings: dict[str, Any] = {name: kwargs.pop(name) for name in _OF_BUILD if name in kwargs}
+        settings |= {"max_gradient_norm": max_gradient_norm, "allow_lr_injection": allow_lr_injection}
+        return build_optimizer(model, optimizer(**{rate: base_learning_rate}, **kwargs), params=params, **settings)
 
     return suggests_arguments(_described(build, optimizer))
 
@@ -93,7 +96,7 @@ def _described(build: Any, optimizer: type[Optimizer], *more: str) -> Any:
         "base_learning_rate: base learning rate, before its policy.",
         *more,
         "max_gradient_norm, allow_lr_injection, params: see ``build_optimizer``.",
-        f"kwargs: arguments of ``{optimizer.__name__}``.",
+        f"kwargs: arguments of ``{optimizer.__name__}``, and {', '.join(_OF_BUILD)} of ``build_optimizer``.",
     )
     build.__doc__ = f"""Update a model by ``{optimizer.__name__}``; returns the optimizer.
 

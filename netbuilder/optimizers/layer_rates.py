@@ -14,7 +14,7 @@ from netbuilder.model.model_helper import ModelHelper
 from netbuilder.proto import NetError
 from netbuilder.proto.numbers import check_numbers
 
-__all__ = ["factors_by_pattern", "layer_rates", "layers_of"]
+__all__ = ["factors_by_pattern", "layer_rates", "layers_of", "parameters_by_pattern"]
 
 
 def layer_rates(model: ModelHelper, decay: float) -> dict[str, float]:
@@ -132,15 +132,32 @@ def factors_by_pattern(model: ModelHelper, rates: Mapping[str, float]) -> dict[s
     """
     for pattern, factor in rates.items():
         check_numbers("rates", "positive", **{f"that of {pattern!r}": factor})
-    short = {str(param): _without_scope(str(param), model.replica_scopes) for param in model.params}
     found: dict[str, float] = {}
-    for pattern, factor in rates.items():
+    for pattern, params in parameters_by_pattern(model, "rates", rates).items():
+        for param in params:
+            found[param] = found.get(param, 1.0) * rates[pattern]
+    return found
+
+
+def parameters_by_pattern(model: ModelHelper, argument: str, patterns: Iterable[str]) -> dict[str, list[str]]:
+    """Return the parameters that each pattern of names fits.
+
+    Args:
+        model: the model.
+        argument: which argument has the patterns.
+        patterns: of names, of all replicas if they are without the scope of one.
+
+    Raises:
+        NetError: a pattern fits no parameter.
+    """
+    short = {str(param): _without_scope(str(param), model.replica_scopes) for param in model.params}
+    found: dict[str, list[str]] = {}
+    for pattern in patterns:
         fits = [pattern] if pattern in short else [name for name in short if _fits(pattern, name, short[name])]
         if not fits:
             names = ", ".join(sorted(set(short.values())))
-            raise NetError(f"model {model.name!r}: rates: {pattern!r} fits no parameter of {names}")
-        for param in fits:
-            found[param] = found.get(param, 1.0) * factor
+            raise NetError(f"model {model.name!r}: {argument}: {pattern!r} fits no parameter of {names}")
+        found[pattern] = fits
     return found
 
 

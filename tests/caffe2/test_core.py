@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from netbuilder.caffe2.proto import caffe2_pb2, metanet_pb2, predictor_consts_pb2
-from netbuilder.caffe2.python import core, dyndep, scope, utils, workspace
+from netbuilder.caffe2.python import core, dyndep, model_helper, scope, utils, workspace
 from netbuilder.graph import Net
 from netbuilder.proto import ArgumentError, MetaNetDef, NetError, ParseError, PredictorConsts
 
@@ -110,8 +110,18 @@ class TestOperators:
 
     def test_names_of_nets(self):
         net = core.Net("named")
-        assert core.get_net_name(net) == core.get_net_name(net.Proto()) == core.get_net_name(str(net)) == net.Name()
+        assert (
+            core.get_net_name(net)
+            == core.get_net_name(net.Proto())
+            == core.get_net_name(str(net))
+            == net.Name()
+            == str(net)
+        )
         assert core.get_net_name(3) == 3
+        assert str(net) == "%s" % net == f"{net}" == net.Name()  # noqa: UP031
+        model = model_helper.ModelHelper("of a model")
+        model.net.Relu("x", "y")
+        assert str(model.net) == model.net.Name() and str(model.net.Clone("copy")) == "copy"
 
 
 def test_the_same_things_under_both_names():

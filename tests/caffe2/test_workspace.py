@@ -130,11 +130,19 @@ class TestNets:
             RuntimeError, match=r"net 'reads.*' reads \['missing'\], which neither it nor the workspace provides"
         ):
             workspace.CreateNet(net)
+        near = core.Net("near")
+        near.Relu("dta", "hidden")
+        near.Relu("hiden", "y")
+        workspace.FeedBlob("data", np.ones(2, np.float32))
+        with pytest.raises(
+            RuntimeError, match=r"\['dta', 'hiden'\], .*at .*test_workspace.*did you mean 'data'\?"
+        ):
+            workspace.CreateNet(near)
         assert workspace.CreateNet(net, input_blobs=["missing"]) and workspace.HasBlob("missing")
         with pytest.raises(RuntimeError, match="missing"):
             workspace.RunNetOnce(net)
 
-    def test_failures(self):
+    def test_failures(self, caplog):
         net = core.Net("fails")
         net.MatMul(["a", "b"], "c")
         workspace.FeedBlob("a", np.ones(2, np.float32))
@@ -144,6 +152,7 @@ class TestNets:
             with pytest.raises(RuntimeError, match="MatMul"):
                 call()
         assert workspace.RunNet(net, 1, True) is False
+        assert "MatMul" in caplog.text
         for allow_fail in (False, True):
             with pytest.raises(RuntimeError, match="no net 'never' in the workspace; create it first"):
                 workspace.RunNet("never", 1, allow_fail)

@@ -1,6 +1,7 @@
 """A predictor prepares images as it stores, and names their classes."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,27 @@ def test_a_path_bytes_pixels_and_pillow_give_the_same(tmp_path, channels_last):
     want = (np.float32([50, 100, 200]) / 32 - [1, 2, 3]) / 2  # blue, green, red
     want = want if channels_last else want[:, None, None]
     np.testing.assert_allclose(found, np.broadcast_to(want, found.shape), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB"])
+def test_images_of_pillow_in_all_modes(mode):
+    """A palette's indices are no brightness, nor are four colours of ink the first three of light."""
+    rng = np.random.default_rng(0)
+    image = pillow.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
+    image = image.convert("L").convert(mode) if mode in ("LA", "PA") else image.convert(mode)
+    shown = np.asarray(image.convert("RGB"))
+    np.testing.assert_array_equal(predictor().prepare([image]), predictor().prepare([shown]))
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8, 99])
+def test_images_of_pillow_are_upright_like_their_files(orientation):
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    pixels[0], pixels[:, 0] = (250, 0, 0), (0, 0, 250)
+    exif, file = pillow.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    pillow.fromarray(pixels).save(file, "png", exif=exif)
+    opened = pillow.open(file)
+    np.testing.assert_array_equal(predictor().prepare([opened]), predictor().prepare([file.getvalue()]))
 
 
 def test_classes_are_named_in_the_order_of_their_scores():
@@ -211,6 +233,20 @@ def _printed(capsys):
     """What netbuilder-predict has printed about one image."""
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     return [Prediction(CLASSES.index(name), name, float(score)) for score, name in rows]
+
+
+def test_evaluation_resizes_as_the_predictor_does(tmp_path, capsys):
+    rng, printed = np.random.default_rng(5), []
+    for number in range(30):
+        folder = tmp_path / "photos" / CLASSES[number % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.png").write_bytes(png(rng.integers(0, 256, (9 + number, 12, 3), np.uint8)))
+    net, weights = convolution(replace(USUAL, resize=10))
+    save_predictor(tmp_path / "net", net, weights, shapes={"data": (1, 3, 8, 8)})
+    for size in ([], ["--scale=10", "--crop=8"]):
+        assert evaluate_predictor.main([str(tmp_path / "net"), f"--data={tmp_path / 'photos'}", *size]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] and "on 6 held-out images" in printed[0]
 
 
 @pytest.mark.emulated

@@ -5,6 +5,7 @@
 """
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ import pytest
 from house import ROOT
 from netbuilder.exchange import checkpoint_blobs, load_weights, save_weights
 from netbuilder.exchange.safetensors import read_safetensors, write_safetensors
+from netbuilder.exchange.weights import read_weights
 from netbuilder.graph.net_names import reset_names
 from netbuilder.model import ModelHelper
 from netbuilder.optimizers import build_sgd
 from netbuilder.parallel import Parallelize_CPU, RunInitNet
-from netbuilder.proto import NetError, ParseError
+from netbuilder.proto import NetDef, NetError, OperatorDef, ParseError
 from netbuilder.runtime import Workspace
 from netbuilder.tools import imagenet_trainer
 from netbuilder.tools.training.images import Images
@@ -126,6 +128,29 @@ def test_damaged_files(data, file):
     file.write_bytes(file.read_bytes()[:-100] if data is None else data)
     with pytest.raises(ParseError, match="is no file of safetensors"):
         read_safetensors(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (None, "is a folder; give a file with weights"),
+        (b"\x03\x00\x00\x00\x02\x00\x00\x00keyab", "this is a minidb database"),
+        (
+            NetDef(name="net", op=[OperatorDef(type="Relu", input=["x"], output=["y"])]).SerializeToString(),
+            "this is a net",
+        ),
+        (b"PK\x03\x04", "is read by PyTorch, which is not installed: pip install"),
+    ],
+    ids=["a predictor's folder", "a checkpoint", "a net", "a file of PyTorch's"],
+)
+def test_files_of_other_kinds(content, kind, tmp_path, monkeypatch):
+    """Those of this project name the way to go on from them, whether PyTorch is installed or not."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    path = tmp_path / "file"
+    path.mkdir() if content is None else path.write_bytes(content)
+    ours = "PyTorch" not in kind
+    with pytest.raises(NetError, match=f"{kind}.*{'netbuilder-train --onnx FILE' if ours else 'safetensors'}"):
+        read_weights(path)
 
 
 def test_bfloat16_becomes_float32(tmp_path):

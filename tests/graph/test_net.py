@@ -58,7 +58,7 @@ def test_net_names_are_unique():
 
 
 def test_print_shows_a_net_and_its_text_names_it():
-    """Caffe2's str(net) is the name, and scripts pass that on: what str gives is taken for it everywhere."""
+    """What str gives is taken for the name where a net is looked up."""
     model = ModelHelper("shown")
     brew.relu(model, brew.conv(model, "x", "y", 1, 2, kernel=3, no_bias=True), "y")
     net = model.net

@@ -7,7 +7,7 @@ import pytest
 
 from netbuilder.model import Generator, ModelHelper, brew
 from netbuilder.model.helpers.attention import KeyValueCache
-from netbuilder.proto import ArgumentError, NetError, ShapeError
+from netbuilder.proto import ArgumentError, GradientError, NetError, ShapeError
 from netbuilder.runtime import Workspace
 
 DIM, HEADS, STEPS, WIDTH = 12, 6, 5, 2
@@ -113,6 +113,32 @@ def test_dropping_nothing_in_parts_gives_what_the_operator_gives(case):
         found.append([workspace.fetch(str(blob)) for blob in ("y", *(gradients[p] for p in model.params))])
     for one, two in zip(*found):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
+
+
+def test_is_test_may_be_left_open_where_nothing_is_dropped():
+    model = ModelHelper("open")
+    brew.transformer_block(model, "x", "y", DIM, HEADS, is_test=None)
+    assert "Dropout" not in [op.type for op in model.net.Proto().op]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_mask_from_the_net_has_a_gradient_only_if_it_is_learned(learned):
+    """The mask is computed from tokens, by operators that have no gradient."""
+    model = ModelHelper("padded")
+    mask = model.net.Scale(model.net.Cast(model.net.EQ(["tokens", "pad"], broadcast=1), to="float"), scale=-1e9)
+    mask = model.net.ExpandDims(mask, "mask", dims=[1, 2])
+    brew.transformer_block(
+        model, "x", "y", DIM, HEADS, mask=mask, mask_gradient=learned, dropout=0.5, is_test=False
+    )  # fmt: skip
+    loss = model.net.AveragedLoss("y", "loss")
+    if learned:
+        with pytest.raises(GradientError, match="'EQ' has no gradient"):
+            model.AddGradientOperators([loss])
+        return
+    model.AddGradientOperators([loss])
+    tokens = np.arange(2 * STEPS).reshape(2, STEPS) % 4
+    workspace = run(model, x=draw(2, STEPS, DIM), tokens=tokens, pad=np.array([3]))
+    assert np.isfinite(workspace.fetch("y_attention_qkv_w_grad")).all()
 
 
 def test_dropout_drops_weights():

@@ -6,7 +6,7 @@ import pytest
 from netbuilder.model import ModelHelper, brew
 from netbuilder.optimizers import OPTIMIZERS, build_adamw, build_lamb, build_lion, build_optimizer, optimizer_by_name
 from netbuilder.parallel import Parallelize_CPU, RunInitNet, RunNet, feed_shares
-from netbuilder.proto import ArgumentError, GradientError
+from netbuilder.proto import ArgumentError, GradientError, NetError
 from netbuilder.runtime import Workspace
 from toy_models import layers
 
@@ -109,6 +109,30 @@ def test_weights_decay_apart_from_the_gradient(name):
     for found in (decayed, spared):
         np.testing.assert_array_equal(found[1], plain[1])
     np.testing.assert_array_equal(spared[0], plain[0])
+
+
+@pytest.mark.parametrize("pattern", ["y_w", "y_*", "*"])
+def test_patterns_of_what_does_not_decay(pattern):
+    plain, spared = (
+        ours(lambda model, more=more: build_optimizer(model, optimizer_by_name("adamw", RATE), **more), steps=1)
+        for more in ({"decoupled_decay": 0.0}, {"decoupled_decay": DECAY, "no_decay": [pattern]})
+    )
+    np.testing.assert_array_equal(spared[0], plain[0])
+
+
+def test_builders_pass_on_what_does_not_decay():
+    of_builder, of_both = (
+        ours(build, steps=1) for build in (
+            lambda model: build_adamw(model, RATE, weight_decay=DECAY, no_decay=["y_w"], rates={"*": 0.5}),
+            lambda model: build_optimizer(model, optimizer_by_name("adamw", RATE / 2), decoupled_decay=0.0),
+        )
+    )  # fmt: skip
+    np.testing.assert_allclose(of_builder[0], of_both[0], rtol=1e-6)
+
+
+def test_a_pattern_that_fits_nothing_is_refused():
+    with pytest.raises(NetError, match="no_decay: 'y_ww' fits no parameter of .*y_w"):
+        ours(lambda model: build_optimizer(model, optimizer_by_name("adamw", RATE), no_decay=["y_ww"]))
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - DECOUPLED))

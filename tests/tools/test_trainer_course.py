@@ -436,10 +436,10 @@ class TestExportedEpoch:
     @pytest.fixture(autouse=True)
     def _accuracies(self, monkeypatch):
         """The second of three epochs is the best; exports write down the epoch."""
-        of_epoch = {1: 0.5, 2: 0.9, 3: 0.7}
+        self.of_epoch, self.losses = {1: 0.5, 2: 0.9, 3: 0.7}, {}
 
         def evaluation(run):
-            return Evaluation(of_epoch.get(run.epochs_done, 0.0), None, 13, 1.0)
+            return Evaluation(self.of_epoch.get(run.epochs_done, 0.0), None, 13, self.losses.get(run.epochs_done, 1.0))
 
         def export(run, folder):
             self.exports.append((run.epochs_done, folder))
@@ -465,6 +465,16 @@ class TestExportedEpoch:
         assert main([*arguments, "--epochs=4", "--resume=auto"]) == 0  # epoch 4 is worse
         assert self.exports == []
         assert "predictor of epoch 2, the best" in capsys.readouterr().out
+
+    def test_of_equal_accuracies_the_least_loss_counts(self, tmp_path, capsys):
+        self.of_epoch, self.losses = {1: 0.9, 2: 0.9, 3: 0.9, 4: 0.9}, {1: 0.4, 2: 0.2, 3: 0.3, 4: 0.2}
+        out = str(tmp_path / "out")
+        arguments = [*self.RUN, "--export", out, "--export-epoch=best", "--checkpoint", str(tmp_path / "kept")]
+        assert main(arguments) == 0
+        assert self.exports == [(1, out), (2, out)]
+        assert f"epoch 2, the best (90.00%), is in {out}; reports are of epoch 3" in capsys.readouterr().out
+        assert main([*arguments, "--epochs=4", "--resume=auto"]) == 0
+        assert self.exports == [(1, out), (2, out)]
 
     def test_it_needs_a_folder(self, capsys):
         with pytest.raises(SystemExit):

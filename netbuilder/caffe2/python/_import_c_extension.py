@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,8 @@ __all__ = [
     "switch_workspace",
     "workspaces",
 ]
+
+_log = logging.getLogger("netbuilder")
 
 has_hip_support = use_rocm = use_trt = is_asan = define_caffe2_no_operator_schema = False
 has_fbgemm = True  # scripts check it before they save bfloat16, which is supported
@@ -242,8 +245,8 @@ def run_net(name: str, num_iter: int = 1, allow_fail: bool = False) -> bool:
     Args:
         name: of the net.
         num_iter: number of runs.
-        allow_fail: return False, instead of raising, when an operator reports an error; other exceptions, such as an
-            IndexError in a Python operator, are raised.
+        allow_fail: log it and return False, instead of raising, when an operator reports an error; other exceptions,
+            such as an IndexError in a Python operator, are raised.
     """
     net = default.workspace().net(name)
     try:
@@ -253,6 +256,7 @@ def run_net(name: str, num_iter: int = 1, allow_fail: bool = False) -> bool:
         cause = error.__cause__
         if not allow_fail or not (cause is None or isinstance(cause, (NetError, OperatorError))):
             raise
+        _log.error("%s", error)
         return False
     return True
 

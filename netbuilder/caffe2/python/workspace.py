@@ -33,7 +33,6 @@ from netbuilder.engines.arrays import gpu_count
 from netbuilder.engines.peers import can_access_peer
 from netbuilder.graph import ExecutionStep, Net, Plan
 from netbuilder.graph.blob import blob_name
-from netbuilder.graph.listing import shown_name
 from netbuilder.graph.scope import CurrentDeviceScope, CurrentNameScope
 from netbuilder.proto import PROTO_CUDA, DeviceOption, NetDef, NetError
 from netbuilder.runtime.execute import default
@@ -153,8 +152,8 @@ def StringifyNetName(name: Any) -> str:
 
 def GetNetName(net: Any) -> str:
     """Return the name of a net, given as Net, NetDef or string."""
-    if isinstance(net, (str, bytes)):
-        return shown_name(net.decode() if isinstance(net, bytes) else net)
+    if isinstance(net, bytes):
+        return net.decode()
     return net.Name() if isinstance(net, Net) else net.name if isinstance(net, NetDef) else net
 
 

@@ -108,4 +108,5 @@ def reason(op_type: str) -> str:
     cls = find(op_type) if is_registered(op_type) else None
     if cls is not None and (cls.gradient_of is not None or op_type.endswith("Gradient")):
         return "it computes gradients, which a predictor does without"
-    return FAMILIES.get(cls.__module__.split(".")[2] if cls is not None else "", "ONNX has no counterpart")
+    _, _, family, *_ = (*cls.__module__.split("."), "", "", "") if cls is not None else ("",) * 3
+    return FAMILIES.get(family, "ONNX has no counterpart")

@@ -277,6 +277,8 @@ def attention(
         )
         mask, causal = cache.mask, False
     if dropout and not is_test:
+        if mask is not None and not mask_gradient and not model.net.is_external_input(mask):
+            mask = model.net.StopGradient(mask, blob_out + "_mask")
         k, v = (_repeated(model, part, heads // groups, heads, width) for part in (k, v))
         seen = _with_dropout(model, (q, k, v), blob_out, width, causal, mask, dropout)
     else:

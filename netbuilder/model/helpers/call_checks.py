@@ -49,5 +49,8 @@ def helper_checks(name: str, signature: inspect.Signature) -> CallChecks:
     """
     kinds = {parameter.name: str(parameter.annotation) for parameter in signature.parameters.values()}
     own = [argument for argument, kind in kinds.items() if kind.removesuffix(" | None") not in _CHECKED]
-    more = _OF_OPERATORS | {argument: "Sequence[Blob]" for argument in _INPUTS if kinds.get(argument) == "Blob"}
+    may_be_none = {argument for argument, kind in kinds.items() if kind.endswith(" | None")}
+    more = {
+        argument: f"{kind} | None" if argument in may_be_none else kind for argument, kind in _OF_OPERATORS.items()
+    } | {argument: "Sequence[Blob]" for argument in _INPUTS if kinds.get(argument) == "Blob"}
     return CallChecks(f"brew.{name}", signature, {}, _KINDS, own, more)

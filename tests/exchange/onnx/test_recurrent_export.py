@@ -172,6 +172,12 @@ def test_what_a_scan_cannot_do_is_refused():
 # -- reasons --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("module", ["__main__", "mine", "mine.operators", "mine.own.operators"])
+def test_an_operator_of_ones_own_has_a_reason(module, monkeypatch):
+    monkeypatch.setattr(find("Relu"), "__module__", module)
+    assert reason("Relu") == "ONNX has no counterpart"
+
+
 def test_every_operator_is_written_or_has_a_reason():
     named = [name for _, names in GROUPS for name in names.split()]
     assert len(named) == len(set(named)) and set(named) <= set(operator_types()) - set(rules())

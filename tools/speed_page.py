@@ -40,7 +40,8 @@ def rows_of(results: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             net, threads, peer, bound = record["model"], record["threads"], "", BOUND
         elif record["kind"] == "pairs" and "memory_ratio" in record:
             work, bound = record["work"], SAME
-            net, threads, peer = work["net"], work["threads"], {"compile": "compiled"}.get(work["mode"], work["mode"])
+            *_, mode = record["peer"].split()  # the work's own mode is that of several peers
+            net, threads, peer = work["net"], work["threads"], {"compile": "compiled"}.get(mode, mode)
         else:
             continue
         if "ratio" not in record or not record["apart"] <= bound:

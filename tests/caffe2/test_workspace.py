@@ -134,9 +134,7 @@ class TestNets:
         near.Relu("dta", "hidden")
         near.Relu("hiden", "y")
         workspace.FeedBlob("data", np.ones(2, np.float32))
-        with pytest.raises(
-            RuntimeError, match=r"\['dta', 'hiden'\], .*at .*test_workspace.*did you mean 'data'\?"
-        ):
+        with pytest.raises(RuntimeError, match=r"\['dta', 'hiden'\], .*at .*test_workspace.*did you mean 'data'\?"):
             workspace.CreateNet(near)
         assert workspace.CreateNet(net, input_blobs=["missing"]) and workspace.HasBlob("missing")
         with pytest.raises(RuntimeError, match="missing"):

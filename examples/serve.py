@@ -16,9 +16,10 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-from netbuilder import Predictor, load_predictor
+from netbuilder import Predictor
 from netbuilder.proto import NetError, ParseError
 from netbuilder.proto.extras import how_to_install
+from netbuilder.tools.predict import load
 from netbuilder.tools.reporting import EXPECTED, text_of
 
 try:
@@ -87,7 +88,7 @@ async def _body(request: Request) -> bytes:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("predictor", help="a folder with init_net.pb and predict_net.pb")
+    parser.add_argument("predictor", help="a folder with init_net.pb and predict_net.pb, or an .onnx file")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 accepts other machines' requests"
     )
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="requests that compute at the same time (default: one per core)")
     options = parser.parse_args(arguments)
     try:
-        predictor = load_predictor(options.predictor, threads=options.threads)
+        predictor = load(options.predictor, threads=options.threads)
     except EXPECTED as error:
         raise SystemExit(f"serve.py: {text_of(error)}") from None
     address = f"http://{options.host}:{options.port}"

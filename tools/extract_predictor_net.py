@@ -13,7 +13,7 @@ import numpy as np
 from netbuilder.data import read_blobs, read_npz
 from netbuilder.exchange import describe_images, save_predictor
 from netbuilder.exchange.image_preparation import class_names, image_preparation
-from netbuilder.exchange.predictor_files import PREDICT_FILE, read_net
+from netbuilder.exchange.predictor_files import PREDICT_FILE, read_net, stored_specs
 from netbuilder.exchange.trust import check_fills, check_not_swapped
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.parallel import replicas_of
@@ -181,7 +181,9 @@ def _extract(net: NetDef, options: _Options) -> None:
     # An empty workspace: blobs of the default one have nothing to do with this net.
     if set(fed) <= set(net.external_input):  # its preprocessing of images is valid only for the same input
         describe_images(predictor, image_preparation(net), class_names(net) or None)
-    save_predictor(options.output_dir, predictor, values, inputs=fed, workspace=Workspace())
+    specs = stored_specs(net, options.net)  # of a predictor's net
+    shapes = {blob: specs[blob] for blob in fed if blob in specs}
+    save_predictor(options.output_dir, predictor, values, inputs=fed, shapes=shapes, workspace=Workspace())
     print(
         f"predictor written to {options.output_dir}: {len(predictor.op)} operators, {len(values)} parameters "
         f"({sum(np.asarray(v).size for v in values.values()):,} elements), inputs {inputs}, "

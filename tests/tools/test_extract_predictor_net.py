@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import golden_data
-from netbuilder.exchange import load_predictor
+from netbuilder.exchange import ImagePreparation, describe_images, load_predictor, save_predictor
 from netbuilder.graph.blob_devices import place_operators
 from netbuilder.proto import PROTO_CUDA, NetDef, files
 from netbuilder.proto.arguments import make_device_option, make_op
@@ -111,6 +111,22 @@ def test_swapped_nets_are_named_as_such(tmp_path, capsys):
     assert main([str(tmp_path / "init.pb"), "--parameters", str(tmp_path / "net.pb"), *named]) == 1
     assert "and the second one only fills blobs; swap them" in capsys.readouterr().err
     assert main([str(tmp_path / "net.pb"), "--parameters", str(tmp_path / "init.pb"), *named]) == 0
+
+
+def test_shapes_of_a_predictor_stay(tmp_path):
+    """What is extracted from a predictor says the size of its images, and how they are prepared, if it takes them."""
+    net = NetDef(name="net", external_input=["x"], external_output=["y"])
+    net.op.append(make_op("Relu", ["x"], ["h"]))
+    net.op.append(make_op("Sigmoid", ["h"], ["y"]))
+    describe_images(net, ImagePreparation(scale=0.5), ["one", "two"])
+    save_predictor(tmp_path / "whole", net, {}, inputs=["x"], shapes={"x": (1, 3, 4, 6)})
+    given = [str(tmp_path / "whole" / "predict_net.pb"), "--parameters", str(tmp_path / "whole" / "init_net.pb")]
+    for first, last, shape in (("x", "h", (1, 3, 4, 6)), ("h", "y", None)):
+        out = str(tmp_path / first)
+        assert main([*given, "--inputs", first, "--outputs", last, "--output-dir", out]) == 0
+        found = load_predictor(out)
+        assert (found.specs[first].shape if first in found.specs else None) == shape
+        assert (found.images is None) == (shape is None)
 
 
 def test_inspect_shows_the_forward_pass_of_the_first_replica(capsys):

@@ -22,21 +22,22 @@ from netbuilder.proto.extras import how_to_install
 from netbuilder.proto.file_kinds import kind_of
 from netbuilder.runtime import Workspace, default
 
-__all__ = ["load_weights", "read_weights", "save_weights"]
+__all__ = ["OF_OUR_OWN", "load_weights", "read_weights", "save_weights"]
 
 PathLike = str | os.PathLike[str]
 
 _HEAD = re.compile(r"(classifier(\.\d+)?|fc|head|head_dist)\.(weight|bias)")
 
 
-_OWN = "a net that was trained here is read from its ONNX file: netbuilder-train --onnx FILE, with --new-head"
+OF_OUR_OWN = "a net that was trained here is read from its ONNX file: netbuilder-train --onnx FILE, with --new-head"
+"""What to give in place of weights, in errors about files of this project."""
 
 
 def _check_kind(path: PathLike) -> None:
     """Raise NetError if a file is of a known kind that holds no weights; torch writes ZIP archives."""
     kind = kind_of(opened_files.read_bytes(path))
     if kind and "ZIP" not in kind:
-        raise NetError(f"{os.fspath(path)!r} does not hold weights: this is {kind}; {_OWN}") from None
+        raise NetError(f"{os.fspath(path)!r} does not hold weights: this is {kind}; {OF_OUR_OWN}") from None
 
 
 def read_weights(path: PathLike) -> dict[str, np.ndarray]:
@@ -56,7 +57,7 @@ def read_weights(path: PathLike) -> dict[str, np.ndarray]:
     if Path(path).suffix == ".safetensors":
         return read_safetensors(path)
     if Path(path).is_dir():
-        raise NetError(f"{os.fspath(path)!r} is a folder; give a file with weights; {_OWN}")
+        raise NetError(f"{os.fspath(path)!r} is a folder; give a file with weights; {OF_OUR_OWN}")
     if not Path(path).is_file():
         opened_files.read_bytes(path)  # its errors are plainer than those of torch
     try:

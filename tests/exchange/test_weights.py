@@ -201,6 +201,10 @@ def squeezenet():
     ("given", "match"),
     [
         (["--finetune"], "--finetune needs --weights FILE"),
+        (
+            ["--weights=."],
+            "--weights: '.' is a folder, not a file; a net that was trained here is read from its ONNX file",
+        ),
         (["--new-head"], "--new-head needs --onnx FILE; with --weights FILE give --finetune"),
         (["--clip-norm=1", "--block-steps=2"], "--clip-norm cannot be combined with --block-steps"),
     ],

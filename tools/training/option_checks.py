@@ -9,6 +9,7 @@ from netbuilder.distributed import Plain, Strategy
 from netbuilder.distributed.transport.launchers import GPUS
 from netbuilder.engines.arrays import gpu_count
 from netbuilder.exchange.hub import is_hub_name
+from netbuilder.exchange.weights import OF_OUR_OWN
 from netbuilder.graph.memory_budget import parse_budget
 from netbuilder.ops.core.precision import PRECISIONS
 from netbuilder.optimizers import OPTIMIZERS, check_policy, optimizer_by_name
@@ -126,7 +127,9 @@ def check_machine(options: Options) -> None:
 def _file_problem(options: Options) -> str | None:
     """Return the first problem of the files and folders that the options name, or None."""
     if (weights := options.weights) is not None and not Path(weights).is_file() and not is_hub_name(weights):
-        return f"--weights: {said_of(weights, NO_FILE if Path(weights).is_dir() else no_such_file(Path(weights)))}"
+        if Path(weights).is_dir():
+            return f"--weights: {said_of(weights, NO_FILE)}; {OF_OUR_OWN}"
+        return f"--weights: {said_of(weights, no_such_file(Path(weights)))}"
     for name in ("out", "checkpoint"):
         if (folder := getattr(options, name)) and Path(folder).is_file():
             return f"--{name}: {folder!r} is a file; give a folder"

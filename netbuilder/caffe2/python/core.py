@@ -299,7 +299,7 @@ def GetIndexFromGradientList(g_list: Iterable[Any], name: Any) -> int | None:
 
 
 def get_net_name(netlike: Any) -> Any:
-    """Return the name of a Net or NetDef; anything else is returned unchanged."""
+    """Return the name of a net, given as Net, NetDef or string; anything else is returned unchanged."""
     return workspace.GetNetName(netlike)
 
 

@@ -124,11 +124,11 @@ def elsewhere(path, constants):
     return saved(path, constants, save_as_external_data=True, location="weights", size_threshold=0)
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["all elsewhere", "some in the model"])
-def test_constants_in_another_file(beside, tmp_path, folder, monkeypatch):
+@pytest.mark.parametrize("some_inside", [False, True], ids=["all elsewhere", "some in the model"])
+def test_constants_in_another_file(some_inside, tmp_path, folder, monkeypatch):
     """They are read from there; the model is read anew if that file has changed, or may have."""
     constants, path = values(), tmp_path / "model.onnx"
-    if beside:
+    if some_inside:
         model = model_of(constants)
         onnx.external_data_helper.set_external_data(model.graph.initializer[0], "weights")
         onnx.save(model, path)

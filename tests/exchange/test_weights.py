@@ -201,10 +201,6 @@ def squeezenet():
     ("given", "match"),
     [
         (["--finetune"], "--finetune needs --weights FILE"),
-        (
-            ["--weights=."],
-            "--weights: '.' is a folder, not a file; a net that was trained here is read from its ONNX file",
-        ),
         (["--new-head"], "--new-head needs --onnx FILE; with --weights FILE give --finetune"),
         (["--clip-norm=1", "--block-steps=2"], "--clip-norm cannot be combined with --block-steps"),
     ],
@@ -213,6 +209,11 @@ def test_the_trainer_refuses(given, match, capsys):
     with pytest.raises(SystemExit):
         imagenet_trainer.main(["--cpu", *given])
     assert match in capsys.readouterr().err
+
+
+def test_the_trainer_says_how_to_go_on_from_a_predictor(tmp_path, capsys):
+    assert imagenet_trainer.main(["--cpu", f"--weights={tmp_path}", "--finetune"]) == 1
+    assert "is a folder, not a file; a net that was trained here is read from its ONNX" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.llvm.argument_rows import joined
 from netbuilder.ops.core.contexts import BoundStep, CompiledSubgraph, PlanContext, Subgraph
 from netbuilder.ops.core.instructions import Instruction, run_in_order
 from netbuilder.ops.core.operator import TensorSpec
@@ -177,7 +179,14 @@ class BoundLoop:
         Raises:
             NetError, DeviceError, OperatorError: one failed; the message says which operator in which step.
         """
-        run_in_order(self._calls, self._located)
+        calls, indices = self._joined
+        run_in_order(calls, lambda index, error: self._located(indices[index], error))
+
+    @cached_property
+    def _joined(self) -> tuple[Sequence[Callable[[], object]], Sequence[int]]:
+        """The calls that run, and the indices of the first ones in each."""
+        calls, indices = zip(*joined(self._calls))
+        return calls, indices
 
     def _located(self, index: int, error: Exception) -> BaseException:
         failed = self._failed[index]

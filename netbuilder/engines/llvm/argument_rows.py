@@ -6,6 +6,7 @@ Each row has the address of a function, then its arguments, see ``code``. One fu
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,7 +22,7 @@ from netbuilder.engines.programs import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "made", "one_row", "shares"]
+__all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "joined", "made", "one_row", "shares"]
 
 MANY = Code(
     """
@@ -87,6 +88,28 @@ done:
 Its arguments are the addresses of the functions that return the thread's number and the size of the team, how many
 rows there are, and their addresses.
 """
+
+_SEQUENCE = """
+define void @kernel(ptr %arguments) {
+entry:
+  %counted = getelementptr i64, ptr %arguments, i64 1
+  %count = load i64, ptr %counted, align 8
+  %rows = getelementptr i64, ptr %arguments, i64 2
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%i1, %loop]
+  %place = getelementptr ptr, ptr %rows, i64 %i
+  %row = load ptr, ptr %place, align 8
+  %function = load ptr, ptr %row, align 8
+  call void %function(ptr %row)
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %count
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+"""The function that calls those of rows which are anywhere; it is given how many there are, and their addresses."""
 
 _BRIEF = 1 << 15
 """Work, in instructions on an element, for which the interpreter's lock is kept: some microseconds."""
@@ -252,8 +275,28 @@ def call_of_threads(ctx: PlanContext, rows: Sequence[Any], keep: Any, *, brief: 
     return partial(parallel, ctypes.c_void_p(team), argument, ctx.threads, 0)
 
 
+class _RowCall(partial):
+    """The call of a function with its row."""
+
+
 def _call_of(row: Any, keep: Any, brief: bool) -> Call:
-    return partial(machine.function_at(int(row[0]), brief=brief), _pointer(row, keep))
+    return _RowCall(machine.function_at(int(row[0]), brief=brief), _pointer(row, keep))
+
+
+def joined(calls: Sequence[Call]) -> Iterator[tuple[Call, int]]:
+    """Yield calls that together do what some do, one after another, each with the index of the first that it does.
+
+    Neighbors that are functions with their rows become one call, so that they run without the interpreter.
+    """
+    for of_rows, group in itertools.groupby(enumerate(calls), lambda each: isinstance(each[1], _RowCall)):
+        members = list(group)
+        address = machine.address_of(_SEQUENCE) if of_rows and len(members) > 1 else None
+        if address is None:
+            yield from ((call, index) for index, call in members)
+            continue
+        pointers = [call.args[0] for _, call in members]
+        row = np.array([address, len(pointers), *(pointer.value for pointer in pointers)], np.int64)
+        yield _call_of(row, pointers, brief=False), members[0][0]
 
 
 def _pointer(words: Any, *keep: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from netbuilder.engines.engine import Engine, Location
+from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.llvm import machine
@@ -80,6 +81,11 @@ class LlvmEngine(Engine):
             from netbuilder.engines.llvm.products import PRODUCTS
 
             prepare_table(PRODUCTS, device=CPU, engine=self.name, priority=_ABOVE_LIBRARIES)
+
+    def fusions(self) -> Sequence[Fusion]:
+        from netbuilder.engines.llvm.products import PRODUCT_FUSIONS
+
+        return PRODUCT_FUSIONS
 
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
         return lasting_zeros(spec.nbytes)

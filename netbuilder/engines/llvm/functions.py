@@ -16,7 +16,7 @@ from netbuilder.engines.llvm.emitter import Emitter, vector
 from netbuilder.ops.core.exponentials import LEAST
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["FUNCTIONS", "FUNCTIONS_OF_DOUBLES", "exp_or_zero"]
+__all__ = ["FUNCTIONS", "FUNCTIONS_OF_DOUBLES", "Fraction", "exp_or_zero", "sigmoid_fraction", "tanh_fraction"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,21 @@ class _Format:
         return (self.bias + exponent) << self.mantissa
 
 
+@dataclass(frozen=True)
+class Fraction:
+    """A function of float32 as a fraction, which cancels nowhere; nor does its derivative.
+
+    Args:
+        dividend: of the function.
+        divisor: from 2 to 1.1e13, so that three of them can be multiplied.
+        derived: the dividend of the derivative, whose divisor is the square of the function's.
+    """
+
+    dividend: str
+    divisor: str
+    derived: str
+
+
 # Sources of the numbers: Moshier, Cephes, expf; Sun, fdlibm, e_exp.c, and Taylor's series.
 _SINGLE = _Format(
     "float", "i32", 23, 127, 0.693359375, -2.12194440e-4,
@@ -64,12 +79,6 @@ _DOUBLE = _Format(
     "double", "i64", 52, 1023, 6.93147180369123816490e-1, 1.90821492927058770002e-10,
     tuple(1 / math.factorial(i) for i in reversed(range(2, 14))), -746.0, 710.0, -700.0, 40.0,
 )  # fmt: skip
-
-# tanh(x) = x + x * z * polynomial(z), z = x * x, for |x| < 0.625; for float64 the polynomial is divided by another one.
-# Source: Moshier, Cephes, tanhf and tanh.
-_TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-_TANH_ABOVE = (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3)
-_TANH_BELOW = (1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3)
 
 # erf(x) = x + x * polynomial(x * x) for |x| < _ERF_NEAR; erfc(x) = exp(x * polynomial(x) - x) up to 4, where erf is 1
 # for float32. Source: Juffa, https://stackoverflow.com/a/35148199.
@@ -155,22 +164,32 @@ def expm1(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
     return e.select(e.compare("olt", size, e.constant(0.5 ** (f.mantissa + 1), f.real), f.real), x, y, f.real)
 
 
-def tanh(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
-    size, square = e.call("fabs", x, element=f.real), e.binary("fmul", x, x, f.real)
-    if f is _SINGLE:
-        p = e.polynomial(square, _TANH)
-    else:
-        above, below = (e.polynomial(square, terms, f.real) for terms in (_TANH_ABOVE, _TANH_BELOW))
-        p = e.binary("fdiv", above, below, f.real)
-    small = e.fma(p, e.binary("fmul", square, x, f.real), x, f.real)
-    small = e.select(e.compare("oeq", x, e.constant(0, f.real), f.real), x, small, f.real)  # -0 stays
-    limited, one = _limited(e, size, 0, f.nothing / 2, f), e.constant(1, f.real)
-    bits, p = _reduced(e, e.binary("fadd", limited, limited, f.real), f)
+def _tanh_parts(e: Emitter, x: str, f: _Format = _SINGLE) -> tuple[str, str]:
+    """Return expm1(2 |x|) and expm1(2 |x|) + 2, at most 5e8 in float32; their quotient is tanh(|x|)."""
+    size = _limited(e, e.call("fabs", x, element=f.real), 0, f.nothing / 2, f)
+    bits, p = _reduced(e, e.binary("fadd", size, size, f.real), f)
     power = _power_of_two(e, bits, e.constant(f.power(0), f.bits), f)
-    whole = e.binary("fadd", e.fma(power, p, power, f.real), one, f.real)
-    part = e.binary("fdiv", e.constant(2, f.real), whole, f.real)
-    large = e.call("copysign", e.binary("fsub", one, part, f.real), x, element=f.real)
-    return e.select(e.compare("olt", size, e.constant(0.625, f.real), f.real), small, large, f.real)
+    grown = e.fma(power, p, e.binary("fsub", power, e.constant(1, f.real), f.real), f.real)
+    return grown, e.binary("fadd", grown, e.constant(2, f.real), f.real)
+
+
+def tanh(e: Emitter, x: str, f: _Format = _SINGLE) -> str:
+    return e.call("copysign", e.binary("fdiv", *_tanh_parts(e, x, f), f.real), x, element=f.real)
+
+
+def tanh_fraction(e: Emitter, x: str) -> Fraction:
+    """Return tanh(x) as a fraction."""
+    grown, divisor = _tanh_parts(e, x)
+    four = e.constant(4)
+    return Fraction(e.call("copysign", grown, x), divisor, e.fma(grown, four, four))
+
+
+def sigmoid_fraction(e: Emitter, x: str) -> Fraction:
+    """Return 1 / (1 + exp(-x)), or its values at -30 and 30, as a fraction."""
+    bits, p = _reduced(e, _limited(e, e.call("fabs", x), 0, 30))
+    power = _power_of_two(e, bits, e.constant(_SINGLE.power(0), _SINGLE.bits))
+    grown, one = e.fma(power, p, power), e.constant(1)
+    return Fraction(e.select(e.compare("olt", x, e.constant(0)), one, grown), e.binary("fadd", grown, one), grown)
 
 
 def _erf_near(e: Emitter, x: str) -> str:

@@ -3,8 +3,9 @@
 Element (k, n) of the matrix is at ``(n // LANES, k, n % LANES)``. Some rows of the other factor are multiplied by a
 panel at a time, with their sums in registers: first the products of the first ``_DEEP`` columns, then those of the
 next, so that what is read again stays in the cache. The sum of such a block is added to those before it, which rounds
-less than one long sum. Threads have panels of their own, or rows if these are more to read than the matrix: a sum's
-order is the same for any number of them.
+less than one long sum. The first is added to the bias, and to a matrix that is to be added to the product. Threads have
+panels of their own, or rows if these are more to read than the matrix: a sum's order is the same for any number of
+them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from netbuilder.engines.fusion import Fusion
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
@@ -25,7 +27,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.given_numbers import machine_memory
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["PRODUCTS", "Panels", "reorder"]
+__all__ = ["PRODUCTS", "PRODUCT_FUSIONS", "Panels", "reorder"]
 
 _ROWS = {False: (6, 4, 2, 1), True: (12, 6, 4, 2, 1)}
 """Rows that are multiplied together, as many as there are registers for, then those that are left: of AVX2, AVX-512."""
@@ -49,7 +51,8 @@ Without panels a library packs the matrix in each run, which takes as long as th
 _BRIEF, _OF_A_THREAD = 1 << 17, 1 << 17  # multiplications
 _F = np.dtype(np.float32)
 _ZEROS = np.zeros(max(_PANELS.values()) * LANES, _F)
-_WORDS = ("a", "b", "bias", "y", "m", "n", "k", "chunk", "begin", "end", "biases")
+_POINTERS = ("a", "b", "bias", "added", "y")
+_INTEGERS = ("m", "n", "k", "chunk", "begin", "end", "biases")
 
 
 class Panels:
@@ -117,19 +120,19 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
 
 
 class _Code(Multiplying):
-    """Writes the function; each word of its row of arguments has the name in ``_WORDS``.
+    """Writes the function.
 
-    ``biases`` is 1, or 0 where ``bias`` has zeros for all panels.
+    ``biases`` is 1, or 0 where ``bias`` has zeros for all panels. ``added``, a matrix like the product, is read only if
+    the function is for one.
     """
 
-    def __init__(self, rows: Sequence[int], *, wide: bool) -> None:
-        self._rows, self._wide, self._entry, self._body = rows, wide, Emitter("e"), Emitter("v")
+    def __init__(self, rows: Sequence[int], *, wide: bool, added: bool) -> None:
+        self._rows, self._wide, self._added = rows, wide, added
+        self._entry, self._body = Emitter("e"), Emitter("v")
 
     def text(self) -> str:
-        e, b = self._entry, self._body
-        for i, name in enumerate(_WORDS, 1):
-            place = e.let(f"getelementptr i64, ptr %arguments, i64 {i}")
-            e.lines.append(f"  %{name} = load {'ptr' if i < 5 else 'i64'}, ptr {place}, align 8")
+        b = self._body
+        self._arguments(_POINTERS, _INTEGERS)
         with self._for("0", "%m", "%chunk") as first:
             last = self._least(b.let(f"add i64 {first}, %chunk"), "%m")
             whole, together = self._least("%end", b.let(f"udiv i64 %n, {LANES}")), _PANELS[self._wide]
@@ -140,9 +143,7 @@ class _Code(Multiplying):
             with self._for(whole, "%end", 1) as panel:
                 mask = self._lanes(b.let(f"sub i64 %n, {b.let(f'mul i64 {panel}, {LANES}')}"))
                 self._of_panels(1, panel, mask, first, last)
-        head = "define void @kernel(ptr %arguments) {\nentry:"
-        lines = [*sorted(b.declared), head, *e.lines, "  br label %body", "body:", *b.lines]
-        return "\n".join([*lines, "  ret void", "}", ""])
+        return self._function()
 
     def _of_panels(self, together: int, panel: str, mask: str, first: str, last: str) -> None:
         """Write the products of the rows from ``first`` to ``last`` with some panels, the first of them ``panel``."""
@@ -157,8 +158,12 @@ class _Code(Multiplying):
         start = [self._vector(self._moved(bias, _F, i * LANES), _F, mask) for i in range(together)]
         target = self._moved("%y", _F, column)
         with self._for(first, last, 1) as row:
-            place = self._moved(target, _F, b.let(f"mul i64 {row}, %n"))
+            first_of_row = b.let(f"mul i64 {row}, %n")
+            place = self._moved(target, _F, first_of_row)
             for i, value in enumerate(start):
+                if self._added:
+                    also = self._moved("%added", _F, b.let(f"add i64 {first_of_row}, {column}"))
+                    value = b.binary("fadd", value, self._vector(self._moved(also, _F, i * LANES), _F, mask))
                 self._write(value, _F, self._moved(place, _F, i * LANES), mask)
         with self._for("0", "%k", _DEEP) as depth:
             deepest = self._least(b.let(f"add i64 {depth}, {_DEEP}"), "%k")
@@ -187,28 +192,37 @@ class _Code(Multiplying):
                 self._write(b.binary("fadd", before, self._get(total, kind)), _F, at, mask)
 
 
-_addresses: dict[tuple[bool, bool], int | None] = {}
+_addresses: dict[tuple[bool, bool, bool], int | None] = {}
 
 
-def _address(wide: bool, one: bool) -> int | None:
+def _address(wide: bool, added: bool, one: bool) -> int | None:
     """Return the address of the function; for a single row of one that is made in a fraction of the time, or is there.
 
     Args:
         wide: registers have 512 bits.
+        added: a matrix is added to the product.
         one: there is a single row.
     """
-    key = wide, one and (wide, False) not in _addresses
+    key = wide, added, one and (wide, added, False) not in _addresses
     if key not in _addresses:
-        _addresses[key] = machine.address_of(_Code((1,) if key[1] else _ROWS[wide], wide=wide).text())
+        text = _Code((1,) if key[2] else _ROWS[wide], wide=wide, added=added).text()
+        _addresses[key] = machine.address_of(text)
     return _addresses[key]
 
 
 def _product(
-    op: Any, ctx: PlanContext, specs: Sequence[TensorSpec], sizes: tuple[int, int, int], layout: Panels, bias: bool
+    op: Any,
+    ctx: PlanContext,
+    specs: Sequence[TensorSpec],
+    sizes: tuple[int, int, int],
+    layout: Panels,
+    bias: bool,
+    added: TensorSpec | None = None,
 ) -> Prepared | None:
     """Prepare Y (m, n) = A (m, k) B (+ bias), where input 0 is A, input 1 B, input 2 the bias.
 
-    None: other kernels are faster, or B may change.
+    With ``added`` the last input, of that spec, is added to Y, in whose buffer it may be. None: other kernels are
+    faster, or B may change.
     """
     (m, n, k), wide = sizes, machine.has_wide_registers()
     if m < _FEWEST[wide] or not k or not ctx.is_constant(1) or ctx.precision != "float32":
@@ -217,10 +231,13 @@ def _product(
         return None
     if any(spec.dtype != _F for spec in specs[: 2 + bias]):
         return None
-    address = _address(wide, m == 1)
+    plain = [spec.plain for spec in specs]
+    made = list(op.infer(*plain))
+    if added is not None and added.plain != made[0]:
+        return None
+    address = _address(wide, added is not None, m == 1)
     if address is None:
         return None
-    plain = [spec.plain for spec in specs]
     count, cost = -(-n // LANES), m * n * k
     by_rows = m * (n + k) > n * k
     together = _ROWS[wide][0]
@@ -230,25 +247,31 @@ def _product(
     chunk = -(-m // chunks // together) * together  # chunks of about the same size
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        buffers = [inputs[0], inputs[1], inputs[2] if bias else _ZEROS, outputs[0]]
-        a, matrix, start, y = (buffer.ctypes.data for buffer in buffers)
+        buffers = [inputs[0], inputs[1], inputs[2] if bias else _ZEROS, outputs[0] if added is None else inputs[-1]]
+        a, matrix, start, also = (buffer.ctypes.data for buffer in buffers)
+        y = outputs[0].ctypes.data
         words = []
         for begin, end in shares(units, threads):
             first, last = (min(together * unit, m) for unit in (begin, end)) if by_rows else (0, m)
-            places = [a + first * k * _F.itemsize, matrix, start, y + first * n * _F.itemsize]
+            moved = first * n * _F.itemsize
+            places = [a + first * k * _F.itemsize, matrix, start, also + moved, y + moved]
             bounds = (0, count) if by_rows else (begin, end)
             words.append(np.array([address, *places, last - first, n, k, chunk, *bounds, int(bias)], np.int64))
         return call_of_threads(ctx, words, (inputs, outputs), brief=cost < _BRIEF)
 
     expected: list[TensorSpec | None] = [plain[0], specs[1].with_layout(layout), *([plain[2]] if bias else [])]
     expected += [None] * (len(specs) - len(expected))  # of further inputs only the shapes are used
-    return Prepared(expected, list(op.infer(*plain)), bind, name="llvm product")
+    if added is None:
+        return Prepared(expected, made, bind, name="llvm product")
+    return Prepared([*expected, made[0]], made, bind, name="llvm product and sum", inplace=((len(expected), 0),))
 
 
-def _fc(op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec) -> Prepared | None:
+def _fc(
+    op: Any, ctx: PlanContext, x: TensorSpec, w: TensorSpec, b: TensorSpec, added: TensorSpec | None = None
+) -> Prepared | None:
     m, n, k = op.sizes(x, w)
     layout = panels(k, n, False) if op._transposed else panels(n, k, True)
-    return _product(op, ctx, [x, w, b], (m, n, k), layout, True)
+    return _product(op, ctx, [x, w, b], (m, n, k), layout, True, added)
 
 
 def _matmul(op: Any, ctx: PlanContext, a: TensorSpec, b: TensorSpec, *shape_only: TensorSpec) -> Prepared | None:
@@ -277,3 +300,10 @@ PRODUCTS: Mapping[str, Callable[..., Prepared | None]] = {
     "MatMul": _matmul,
 }
 """By operator type."""
+
+PRODUCT_FUSIONS = tuple(
+    Fusion(f"{product}: x w b -> a; {addition}: {{a c}} -> y", "x w b c -> y", _fc, place=1)
+    for product in ("FC", "FCTransposed")
+    for addition in ("Sum", "Add")
+)
+"""What is added to a product is added by its kernel."""

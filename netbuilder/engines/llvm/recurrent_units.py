@@ -16,7 +16,7 @@ import numpy as np
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.emitter import Emitter
-from netbuilder.engines.llvm.functions import FUNCTIONS
+from netbuilder.engines.llvm.functions import Fraction, sigmoid_fraction, tanh_fraction
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
@@ -117,57 +117,63 @@ class _Vectors:
             x = self._emitter.binary("fmul", x, other)
         return x
 
-    def tanh(self, x: str) -> str:
-        return FUNCTIONS["tanh"](self._emitter, x)
+    def sigmoid(self, x: str) -> Fraction:
+        return sigmoid_fraction(self._emitter, x)
 
-    def sigmoid(self, x: str) -> str:
-        half = self._emitter.constant(0.5)
-        return self.multiply(self.add(self.tanh(self.multiply(x, half)), self.one), half)
+    def tanh(self, x: str) -> Fraction:
+        return tanh_fraction(self._emitter, x)
 
-    def slope(self, sigmoid: str) -> str:
-        """Return the derivative of a sigmoid of this value."""
-        return self.multiply(sigmoid, self.subtract(self.one, sigmoid))
-
-    def slope_of_tanh(self, tanh: str) -> str:
-        return self.subtract(self.one, self.multiply(tanh, tanh))
+    def divided(self, *fractions: Fraction) -> list[tuple[str, str]]:
+        """Return the functions of some fractions and their derivatives, by one division; NaN in one makes all NaN."""
+        divisors = [each.divisor for each in fractions]
+        inverse = self._emitter.binary("fdiv", self.one, self.multiply(*divisors))
+        found = []
+        for number, each in enumerate(fractions):
+            own = self.multiply(inverse, *divisors[:number], *divisors[number + 1 :])
+            found.append((self.multiply(each.dividend, own), self.multiply(each.derived, own, own)))
+        return found
 
 
 Values = Mapping[str, str]
 
 
 def _lstm(v: _Vectors, given: Values, raw: Sequence[str]) -> dict[str, str]:
-    i, f, o = v.sigmoid(raw[0]), v.sigmoid(v.add(raw[1], v.bias)), v.sigmoid(raw[2])
-    cell = v.add(v.multiply(f, given["cell"]), v.multiply(i, v.tanh(raw[3])))
-    return {"new_hidden": v.multiply(o, v.tanh(cell)), "new_cell": cell}
+    (i, _), (f, _), (g, _) = v.divided(v.sigmoid(raw[0]), v.sigmoid(v.add(raw[1], v.bias)), v.tanh(raw[3]))
+    cell = v.add(v.multiply(f, given["cell"]), v.multiply(i, g))
+    (o, _), (squashed, _) = v.divided(v.sigmoid(raw[2]), v.tanh(cell))
+    return {"new_hidden": v.multiply(o, squashed), "new_cell": cell}
 
 
 def _lstm_gradient(v: _Vectors, given: Values, raw: Sequence[str]) -> dict[str, str]:
-    i, f, o = v.sigmoid(raw[0]), v.sigmoid(v.add(raw[1], v.bias)), v.sigmoid(raw[2])
-    g, d_hidden = v.tanh(raw[3]), given["d_hidden"]
-    squashed = v.tanh(v.add(v.multiply(f, given["cell"]), v.multiply(i, g)))
-    through = v.add(given["d_cell"], v.multiply(d_hidden, o, v.slope_of_tanh(squashed)))
+    fractions = v.sigmoid(raw[0]), v.sigmoid(v.add(raw[1], v.bias)), v.tanh(raw[3])
+    (i, slope_of_i), (f, slope_of_f), (g, slope_of_g) = v.divided(*fractions)
+    cell = v.add(v.multiply(f, given["cell"]), v.multiply(i, g))
+    (o, slope_of_o), (squashed, slope) = v.divided(v.sigmoid(raw[2]), v.tanh(cell))
+    through = v.add(given["d_cell"], v.multiply(given["d_hidden"], o, slope))
     return {
         "d_hidden_prev": v.zero,
         "d_cell_prev": v.multiply(through, f),
-        "d_gate0": v.multiply(through, g, v.slope(i)),
-        "d_gate1": v.multiply(through, given["cell"], v.slope(f)),
-        "d_gate2": v.multiply(d_hidden, squashed, v.slope(o)),
-        "d_gate3": v.multiply(through, i, v.slope_of_tanh(g)),
+        "d_gate0": v.multiply(through, g, slope_of_i),
+        "d_gate1": v.multiply(through, given["cell"], slope_of_f),
+        "d_gate2": v.multiply(given["d_hidden"], squashed, slope_of_o),
+        "d_gate3": v.multiply(through, i, slope_of_g),
     }
 
 
 def _gru(v: _Vectors, given: Values, raw: Sequence[str]) -> dict[str, str]:
-    u, o = v.sigmoid(raw[1]), v.tanh(raw[2])
+    (u, _), (o, _) = v.divided(v.sigmoid(raw[1]), v.tanh(raw[2]))
     return {"new_hidden": v.add(v.multiply(u, given["hidden"]), v.multiply(v.subtract(v.one, u), o))}
 
 
 def _gru_gradient(v: _Vectors, given: Values, raw: Sequence[str]) -> dict[str, str]:
-    u, o, d_hidden = v.sigmoid(raw[1]), v.tanh(raw[2]), given["d_hidden"]
+    ((u, slope_of_u),) = v.divided(v.sigmoid(raw[1]))
+    ((o, slope_of_o),) = v.divided(v.tanh(raw[2]))
+    d_hidden = given["d_hidden"]
     return {
         "d_hidden_prev": v.multiply(d_hidden, u),
         "d_gate0": v.zero,
-        "d_gate1": v.multiply(d_hidden, v.subtract(given["hidden"], o), v.slope(u)),
-        "d_gate2": v.multiply(d_hidden, v.subtract(v.one, u), v.slope_of_tanh(o)),
+        "d_gate1": v.multiply(d_hidden, v.subtract(given["hidden"], o), slope_of_u),
+        "d_gate2": v.multiply(d_hidden, v.subtract(v.one, u), slope_of_o),
     }
 
 

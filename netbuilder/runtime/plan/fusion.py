@@ -149,11 +149,12 @@ class _Matcher:
         return found
 
     def _later_first(self, node: Node) -> Sequence[Value]:
-        """Return the two inputs of a node, first the one that is made later; () if they are not made by two nodes."""
+        """Return the two inputs of a node, first the one that is made later; () if one node, or none, makes them."""
         made = [self._maker.get(value) for value in node.inputs]
-        if len(made) != 2 or made[0] is None or made[1] is None or made[0] is made[1]:
+        if len(made) != 2 or made[0] is made[1]:
             return ()
-        return node.inputs if self._index[made[0]] > self._index[made[1]] else node.inputs[::-1]
+        first, second = (-1 if each is None else self._index[each] for each in made)
+        return node.inputs if first > second else node.inputs[::-1]
 
     def _nobody_misses(self, bound: _Bound, fusion: Fusion) -> bool:
         """Whether the values that the kernel does not write are read by these operators alone, and not visible."""

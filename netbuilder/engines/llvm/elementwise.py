@@ -27,11 +27,19 @@ from netbuilder.ops.core.contexts import NOT_NEGATIVE, Call, PlanContext, Prepar
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["elementwise", "is_chainable", "join_elementwise", "with_reductions"]
+__all__ = [
+    "ElementwiseForm",
+    "elementwise",
+    "form_of",
+    "is_chainable",
+    "join_elementwise",
+    "prepared_form",
+    "with_reductions",
+]
 
 
 @dataclass(frozen=True, eq=False)
-class _Made:
+class ElementwiseForm:
     """The code of a program, for values in some layouts.
 
     Args:
@@ -45,8 +53,8 @@ class _Made:
     code: Code | None
 
 
-_of_operators = Remembered[_Made](256, lambda each: not each.plain.numbers)
-_of_chains = Remembered[_Made](256, lambda each: not each.plain.numbers)
+_of_operators = Remembered[ElementwiseForm](256, lambda each: not each.plain.numbers)
+_of_chains = Remembered[ElementwiseForm](256, lambda each: not each.plain.numbers)
 _chainable = Remembered[Program | None](4096)
 
 
@@ -57,7 +65,7 @@ def elementwise(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | Non
     specs = _stored_for(ctx, specs)
     try:
         found = _of_operators((machine.available(), operator_key(op, specs)), lambda: _of_operator(op, ctx, specs))
-        prepared = _prepared(ctx, kernel_title(op.type), found)
+        prepared = prepared_form(ctx, kernel_title(op.type), found)
     except NotTraced:
         prepared = None
     return prepared or reducing(op, ctx, *specs)
@@ -73,21 +81,31 @@ def with_reductions(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared |
     return reducing(op, ctx, *specs) or elementwise(op, ctx, *specs)
 
 
-def _of_operator(op: Any, ctx: PlanContext, specs: Sequence[TensorSpec]) -> _Made:
+def _of_operator(op: Any, ctx: PlanContext, specs: Sequence[TensorSpec]) -> ElementwiseForm:
     plain = [spec.plain for spec in specs]
     outs = list(op.infer(*plain))
     program = _chainable_program(op, specs)
     if program is None or program.numbers:  # these may depend on the run
         tracer = Tracer(run_context=ctx.run, is_gpu=False)
         program = tracer.program(trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs))
-    return _made(program, specs, outs)
+    return form_of(program, specs, outs)
 
 
-def _made(program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> _Made:
+def form_of(program: Program, specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> ElementwiseForm:
+    """Return the code of a program, in the layout of the inputs if it serves.
+
+    Args:
+        program: over inputs by number.
+        specs: of the inputs.
+        outs: plain specs of the outputs.
+
+    Raises:
+        NotTraced: there is none.
+    """
     if not program.size or not program.loads():
-        return _Made(program, None, None)
+        return ElementwiseForm(program, None, None)
     found = arranged(program, specs, outs)
-    return _Made(program, found, made(found.program))
+    return ElementwiseForm(program, found, made(found.program))
 
 
 def is_chainable(op: Any, specs: Sequence[TensorSpec]) -> bool:
@@ -118,16 +136,16 @@ def join_elementwise(ctx: PlanContext, chain: JoinedUpdates) -> Prepared | None:
     parts = [(joined.op.type, repr(joined.op), joined.inputs, joined.outputs) for joined in operators]
     key = (machine.available(), *chain.specs, *parts, *chain.outputs)
 
-    def trace() -> _Made:
+    def trace() -> ElementwiseForm:
         program, outs = trace_chain(chain, is_gpu=False)
-        return _made(program, chain.specs, outs)
+        return form_of(program, chain.specs, outs)
 
     try:
         found = _of_chains(key, trace)
         keeps = found.found is not None and found.found.written[0].layout is not None
         if any(spec.layout is not None for spec in chain.specs) and not keeps:
             return None
-        return _prepared(ctx, "_".join(kernel_title(joined.op.type) for joined in operators)[:60], found)
+        return prepared_form(ctx, "_".join(kernel_title(joined.op.type) for joined in operators)[:60], found)
     except NotTraced:
         return None
 
@@ -141,7 +159,7 @@ def _not_negative(value: Any) -> bool:
     return (any if value.function == "maximum" else all)(map(_not_negative, value.operands))
 
 
-def _prepared(ctx: PlanContext, title: str, made: _Made) -> Prepared | None:
+def prepared_form(ctx: PlanContext, title: str, made: ElementwiseForm) -> Prepared | None:
     """Return the kernel of a program; None for one that fills its outputs with constants, or writes nothing."""
     found, code = made.found, made.code
     if found is None or code is None:

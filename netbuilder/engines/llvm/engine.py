@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from netbuilder.engines.engine import Engine, Location
-from netbuilder.engines.fusion import Fusion
+from netbuilder.engines.fusion import Fusion, Unstored
 from netbuilder.engines.joined_updates import JoinedUpdates, UpdateForm
 from netbuilder.engines.large_pages import lasting_zeros
 from netbuilder.engines.llvm import machine
@@ -83,9 +83,15 @@ class LlvmEngine(Engine):
             prepare_table(PRODUCTS, device=CPU, engine=self.name, priority=_ABOVE_LIBRARIES)
 
     def fusions(self) -> Sequence[Fusion]:
+        from netbuilder.engines.llvm.batch_norm import BATCH_NORM_FUSIONS
         from netbuilder.engines.llvm.products import PRODUCT_FUSIONS
 
-        return PRODUCT_FUSIONS
+        return *PRODUCT_FUSIONS, *BATCH_NORM_FUSIONS
+
+    def unstored(self) -> Sequence[Unstored]:
+        from netbuilder.engines.llvm.batch_norm import UNSTORED_BATCH_NORM
+
+        return (UNSTORED_BATCH_NORM,)
 
     def new_buffer(self, spec: TensorSpec, location: Location) -> Any:
         return lasting_zeros(spec.nbytes)

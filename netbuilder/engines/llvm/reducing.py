@@ -20,7 +20,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["REDUCING", "reducing"]
+__all__ = ["REDUCING", "ReducedForms", "forms_of", "prepared_forms", "reducing"]
 
 REDUCING = WITH_SUMS | frozenset(
     "AveragedLoss CrossEntropy ExpandGradient GroupNorm GroupNormGradient LogSoftmax LogSoftmaxGradient ReduceBackMax "
@@ -30,8 +30,8 @@ REDUCING = WITH_SUMS | frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class _Made:
-    """The functions that compute an operator.
+class ReducedForms:
+    """The functions that compute operators with reductions.
 
     Args:
         works: one after another.
@@ -45,7 +45,7 @@ class _Made:
     inplace: Sequence[tuple[int, int]]
 
 
-_of_operators = Remembered[_Made | None](256)
+_of_operators = Remembered[ReducedForms | None](256)
 
 
 def reducing(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
@@ -53,8 +53,11 @@ def reducing(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     if any(spec is None for spec in specs) or not machine.available():
         return None
     made = _of_operators(operator_key(op, specs), lambda: _made(op, specs))
-    if made is None:
-        return None
+    return None if made is None else prepared_forms(ctx, made, kernel_title(op.type))
+
+
+def prepared_forms(ctx: PlanContext, made: ReducedForms, title: str) -> Prepared | None:
+    """Return the kernel; None without llvmlite."""
     try:
         rows = Rows(ctx, made.works)
     except NotTraced:
@@ -63,22 +66,31 @@ def reducing(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         return rows.bind(inputs, outputs)
 
-    title = f"llvm {kernel_title(op.type)}"
-    return Prepared(made.expected, made.written, bind, inplace=made.inplace, name=title)
+    return Prepared(made.expected, made.written, bind, inplace=made.inplace, name=f"llvm {title}")
 
 
-def _made(op: Any, specs: Sequence[TensorSpec]) -> _Made | None:
+def _made(op: Any, specs: Sequence[TensorSpec]) -> ReducedForms | None:
     plain = [spec.plain for spec in specs]
     outs = list(op.infer(*plain))
     tracer = Tracer(is_gpu=False)
     try:
         symbols = trace_operator(tracer, op, trace_inputs(tracer, op, plain), outs)
-        return None if tracer.numbers else _of_symbols(symbols, specs, outs)
+        return None if tracer.numbers else forms_of(symbols, specs, outs)
     except NotTraced:
         return None
 
 
-def _of_symbols(symbols: Sequence[Symbol], specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> _Made:
+def forms_of(symbols: Sequence[Symbol], specs: Sequence[TensorSpec], outs: Sequence[TensorSpec]) -> ReducedForms:
+    """Return the functions that compute outputs with reductions, in the layout of the inputs if it serves.
+
+    Args:
+        symbols: of the outputs, over inputs by number.
+        specs: of the inputs.
+        outs: plain specs of the outputs.
+
+    Raises:
+        NotTraced: there are none.
+    """
     works, pairs = [], list[tuple[int, int]]()
     groups = _groups(symbols)
     loops: Sequence[tuple[int, int]] = ()
@@ -95,7 +107,7 @@ def _of_symbols(symbols: Sequence[Symbol], specs: Sequence[TensorSpec], outs: Se
         pairs += [(i, writes[j]) for i, j in code.inplace]
     read = {i for work in works for i in work.reads}
     alone = pairs if len(works) == 1 else []  # others still read what one has overwritten
-    return _Made(works, [spec if i in read else None for i, spec in enumerate(expected)], written, alone)
+    return ReducedForms(works, [spec if i in read else None for i, spec in enumerate(expected)], written, alone)
 
 
 def _layout_of(

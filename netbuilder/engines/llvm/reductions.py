@@ -243,10 +243,23 @@ class _Reducing(Function, Loops):
     def _roots(self, made: Sequence[Any]) -> list[Any]:
         return [each.value if isinstance(each, Sum) else self._form.values[each] for each in made]
 
+    def _of_functions(self) -> set[int]:
+        """Return the steps that take an exponential, or the like, of each element."""
+        found: set[int] = set()
+        for node in self._steps():
+            below = any(id(operand) in found for operand in node.operands)
+            if (below or node.function in FUNCTIONS) and id(node) not in self._row_steps:
+                found.add(id(node))
+        return found
+
     def _find_kept(self) -> None:
-        """Find the steps whose results are kept in outputs until the last pass, and the pass that makes them."""
+        """Find the steps whose results are kept in outputs until the last pass, and the pass that makes them.
+
+        They take exponentials, or the like, which are not computed again.
+        """
         outputs = [] if not self._passes or isinstance(self._passes[-1][0], Sum) else list(self._passes[-1])
         made: dict[int, int] = {}
+        self._costly = self._of_functions()
         self._made_in = dict[int, int]()
         self._read_in: dict[int, int] = {}  # the last pass that reads an input
         for number, of_pass in enumerate(self._passes):
@@ -258,7 +271,7 @@ class _Reducing(Function, Loops):
                 if not isinstance(node, Step) or id(node) in seen:
                     continue
                 seen.add(id(node))
-                costly = node.function in FUNCTIONS and id(node) not in self._row_steps
+                costly = id(node) in self._costly
                 if costly and made.get(id(node), number) < number and id(node) not in self._kept:
                     j = next(
                         (j for j in outputs if self._form.dtypes[j] == node.dtype and node.dtype.char in "fd"), None
@@ -480,23 +493,34 @@ class _Reducing(Function, Loops):
             self._elements = self._places
             self._over_lanes(each)
             return
-        count = self._extents[outer[0]]
-        for axis in outer[1:]:
-            count = b.let(f"mul i64 {count}, {self._extents[axis]}")
-        with self._for("0", count, 1) as number:
-            at, rest = dict[int, str](), number
-            for axis in reversed(outer):
-                at[axis] = b.let(f"urem i64 {rest}, {self._extents[axis]}") if axis != outer[0] else rest
-                rest = b.let(f"udiv i64 {rest}, {self._extents[axis]}") if axis != outer[0] else rest
-            self._elements = dict(self._places)
-            for k, load in enumerate(self._loads):
-                own = [axis for axis, (_, _, flags) in enumerate(self._form.axes) if flags[k]]
-                self._elements[load] = self._moved(self._places[load], load.dtype, self._offset_of(at, own))
-            for j, whole in enumerate(self._form.of_elements):
-                if whole:
-                    place = self._offset_of(at, range(len(self._form.axes)))
-                    self._elements[j] = self._moved(self._places[j], self._form.dtypes[j], place)
+        self._over_axes(outer, self._places, each)
+
+    def _over_axes(self, axes: Sequence[int], places: dict[Any, str], each: Callable[[int], None]) -> None:
+        """Write the loops over some axes, one in another; ``places`` are those of their first element."""
+        if not axes:
+            self._elements = places
             self._over_lanes(each)
+            return
+        axis, form = axes[0], self._form
+        steps = {load: self._step_along(axis, [flags[k] for _, _, flags in form.axes]) for k, load in enumerate(self._loads)}
+        steps |= {j: self._step_along(axis, [True] * len(form.axes)) for j, whole in enumerate(form.of_elements) if whole}
+        with self._for("0", self._extents[axis], 1) as at:
+            moved = dict(places)
+            for key, step in steps.items():
+                if step:
+                    dtype = key.dtype if isinstance(key, Load) else form.dtypes[key]
+                    moved[key] = self._moved(places[key], dtype, self._body.let(f"mul i64 {at}, {step}"))
+            self._over_axes(axes[1:], moved, each)
+
+    def _step_along(self, axis: int, has: Sequence[bool]) -> str:
+        """Return how many elements apart neighbors along an axis are, in an array that has some axes; "" without it."""
+        if not has[axis]:
+            return ""
+        step = "1"
+        for further in range(axis + 1, len(has)):
+            if has[further]:
+                step = self._body.let(f"mul i64 {step}, {self._extents[further]}")
+        return step
 
     def _over_lanes(self, each: Callable[[int], None]) -> None:
         """Write the loops over vectors along a row; without loops if the lanes are rows."""

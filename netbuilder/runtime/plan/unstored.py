@@ -96,7 +96,7 @@ class _Choice:
         self.computing, self.stored = [], True
         trial = _Trial(ctx, maker)
         first = own(trial, computed=False, stored=True)
-        if first is None:
+        if first is None and maker.fused is not None:
             return
         for stored in (False, True):
             if self.needed and not stored:
@@ -104,11 +104,12 @@ class _Choice:
             second = own(trial, computed=True, stored=stored)
             if second is None:
                 continue
-            known = [*zip(maker.inputs, specs), *zip(maker.outputs, first.outputs)]
+            known = [*zip(maker.inputs, specs), *zip(maker.outputs, (first or second).outputs)]
             found = self._of_readers(ctx, {value: spec for value, spec in known if spec is not None}, stored=stored)
             if not found:
                 continue
-            apart, together = [first, *(each.reads for each in found)], [second, *(each.computes for each in found)]
+            apart = [*([] if first is None else [first]), *(each.reads for each in found)]
+            together = [second, *(each.computes for each in found)]
             what = [_operators(node) for node in (maker, *(each.node for each in found))]
             how = "with a reader that computes it" if stored else "computed"
             key = f"{self.rule.value} stored or {how} by {what} of {[str(made.inputs) for made in apart]}"

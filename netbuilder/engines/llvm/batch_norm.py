@@ -172,6 +172,7 @@ BATCH_NORM_FUSIONS = tuple(
             f"{_INPUTS} p q -> *made",
             _fused_gradients,
             main=1,
+            place=1,
             further=(2, 0),
             of_joined=True,
         ),

@@ -95,7 +95,8 @@ _ALL = (
         "on a GPU, where that was measured to be faster, Conv computes the sums for the statistics of the SpatialBN "
         "after it, and ConvGradient those for the gradient of the SpatialBN and the Relu before it", ROUNDING),
     Optimization("unstored_activations", "fusion",
-        "on a GPU, where that was measured to be faster, the result of a SpatialBN and Relu or ReluN is not stored: "
+        "on a CPU, the result of a SpatialBN is not stored if only an activation such as Swish and the gradients read "
+        "it, which compute it; on a GPU, where that was measured to be faster, that of a SpatialBN and Relu or ReluN: "
         "the convolutions that read it, and their gradients, compute it; or only the gradient of these two does",
         ROUNDING),
     Optimization("engine_fusions", "fusion",

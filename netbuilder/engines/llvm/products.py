@@ -25,7 +25,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.given_numbers import machine_memory
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["PRODUCTS", "Panels", "reorder"]
+__all__ = ["PRODUCTS", "Panels", "product_row", "reorder"]
 
 _ROWS = {False: (6, 4, 2, 1), True: (12, 6, 4, 2, 1)}
 """Rows that are multiplied together, as many as there are registers for, then those that are left: of AVX2, AVX-512."""
@@ -119,11 +119,12 @@ def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepare
 class _Code(Multiplying):
     """Writes the function; each word of its row of arguments has the name in ``_WORDS``.
 
-    ``biases`` is 1, or 0 where ``bias`` has zeros for all panels.
+    ``biases`` is 1, or 0 where ``bias`` has zeros for all panels; with ``adds`` the products are added to the result
+    that is there, and no bias is read.
     """
 
-    def __init__(self, rows: Sequence[int], *, wide: bool) -> None:
-        self._rows, self._wide, self._entry, self._body = rows, wide, Emitter("e"), Emitter("v")
+    def __init__(self, rows: Sequence[int], *, wide: bool, adds: bool = False) -> None:
+        self._rows, self._wide, self._adds, self._entry, self._body = rows, wide, adds, Emitter("e"), Emitter("v")
 
     def text(self) -> str:
         e, b = self._entry, self._body
@@ -153,17 +154,22 @@ class _Code(Multiplying):
         panels = [right]
         while len(panels) < together:
             panels.append(self._moved(panels[-1], _F, following))
-        bias = self._moved("%bias", _F, b.let(f"mul i64 {column}, %biases"))
-        start = [self._vector(self._moved(bias, _F, i * LANES), _F, mask) for i in range(together)]
         target = self._moved("%y", _F, column)
-        with self._for(first, last, 1) as row:
-            place = self._moved(target, _F, b.let(f"mul i64 {row}, %n"))
-            for i, value in enumerate(start):
-                self._write(value, _F, self._moved(place, _F, i * LANES), mask)
+        if not self._adds:
+            self._begin(together, column, mask, target, first, last)
         with self._for("0", "%k", _DEEP) as depth:
             deepest = self._least(b.let(f"add i64 {depth}, {_DEEP}"), "%k")
             for row, count in self._in_groups(first, last, self._rows):
                 self._of_rows(row, count, panels, target, mask, depth, deepest)
+
+    def _begin(self, together: int, column: str, mask: str, target: str, first: str, last: str) -> None:
+        """Write the bias to the result."""
+        bias = self._moved("%bias", _F, self._body.let(f"mul i64 {column}, %biases"))
+        start = [self._vector(self._moved(bias, _F, i * LANES), _F, mask) for i in range(together)]
+        with self._for(first, last, 1) as row:
+            place = self._moved(target, _F, self._body.let(f"mul i64 {row}, %n"))
+            for i, value in enumerate(start):
+                self._write(value, _F, self._moved(place, _F, i * LANES), mask)
 
     def _of_rows(
         self, row: str, count: int, panels: Sequence[str], target: str, mask: str, depth: str, deepest: str
@@ -187,20 +193,46 @@ class _Code(Multiplying):
                 self._write(b.binary("fadd", before, self._get(total, kind)), _F, at, mask)
 
 
-_addresses: dict[tuple[bool, bool], int | None] = {}
+_addresses: dict[tuple[bool, bool, bool], int | None] = {}
 
 
-def _address(wide: bool, one: bool) -> int | None:
+def _address(wide: bool, one: bool, *, adds: bool = False) -> int | None:
     """Return the address of the function; for a single row of one that is made in a fraction of the time, or is there.
 
     Args:
         wide: registers have 512 bits.
         one: there is a single row.
+        adds: see ``_Code``.
     """
-    key = wide, one and (wide, False) not in _addresses
+    key = wide, one and (wide, False, adds) not in _addresses, adds
     if key not in _addresses:
-        _addresses[key] = machine.address_of(_Code((1,) if key[1] else _ROWS[wide], wide=wide).text())
+        _addresses[key] = machine.address_of(_Code((1,) if key[1] else _ROWS[wide], wide=wide, adds=adds).text())
     return _addresses[key]
+
+
+def product_row(
+    a: int, b: int, y: int, sizes: tuple[int, int, int], panels: tuple[int, int], *, bias: int = 0, adds: bool = False
+) -> list[int] | None:
+    """Return the row of arguments (see ``argument_rows``) of Y (m, n) = A (m, k) B (+ bias); None: no llvmlite.
+
+    Args:
+        a, b, y: addresses; B is in panels, the others are plain.
+        sizes: m, n, k.
+        panels: the first panel and the end.
+        bias: the address of n elements; 0: there is none.
+        adds: the product is added to Y.
+    """
+    (m, n, k), wide = sizes, machine.has_wide_registers()
+    address = _address(wide, m == 1, adds=adds)
+    if address is None:
+        return None
+    return [address, a, b, bias or _ZEROS.ctypes.data, y, m, n, k, _chunk(m, k, wide), *panels, int(bias != 0)]
+
+
+def _chunk(m: int, k: int, wide: bool) -> int:
+    """Return how many rows are multiplied by all panels before the next ones."""
+    together, chunks = _ROWS[wide][0], max(1, -(-m * k // _CHUNK))
+    return -(-m // chunks // together) * together  # chunks of about the same size
 
 
 def _product(
@@ -226,8 +258,7 @@ def _product(
     together = _ROWS[wide][0]
     units = -(-m // together) if by_rows else count
     threads = max(1, min(ctx.threads, units, cost // _OF_A_THREAD))
-    chunks = -(-m * k // _CHUNK)
-    chunk = -(-m // chunks // together) * together  # chunks of about the same size
+    chunk = _chunk(m, k, wide)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         buffers = [inputs[0], inputs[1], inputs[2] if bias else _ZEROS, outputs[0]]

@@ -27,7 +27,7 @@ from netbuilder.engines.llvm.copies import Pair, copying
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
 from netbuilder.engines.llvm.loops import Loops
 from netbuilder.engines.llvm.panels import transposed
-from netbuilder.engines.llvm.products import product_row
+from netbuilder.engines.llvm.products import Panels, may_be_copied, product_row
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
@@ -42,10 +42,10 @@ _TABLE = 1 << 23
 """Bytes of images that are stored pixel by pixel at once, about; at least one is."""
 
 _SAMPLES, _PART = 1 << 16, 1 << 21
-"""Elements of the samples that are multiplied at once by a thread, and of those of a part of a gradient, about."""
+"""Elements of the samples that a thread multiplies at once, and of those of a part of a gradient, about."""
 
-_FEWEST, _TOGETHER = 48, 12
-"""Positions whose samples are multiplied at once, at least, and of which that number is a multiple, see ``products``."""
+_FEWEST = 48
+"""Positions whose samples are multiplied at once, at least: the tiles of a product, see ``products``, are whole."""
 
 _BRIEF, _OF_A_THREAD = 1 << 17, 1 << 16  # multiplications
 
@@ -415,7 +415,7 @@ class _Pixels(_OfPart):
 
     def _write_all(self) -> None:
         b, vectors = self._body, self._vectors()
-        segments = b.let(f"udiv i64 %channels, %segment")
+        segments = b.let("udiv i64 %channels, %segment")
         with self._for("0", segments, 1) as segment:
             before = self._product(segment, vectors)
             low = self._most(b.let(f"sub i64 %begin, {before}"), 0)
@@ -461,6 +461,43 @@ _CODES: Mapping[str, type[_Code]] = {"samples": _Samples, "moves": _Moves, "pixe
 @functools.lru_cache(32)
 def _address(kind: _Kind) -> int | None:
     return machine.address_of(_CODES[kind.step](kind).text()) if machine.available() else None
+
+
+class _FilterPanels(Panels):
+    """The layout of filters in panels of ``LANES`` outputs, (groups, panels, taps, channels, LANES).
+
+    Args:
+        groups: of the channels.
+        outputs, channels: of the result and of X, in a group.
+        taps: elements of a window.
+    """
+
+    __slots__ = ("groups", "taps")
+
+    def __init__(self, groups: int, outputs: int, channels: int, taps: int) -> None:
+        super().__init__(outputs, channels * taps, True)
+        self.groups, self.taps = groups, taps
+        self.nbytes *= groups
+
+    def __repr__(self) -> str:
+        return f"<panels of {self.groups} groups of {self.rows}x{self.columns // self.taps}x{self.taps}>"
+
+    def parts(self, matrix: Any, memory: Any) -> list[Pair]:
+        by_output = matrix.reshape(self.groups, self.rows, -1, self.taps).transpose(0, 3, 2, 1)
+        *shape, outputs = by_output.shape
+        found, whole = memory.view(_F).reshape(self.groups, -1, *shape[1:], LANES), outputs // LANES
+        inside = by_output[..., : whole * LANES].reshape(*shape, whole, LANES).transpose(0, 3, 1, 2, 4)
+        pairs, last, rest = [(inside, found[:, :whole])], found[:, -1], outputs % LANES
+        if rest:
+            pairs += [(by_output[..., whole * LANES :], last[..., :rest]), _zeros(last[..., rest:])]
+        return pairs
+
+
+_filter_panels = functools.lru_cache(1024)(_FilterPanels)
+
+
+def _zeros(target: Any) -> Pair:
+    return np.broadcast_to(np.zeros((), target.dtype), target.shape), target
 
 
 @dataclass(frozen=True, eq=False)
@@ -530,19 +567,10 @@ class _Windows:
         """Return how many images are stored pixel by pixel at once."""
         return max(1, min(self.x.shape[0], _TABLE // (self.x.nbytes // self.x.shape[0])))
 
-    def pixel_by_pixel(self, x: Any) -> Any:
-        """Return a view of images as (n, pixels, channels)."""
-        return x.reshape(*x.shape[:2], -1).swapaxes(1, 2)
-
-    def panels(self, filters: Any, memory: Any) -> list[Pair]:
-        """Return parts of the filters, with their places in panels of ``LANES`` outputs: (groups, panels, k, LANES)."""
-        taps, whole = self.integers["taps"], self.outputs // LANES
-        by_group = filters.reshape(self.groups, self.outputs, -1, taps).transpose(0, 3, 2, 1)
-        target = memory.reshape(self.groups, -1, taps, by_group.shape[2], LANES)
-        inside = by_group[..., : whole * LANES]
-        split = inside.reshape(*inside.shape[:3], whole, LANES).transpose(0, 3, 1, 2, 4)
-        rest = by_group[..., whole * LANES :]
-        return [(split, target[:, :whole]), (rest, target[:, -1, ..., : rest.shape[-1]])]
+    @property
+    def panels(self) -> _FilterPanels:
+        taps = self.integers["taps"]
+        return _filter_panels(self.groups, self.outputs, self.k // taps, taps)
 
     def by_columns(self, filters: Any, memory: Any, *, in_panels: bool) -> list[Pair]:
         """Return parts of filters, with their places in a matrix of ``columns``.
@@ -600,55 +628,91 @@ def _in_order(calls: Sequence[Call]) -> Call:
     return run
 
 
-def _served(op: Any, specs: Sequence[TensorSpec]) -> _Windows | None:
-    if not machine.available() or any(spec.dtype != _F or not spec.size for spec in specs):
+def _kind(op: Any, step: str, *, more: bool = False) -> _Kind:
+    return _Kind(step, op.padding_mode == "zeros", bool(op.masked) and step != "pixels", more)
+
+
+def _served(op: Any, specs: Sequence[TensorSpec], *kinds: _Kind) -> _Windows | None:
+    """Return the shapes; None: they, the types or the CPU are none for which there is code."""
+    if any(spec.dtype != _F or not spec.size for spec in specs):
         return None
     windows = _Windows.of(op, *(spec.plain for spec in specs[:3]))
-    return windows if windows.integers["pixels"] < _MOST else None
+    served = windows.integers["pixels"] < _MOST and None not in map(_address, kinds)
+    return windows if served else None
+
+
+class _Forward:
+    """How Y is computed, and in which memory.
+
+    Args:
+        op: the operator.
+        ctx: of the plan.
+        windows: the shapes.
+    """
+
+    def __init__(self, op: Any, ctx: PlanContext, windows: _Windows) -> None:
+        self._op, self._ctx, self._windows = op, ctx, windows
+        self._kind = _kind(op, "samples")
+        self._at_once, k = windows.images_at_once(), windows.k
+        most = max(_FEWEST, _SAMPLES // (windows.groups * k) // _FEWEST * _FEWEST)
+        share = -(-self._at_once * windows.positions // ctx.threads)
+        self._chunk = min(most, *(-(-count // LANES) * LANES for count in (windows.positions, share)))
+        self._chunks = -(-windows.positions // self._chunk)
+        self._threads = min(_threads(ctx, windows.cost), self._at_once * self._chunks)
+        self.constant = may_be_copied(ctx, 2, windows.panels)
+        sizes = {"images": self._at_once * math.prod(windows.x.shape[1:])}
+        sizes["filters"] = 0 if self.constant else windows.panels.nbytes // _F.itemsize
+        for thread in range(self._threads):
+            sizes[f"samples{thread}"] = windows.groups * self._chunk * k
+            sizes[f"result{thread}"] = self._chunk * windows.outputs
+        self.memory = _Memory(sizes)
+
+    def bind(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
+        (x, offset, filters, *more), (y,) = inputs, outputs
+        bias, mask = self._op.bias_and_mask(more)
+        bias = np.zeros(y.shape[1], _F) if bias is None else bias
+        own, calls = self.memory.of(scratch), list[Call]()
+        if not self.constant:
+            calls.append(copying(self._ctx, self._windows.panels.parts(filters, own["filters"])))
+            filters = own["filters"]
+        for start in range(0, len(x), self._at_once):
+            part = slice(start, start + self._at_once)
+            pixels = _pixel_by_pixel(x[part])
+            images = _view(own["images"], pixels.shape)
+            calls.append(copying(self._ctx, [(pixels, images)]))
+            arrays = {"offset": offset[part], "mask": None if mask is None else mask[part], "images": images,
+                      "filters": filters, "bias": bias, "y": y[part]}  # fmt: skip
+            calls.append(self._of_images(len(images), arrays, own))
+        return _in_order(calls)
+
+    def _of_images(self, count: int, arrays: Mapping[str, Any], own: Mapping[str, Any]) -> Call:
+        """Return the call that computes Y of some images."""
+        windows, rows, products = self._windows, [], []
+        sizes, panels = (self._chunk, windows.outputs, windows.k), -(-windows.outputs // LANES)
+        numbers = {"groups": windows.groups, "outputs": windows.outputs, "panels": panels, "k": windows.k,
+                   "chunk": self._chunk, "chunks": self._chunks}  # fmt: skip
+        for thread, (begin, end) in enumerate(shares(count * self._chunks, self._threads)):
+            samples, result = own[f"samples{thread}"], own[f"result{thread}"]
+            products.append(_product((samples, arrays["filters"], result, arrays["bias"]), sizes, (0, panels)))
+            given = {**arrays, "samples": samples, "result": result, "product": products[-1]}
+            rows.append(windows.row(self._kind, given, {**numbers, "begin": begin, "end": end}))
+        return call_of_threads(self._ctx, rows, (windows, arrays, own, products), brief=windows.cost < _BRIEF)
 
 
 def _deform_conv(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare DeformConv: X, offset, filter, [bias], [mask] -> Y."""
-    windows = _served(op, specs)
-    kind = _Kind("samples", op.padding_mode == "zeros", bool(op.masked))
-    if windows is None or _address(kind) is None:
+    windows = _served(op, specs, _kind(op, "samples"))
+    if windows is None:
         return None
-    groups, k, channels = windows.groups, windows.k, windows.outputs
-    most = max(_FEWEST, _SAMPLES // (groups * k) // _FEWEST * _FEWEST)
-    chunk = min(most, -(-windows.positions // LANES) * LANES)
-    chunks, panels = -(-windows.positions // chunk), -(-channels // LANES)
-    at_once = windows.images_at_once()
-    threads = min(_threads(ctx, windows.cost), at_once * chunks)
-    sizes = {"images": at_once * math.prod(specs[0].shape[1:]), "filters": groups * panels * k * LANES}
-    for thread in range(threads):
-        sizes |= {f"samples{thread}": groups * chunk * k, f"result{thread}": chunk * channels}
-    memory = _Memory(sizes)
-    numbers = {"groups": groups, "outputs": channels, "panels": panels, "k": k, "chunk": chunk, "chunks": chunks}
+    forward, expected = _Forward(op, ctx, windows), [spec.plain for spec in specs]
+    if forward.constant:
+        expected[2] = specs[2].with_layout(windows.panels)
+    return Prepared(expected, [windows.y], forward.bind, scratch=forward.memory.nbytes, name="llvm deformed windows")
 
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        x, offset, filters, *more = inputs
-        bias, mask = op.bias_and_mask(more)
-        bias = np.zeros(windows.y.shape[1], _F) if bias is None else bias
-        own = memory.of(scratch)
-        calls = [copying(ctx, windows.panels(filters, own["filters"]))]
-        for start in range(0, len(x), at_once):
-            part = slice(start, start + at_once)
-            images = _view(own["images"], windows.pixel_by_pixel(x[part]).shape)
-            calls.append(copying(ctx, [(windows.pixel_by_pixel(x[part]), images)]))
-            arrays = {"offset": offset[part], "mask": None if mask is None else mask[part], "images": images,
-                      "filters": own["filters"], "bias": bias, "y": outputs[0][part]}  # fmt: skip
-            rows, products = [], []
-            for thread, (begin, end) in enumerate(shares(len(images) * chunks, threads)):
-                samples, result = own[f"samples{thread}"], own[f"result{thread}"]
-                buffers = (samples, own["filters"], result, bias)
-                products.append(_product(buffers, (chunk, channels, k), (0, panels)))
-                arrays |= {"samples": samples, "result": result, "product": products[-1]}
-                rows.append(windows.row(kind, arrays, {**numbers, "begin": begin, "end": end}))
-            keep = (inputs, outputs, scratch, bias, products)
-            calls.append(call_of_threads(ctx, rows, keep, brief=windows.cost < _BRIEF))
-        return _in_order(calls)
 
-    return Prepared([spec.plain for spec in specs], [windows.y], bind, scratch=memory.nbytes, name="llvm deformed")
+def _pixel_by_pixel(x: Any) -> Any:
+    """Return a view of images as (n, pixels, channels)."""
+    return x.reshape(*x.shape[:2], -1).swapaxes(1, 2)
 
 
 def _view(memory: Any, shape: tuple[int, ...]) -> Any:
@@ -662,6 +726,15 @@ def _product(
     """Return the row of arguments of a product of A, B, to Y, with a bias if it is there; see ``product_row``."""
     a, b, y, *bias = (0 if each is None else each.ctypes.data for each in buffers)
     return np.array(product_row(a, b, y, sizes, panels, bias=bias[0] if bias else 0, adds=adds), np.int64)
+
+
+def _outputs(op: Any) -> list[str]:
+    """Return the names of what a gradient writes."""
+    return ["d_offset", "d_filters", *([] if op.no_bias else ["d_bias"]), "dx", "d_mask"][: op.n_out]
+
+
+def _kinds_of_gradient(op: Any) -> tuple[_Kind, _Kind]:
+    return _kind(op, "moves", more="d_mask" in _outputs(op)), _kind(op, "pixels")
 
 
 class _Gradient:
@@ -681,9 +754,7 @@ class _Gradient:
         threads: int,
     ) -> None:  # fmt: skip
         self._ctx, self._windows, self._arrays, self._own, self._threads = ctx, windows, arrays, own, threads
-        zeros = op.padding_mode == "zeros"
-        self._moves = _Kind("moves", zeros, bool(op.masked), more="d_mask" in arrays)
-        self._pixels = _Kind("pixels", zeros, masked=False)
+        self._moves, self._pixels = _kinds_of_gradient(op)
 
     def calls(self) -> Iterator[Call]:
         windows, arrays, own = self._windows, self._arrays, self._own
@@ -693,13 +764,13 @@ class _Gradient:
         images, first = windows.part()
         for start in range(0, len(x), images):
             part = slice(start, start + images)
-            pixels = windows.pixel_by_pixel(x[part])
+            pixels = _pixel_by_pixel(x[part])
             table, d_table = (_view(own[name], pixels.shape) for name in ("images", "dx"))
             yield copying(self._ctx, [(pixels, table), *([] if dx is None else [_zeros(d_table)])])
             for begin in range(0, windows.positions, first):
                 yield from self._of_part(part, table, d_table, begin, min(windows.positions - begin, first))
             if dx is not None:
-                yield copying(self._ctx, [(d_table, windows.pixel_by_pixel(dx[part]))])
+                yield copying(self._ctx, [(d_table, _pixel_by_pixel(dx[part]))])
         found = windows.by_columns(arrays["d_filters"], own["d_filters"], in_panels=False)
         yield copying(self._ctx, [(source, target) for target, source in found])
         if "d_bias" in arrays:
@@ -722,7 +793,9 @@ class _Gradient:
         d_filters = _view(own["d_filters"], (groups, outputs, columns))
         yield self._call(
             [
-                _product((d_rows[g, a:z], filters[g], d_samples[g, a:z]), (z - a, columns, outputs), (0, columns // LANES))
+                _product(
+                    (d_rows[g, a:z], filters[g], d_samples[g, a:z]), (z - a, columns, outputs), (0, columns // LANES)
+                )
                 for g in range(groups)
             ]
             for a, z in shares(rows, self._threads)
@@ -752,16 +825,14 @@ class _Gradient:
     def _call(self, rows: Iterable[Sequence[Any]]) -> Call:
         """Return the call of the functions of each thread, one after another."""
         jobs = [one_row(each) for each in rows]
-        return call_of_threads(self._ctx, jobs, (self._arrays, self._own), brief=self._windows.cost < _BRIEF)
-
-
-def _zeros(target: Any) -> Pair:
-    return np.broadcast_to(np.zeros((), target.dtype), target.shape), target
+        return call_of_threads(
+            self._ctx, jobs, (self._windows, self._arrays, self._own), brief=self._windows.cost < _BRIEF
+        )
 
 
 def _deform_conv_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prepared | None:
     """Prepare DeformConvGradient: X, offset, filter, dY, [mask] -> d_offset, d_filter, [d_bias], dX, [d_mask]."""
-    windows = _served(op, specs)
+    windows = _served(op, specs, *_kinds_of_gradient(op))
     if windows is None:
         return None
     plain = [spec.plain for spec in specs]
@@ -772,15 +843,13 @@ def _deform_conv_gradient(op: Any, ctx: PlanContext, *specs: TensorSpec) -> Prep
     sizes |= dict.fromkeys(("dy_rows", "dy_outputs"), rows * windows.y.shape[1])
     sizes |= dict.fromkeys(("d_samples", "samples"), rows * by_row)
     memory = _Memory(sizes)
-    ins = ("x", "offset", "filters", "dy", "mask")
-    outs = ["d_offset", "d_filters", *([] if op.no_bias else ["d_bias"]), "dx", "d_mask"]
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
-        arrays = dict(zip(ins, inputs)) | dict(zip(outs, outputs))
+        arrays = dict(zip(("x", "offset", "filters", "dy", "mask"), inputs)) | dict(zip(_outputs(op), outputs))
         gradient = _Gradient(op, ctx, windows, arrays, memory.of(scratch), _threads(ctx, 3 * windows.cost))
         return _in_order([*gradient.calls()])
 
-    return Prepared(plain, list(op.infer(*plain)), bind, scratch=memory.nbytes, name="llvm deformed gradient")
+    return Prepared(plain, list(op.infer(*plain)), bind, scratch=memory.nbytes, name="llvm deformed windows gradient")
 
 
 DEFORMED_WINDOWS: Mapping[str, Callable[..., Prepared | None]] = {

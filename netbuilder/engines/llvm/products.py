@@ -25,7 +25,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.given_numbers import machine_memory
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["PRODUCTS", "Panels", "product_row", "reorder"]
+__all__ = ["PRODUCTS", "Panels", "may_be_copied", "product_row", "reorder"]
 
 _ROWS = {False: (6, 4, 2, 1), True: (12, 6, 4, 2, 1)}
 """Rows that are multiplied together, as many as there are registers for, then those that are left: of AVX2, AVX-512."""
@@ -92,6 +92,11 @@ class Panels:
 
 
 panels = functools.lru_cache(1024)(Panels)
+
+
+def may_be_copied(ctx: PlanContext, input: int, layout: Panels) -> bool:
+    """Return whether an input that stays the same may be stored in panels, too: there is memory for it."""
+    return ctx.is_constant(input) and layout.nbytes <= machine_memory() // _SHARE_COPIED
 
 
 def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
@@ -243,9 +248,7 @@ def _product(
     None: other kernels are faster, or B may change.
     """
     (m, n, k), wide = sizes, machine.has_wide_registers()
-    if m < _FEWEST[wide] or not k or not ctx.is_constant(1) or ctx.precision != "float32":
-        return None
-    if layout.nbytes > machine_memory() // _SHARE_COPIED:
+    if m < _FEWEST[wide] or not k or not may_be_copied(ctx, 1, layout) or ctx.precision != "float32":
         return None
     if any(spec.dtype != _F for spec in specs[: 2 + bias]):
         return None

@@ -142,7 +142,7 @@ def test_a_single_row_has_a_function_of_its_own_unless_there_is_that_for_many(mo
             run(*built(("FC", True), 4, 20, 40)[:2])
         net, feeds, _ = built(("FC", True), 1, 500, 41)
         found.append(run(net, feeds).fetch("y"))
-        assert list(products._addresses) == [(True, not made_before)]
+        assert list(products._addresses) == [(True, not made_before, False)]
     np.testing.assert_array_equal(*found)
 
 

@@ -13,6 +13,7 @@ are in the order of the positions, whatever the number of threads.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,8 +58,8 @@ _GEOMETRY = (
 positions of windows in an image; the number of parts of the channels, which have offsets of their own, how many
 channels share part and group, a segment, and how many segments a part has, and a group."""
 
-
 _POINTERS = ("offset", "mask", "origins")
+"""To what all functions are given: the inputs, and see ``_Code``."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,10 @@ class _Along(NamedTuple):
 
 
 class _Corners(NamedTuple):
-    """The places of variables with vectors for the four pixels around positions, and for their mask."""
+    """The places of variables with vectors for the four pixels around positions, and for their mask.
+
+    ``by_y`` and ``by_x`` are slopes of the weights.
+    """
 
     pixels: Sequence[str]
     weights: Sequence[str]
@@ -157,20 +161,22 @@ class _Code(Loops):
             moved = self._vector(self._moved("%offset", _F, place), _F, lanes)
             at = b.binary("fadd", b.convert("sitofp", start, "i32", "float"), moved)
             axes.append(self._along(at, extent))
-        found: list[list[str]] = [[], [], [], []]
-        for row in axes[0]:
-            for column in axes[1]:
-                first = b.binary("mul", row.pixel, self._integers_of("%width"), "i32")
-                found[0].append(self._variable(vector("i32"), b.binary("add", first, column.pixel, "i32")))
-                products = [(row.weight, column.weight)]
-                products += [(row.slope, column.weight), (row.weight, column.slope)] if self._slopes else []
-                for places, pair in zip(found[1:], products):
-                    places.append(self._variable(vector("float"), b.binary("fmul", *pair)))
+        pixels, weights, by_y, by_x = (list[str]() for _ in range(4))
+        for row, column in itertools.product(*axes):
+            first = b.binary("mul", row.pixel, self._integers_of("%width"), "i32")
+            pixels.append(self._variable(vector("i32"), b.binary("add", first, column.pixel, "i32")))
+            weights.append(self._of_pixel(row.weight, column.weight))
+            if self._slopes:
+                by_y.append(self._of_pixel(row.slope, column.weight))
+                by_x.append(self._of_pixel(row.weight, column.slope))
         mask = ""
         if self._kind.masked:
             place = self._sum(self._product(number, "%positions"), position)
             mask = self._variable(vector("float"), self._vector(self._moved("%mask", _F, place), _F, lanes))
-        return _Corners(*found, mask)
+        return _Corners(pixels, weights, by_y, by_x, mask)
+
+    def _of_pixel(self, of_row: str, of_column: str) -> str:
+        return self._variable(vector("float"), self._body.binary("fmul", of_row, of_column))
 
     def _integers_of(self, number: str) -> str:
         return self._body.splat(self._body.let(f"trunc i64 {number} to i32"), "i32")
@@ -392,20 +398,18 @@ class _Moves(_OfPart):
         sample, by_y, by_x = (self._weighted(weights, values) for weights in all_weights)
         d = self._vector(place, _F, mask)
         if self._kind.more:
-            self._add("of_mask", lane, d, sample, mask)
+            self._add("of_mask", lane, d, sample)
         if factor:
             d, sample = b.binary("fmul", d, factor), b.binary("fmul", sample, factor)
             self._write(d, _F, place, mask)
-        self._add("by_y", lane, d, by_y, mask)
-        self._add("by_x", lane, d, by_x, mask)
+        self._add("by_y", lane, d, by_y)
+        self._add("by_x", lane, d, by_x)
         self._write(sample, _F, self._at(samples, at, "%rows"))
 
-    def _add(self, name: str, lane: str, x: str, y: str, mask: str) -> None:
-        """Add a product to the sums of a lane, in the lanes of a mask."""
-        b, place = self._body, self._at(f"%{name}", lane, str(LANES))
-        before = self._vector(place, _F)
-        total = b.fma(x, y, before)
-        self._write(b.select(mask, total, before) if mask else total, _F, place)
+    def _add(self, name: str, lane: str, x: str, y: str) -> None:
+        """Add a product to the sums of a lane."""
+        place = self._at(f"%{name}", lane, str(LANES))
+        self._write(self._body.fma(x, y, self._vector(place, _F)), _F, place)
 
 
 class _Pixels(_OfPart):
@@ -543,7 +547,7 @@ class _Windows:
 
     @property
     def columns(self) -> int:
-        """Those of whole vectors for each element and segment."""
+        """Elements in a group if each segment has whole vectors for each element of the window."""
         numbers = self.integers
         return numbers["taps"] * numbers["of_group"] * -(-numbers["segment"] // LANES) * LANES
 
@@ -741,9 +745,9 @@ class _Gradient:
     """The calls that compute a gradient, in buffers.
 
     Args:
+        op: the operator.
         ctx: of the plan.
         windows: the shapes.
-        op: the operator.
         arrays: its inputs and outputs by name; those that are not written are missing.
         own: its memory.
         threads: that compute.

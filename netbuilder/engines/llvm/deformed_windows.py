@@ -33,7 +33,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.operator import TensorSpec
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["DEFORMED_WINDOWS"]
+__all__ = ["DEFORMED_WINDOWS", "filter_panels"]
 
 _F, _I, _L = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int64)
 _MOST = 1 << 24
@@ -497,7 +497,7 @@ class _FilterPanels(Panels):
         return pairs
 
 
-_filter_panels = functools.lru_cache(1024)(_FilterPanels)
+filter_panels = functools.lru_cache(1024)(_FilterPanels)
 
 
 def _zeros(target: Any) -> Pair:
@@ -574,7 +574,7 @@ class _Windows:
     @property
     def panels(self) -> _FilterPanels:
         taps = self.integers["taps"]
-        return _filter_panels(self.groups, self.outputs, self.k // taps, taps)
+        return filter_panels(self.groups, self.outputs, self.k // taps, taps)
 
     def by_columns(self, filters: Any, memory: Any, *, in_panels: bool) -> list[Pair]:
         """Return parts of filters, with their places in a matrix of ``columns``.

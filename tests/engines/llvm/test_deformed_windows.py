@@ -7,7 +7,7 @@ from checks import run_plain
 from machine_code import alone, parts_of_calls
 from netbuilder.engines.arrays import aligned_empty
 from netbuilder.engines.llvm import deformed_windows, machine, products
-from netbuilder.engines.llvm.deformed_windows import DEFORMED_WINDOWS
+from netbuilder.engines.llvm.deformed_windows import DEFORMED_WINDOWS, filter_panels
 from netbuilder.graph import Net
 from netbuilder.ops.core.operator import TensorSpec, spec_of
 from netbuilder.ops.windows.deform_conv import DeformConv, DeformConvGradient
@@ -178,6 +178,19 @@ def test_small_images(shape, filters):
     *inputs, dy = (rng.uniform(0.1, 0.4, each).astype(np.float32) for each in shapes)
     check(op, inputs)
     check(DeformConvGradient(kernels=filters[2:]).with_arity(4, 4), [*inputs, dy])
+
+
+@pytest.mark.parametrize("outputs", [3, 16, 33])
+def test_what_is_in_panels(outputs):
+    filters = np.random.default_rng(0).normal(size=(2 * outputs, 5, 3, 2)).astype(np.float32)
+    layout = filter_panels(2, outputs, 5, 6)
+    spec = TensorSpec(filters.shape, filters.dtype)
+    memory = np.full(layout.nbytes, 7, np.uint8)  # used before
+    products.reorder(alone(), spec, spec.with_layout(layout)).bind([filters], [memory], None)()
+    wide = np.zeros((2, -(-outputs // 16) * 16, 5, 6))
+    wide[:, :outputs] = filters.reshape(2, outputs, 5, 6)
+    expected = wide.reshape(2, -1, 16, 5, 6).transpose(0, 1, 4, 3, 2)
+    np.testing.assert_array_equal(memory.view(np.float32).reshape(expected.shape), expected)
 
 
 def net_of(seed):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from netbuilder.engines.llvm.deformed_windows import filter_panels
 from netbuilder.engines.llvm.products import panels
 
 __all__ = ["SHAPE", "layouts_of_copies", "stored_layouts"]
@@ -49,6 +50,7 @@ def layouts_of_copies():
     return {
         **stored_layouts(),
         "panels": panels(32, 144, True),
+        "panels of groups": filter_panels(2, 16, 16, 9),
         "at 36 points": derived_weights(view, False),
         "at 36 points, rotated": derived_weights(view, True),
     }

@@ -43,6 +43,7 @@ class LlvmEngine(Engine):
         from netbuilder.engines.llvm.attention import attention, attention_gradient
         from netbuilder.engines.llvm.chosen_elements import CHOSEN_ELEMENTS
         from netbuilder.engines.llvm.copies import COPIES
+        from netbuilder.engines.llvm.deformed_windows import DEFORMED_WINDOWS
         from netbuilder.engines.llvm.elementwise import elementwise, with_reductions
         from netbuilder.engines.llvm.extrema import EXTREMA
         from netbuilder.engines.llvm.indexed_rows import INDEXED_ROWS
@@ -61,6 +62,7 @@ class LlvmEngine(Engine):
             **dict.fromkeys(ELEMENTWISE, elementwise),
             **CHOSEN_ELEMENTS,
             **COPIES,
+            **DEFORMED_WINDOWS,
             **EXTREMA,
             **INDEXED_ROWS,
             **LABEL_LOSSES,

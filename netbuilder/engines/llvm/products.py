@@ -27,7 +27,7 @@ from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
 from netbuilder.ops.core.given_numbers import machine_memory
 from netbuilder.ops.core.operator import TensorSpec
 
-__all__ = ["PRODUCTS", "PRODUCT_FUSIONS", "Panels", "reorder"]
+__all__ = ["PRODUCTS", "PRODUCT_FUSIONS", "PRODUCT_WORDS", "Panels", "may_be_copied", "product_row", "reorder"]
 
 _ROWS = {False: (6, 4, 2, 1), True: (12, 6, 4, 2, 1)}
 """Rows that are multiplied together, as many as there are registers for, then those that are left: of AVX2, AVX-512."""
@@ -53,6 +53,8 @@ _F = np.dtype(np.float32)
 _ZEROS = np.zeros(max(_PANELS.values()) * LANES, _F)
 _POINTERS = ("a", "b", "bias", "added", "y")
 _INTEGERS = ("m", "n", "k", "chunk", "begin", "end", "biases")
+PRODUCT_WORDS = {name: number for number, name in enumerate((*_POINTERS, *_INTEGERS), 1)}
+"""Where a row of ``product_row`` has its arguments."""
 
 
 class Panels:
@@ -95,6 +97,11 @@ class Panels:
 
 
 panels = functools.lru_cache(1024)(Panels)
+
+
+def may_be_copied(ctx: PlanContext, input: int, layout: Panels) -> bool:
+    """Return whether an input that stays the same may be stored in panels, too: there is memory for it."""
+    return ctx.is_constant(input) and layout.nbytes <= machine_memory() // _SHARE_COPIED
 
 
 def reorder(ctx: PlanContext, source: TensorSpec, target: TensorSpec) -> Prepared:
@@ -154,9 +161,18 @@ class _Code(Multiplying):
         panels = [right]
         while len(panels) < together:
             panels.append(self._moved(panels[-1], _F, following))
+        target = self._moved("%y", _F, column)
+        self._begin(together, column, mask, target, first, last)
+        with self._for("0", "%k", _DEEP) as depth:
+            deepest = self._least(b.let(f"add i64 {depth}, {_DEEP}"), "%k")
+            for row, count in self._in_groups(first, last, self._rows):
+                self._of_rows(row, count, panels, target, mask, depth, deepest)
+
+    def _begin(self, together: int, column: str, mask: str, target: str, first: str, last: str) -> None:
+        """Write to the result what the products are added to."""
+        b = self._body
         bias = self._moved("%bias", _F, b.let(f"mul i64 {column}, %biases"))
         start = [self._vector(self._moved(bias, _F, i * LANES), _F, mask) for i in range(together)]
-        target = self._moved("%y", _F, column)
         with self._for(first, last, 1) as row:
             first_of_row = b.let(f"mul i64 {row}, %n")
             place = self._moved(target, _F, first_of_row)
@@ -165,10 +181,6 @@ class _Code(Multiplying):
                     also = self._moved("%added", _F, b.let(f"add i64 {first_of_row}, {column}"))
                     value = b.binary("fadd", value, self._vector(self._moved(also, _F, i * LANES), _F, mask))
                 self._write(value, _F, self._moved(place, _F, i * LANES), mask)
-        with self._for("0", "%k", _DEEP) as depth:
-            deepest = self._least(b.let(f"add i64 {depth}, {_DEEP}"), "%k")
-            for row, count in self._in_groups(first, last, self._rows):
-                self._of_rows(row, count, panels, target, mask, depth, deepest)
 
     def _of_rows(
         self, row: str, count: int, panels: Sequence[str], target: str, mask: str, depth: str, deepest: str
@@ -210,6 +222,31 @@ def _address(wide: bool, added: bool, one: bool) -> int | None:
     return _addresses[key]
 
 
+def product_row(
+    a: int, b: int, y: int, sizes: tuple[int, int, int], panels: tuple[int, int], *, bias: int = 0, adds: bool = False
+) -> list[int] | None:
+    """Return the row of arguments (see ``argument_rows``) of Y (m, n) = A (m, k) B (+ bias); None: no llvmlite.
+
+    Args:
+        a, b, y: addresses; B is in panels, the others are plain.
+        sizes: m, n, k.
+        panels: the first panel and the end.
+        bias: the address of n elements; 0: there is none.
+        adds: the product is added to Y.
+    """
+    (m, n, k), wide = sizes, machine.has_wide_registers()
+    address = _address(wide, adds, m == 1)
+    if address is None:
+        return None
+    return [address, a, b, bias or _ZEROS.ctypes.data, y, y, m, n, k, _chunk(m, k, wide), *panels, int(bias != 0)]
+
+
+def _chunk(m: int, k: int, wide: bool) -> int:
+    """Return how many rows are multiplied by all panels before the next ones."""
+    together, chunks = _ROWS[wide][0], max(1, -(-m * k // _CHUNK))
+    return -(-m // chunks // together) * together  # chunks of about the same size
+
+
 def _product(
     op: Any,
     ctx: PlanContext,
@@ -225,9 +262,7 @@ def _product(
     faster, or B may change.
     """
     (m, n, k), wide = sizes, machine.has_wide_registers()
-    if m < _FEWEST[wide] or not k or not ctx.is_constant(1) or ctx.precision != "float32":
-        return None
-    if layout.nbytes > machine_memory() // _SHARE_COPIED:
+    if m < _FEWEST[wide] or not k or not may_be_copied(ctx, 1, layout) or ctx.precision != "float32":
         return None
     if any(spec.dtype != _F for spec in specs[: 2 + bias]):
         return None
@@ -243,8 +278,7 @@ def _product(
     together = _ROWS[wide][0]
     units = -(-m // together) if by_rows else count
     threads = max(1, min(ctx.threads, units, cost // _OF_A_THREAD))
-    chunks = -(-m * k // _CHUNK)
-    chunk = -(-m // chunks // together) * together  # chunks of about the same size
+    chunk = _chunk(m, k, wide)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Any) -> Call:
         buffers = [inputs[0], inputs[1], inputs[2] if bias else _ZEROS, outputs[0] if added is None else inputs[-1]]

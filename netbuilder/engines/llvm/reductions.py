@@ -486,7 +486,6 @@ class _Reducing(Function, Loops):
 
     def _over_row(self, each: Callable[[int], None]) -> None:
         """Write the loops over the elements of a row; ``each`` writes what is done for some vectors of them."""
-        b = self._body
         reduced = [k for k, (_, is_reduced, _) in enumerate(self._form.axes) if is_reduced]
         outer = reduced[:-1] if self._along else reduced
         if not outer:

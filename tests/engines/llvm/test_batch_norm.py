@@ -1,4 +1,4 @@
-"""Batch normalization whose result is not stored: numbers against float64, layouts, threads, memory, what is visible."""
+"""Batch normalization whose result is not stored: against float64, in layouts, by threads; memory; what is visible."""
 
 import numpy as np
 import pytest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from netbuilder.ops.core.half import narrow, widen
 from netbuilder.ops.core.operator import Operator, TensorSpec, require
 from netbuilder.proto import ArgumentError
 
@@ -16,6 +17,7 @@ __all__ = [
     "count_per_channel",
     "image_extents",
     "image_shape",
+    "normalized",
     "other_axes",
 ]
 
@@ -46,6 +48,12 @@ def channel_shape(order: str, ndim: int) -> tuple[int, ...]:
     """Return the shape in which one number per channel broadcasts over images of ``ndim`` axes."""
     channel = channel_axis(order, ndim)
     return tuple(-1 if i == channel else 1 for i in range(ndim))
+
+
+def normalized(order: str, x: Any, scale: Any, bias: Any, mean: Any, inv_std: Any) -> Any:
+    """Return scale * (X - mean) * inv_std + bias, with numbers of each channel."""
+    shape, factor = channel_shape(order, x.ndim), scale * inv_std
+    return narrow(widen(x) * factor.reshape(shape) + (bias - mean * factor).reshape(shape), x)
 
 
 def check_per_channel(op: Operator, order: str, x: TensorSpec, **specs: TensorSpec) -> int:

@@ -10,6 +10,7 @@ from netbuilder.ops.core.image_order import (
     channel_shape,
     check_order,
     count_per_channel,
+    normalized,
     other_axes,
 )
 from netbuilder.ops.core.operator import InBatch, Operator, TensorSpec, require
@@ -18,7 +19,7 @@ from netbuilder.proto import ArgumentError, GradientError, OperatorDef
 from netbuilder.proto.arguments import make_op
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["SpatialBN", "SpatialBNGradient", "normalized"]
+__all__ = ["SpatialBN", "SpatialBNGradient"]
 
 _COUNT = 7  # the index of the input count
 
@@ -174,13 +175,7 @@ def spatial_bn(
         old, new = op.momentum, 1.0 - op.momentum
         running = (old * mean + new * batch_mean, old * var + (new * unbiased) * batch_var)
     inv_std = 1.0 / xp.sqrt(batch_var + op.epsilon)
-    return (normalized(op, x, scale, bias, batch_mean, inv_std), *running, batch_mean, inv_std)
-
-
-def normalized(op: BNArguments, x: Any, scale: Any, bias: Any, mean: Any, inv_std: Any) -> Any:
-    """Return Y, with the statistics of the batch."""
-    shape, factor = channel_shape(op.order, x.ndim), scale * inv_std
-    return narrow(widen(x) * factor.reshape(shape) + (bias - mean * factor).reshape(shape), x)
+    return (normalized(op.order, x, scale, bias, batch_mean, inv_std), *running, batch_mean, inv_std)
 
 
 def _of_parts(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from netbuilder.engines.llvm.argument_rows import joined
+from netbuilder.engines.joined_calls import joined
 from netbuilder.ops.core.contexts import BoundStep, CompiledSubgraph, PlanContext, Subgraph
 from netbuilder.ops.core.instructions import Instruction, run_in_order
 from netbuilder.ops.core.operator import TensorSpec

@@ -6,7 +6,6 @@ Each row has the address of a function, then its arguments, see ``code``. One fu
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from netbuilder.engines.joined_calls import JoinableCall
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.code import Code, generate
 from netbuilder.engines.llvm.emitter import LANES
@@ -22,7 +22,7 @@ from netbuilder.engines.programs import NotTraced, Program
 from netbuilder.ops.core.contexts import Call, PlanContext
 from netbuilder.proto.late_dataclass import dataclass
 
-__all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "joined", "made", "one_row", "shares"]
+__all__ = ["MANY", "Rows", "Work", "address_of", "call_of_threads", "made", "one_row", "shares"]
 
 MANY = Code(
     """
@@ -275,28 +275,19 @@ def call_of_threads(ctx: PlanContext, rows: Sequence[Any], keep: Any, *, brief: 
     return partial(parallel, ctypes.c_void_p(team), argument, ctx.threads, 0)
 
 
-class _RowCall(partial):
+class _RowCall(JoinableCall):
     """The call of a function with its row."""
+
+    @classmethod
+    def together(cls, calls: Sequence[Any]) -> Call:
+        address = machine.address_of(_SEQUENCE)
+        pointers = [call.args[0] for call in calls]
+        row = np.array([address, len(pointers), *(pointer.value for pointer in pointers)], np.int64)
+        return _call_of(row, pointers, brief=False)
 
 
 def _call_of(row: Any, keep: Any, brief: bool) -> Call:
     return _RowCall(machine.function_at(int(row[0]), brief=brief), _pointer(row, keep))
-
-
-def joined(calls: Sequence[Call]) -> Iterator[tuple[Call, int]]:
-    """Yield calls that together do what some do, one after another, each with the index of the first that it does.
-
-    Neighbors that are functions with their rows become one call, so that they run without the interpreter.
-    """
-    for of_rows, group in itertools.groupby(enumerate(calls), lambda each: isinstance(each[1], _RowCall)):
-        members = list(group)
-        address = machine.address_of(_SEQUENCE) if of_rows and len(members) > 1 else None
-        if address is None:
-            yield from ((call, index) for index, call in members)
-            continue
-        pointers = [call.args[0] for _, call in members]
-        row = np.array([address, len(pointers), *(pointer.value for pointer in pointers)], np.int64)
-        yield _call_of(row, pointers, brief=False), members[0][0]
 
 
 def _pointer(words: Any, *keep: Any) -> Any:

@@ -18,14 +18,13 @@ from netbuilder.engines.programs import NotTraced
 from netbuilder.engines.remembered import Remembered
 from netbuilder.engines.traced import kernel_title, operator_key, trace_inputs, trace_operator
 from netbuilder.engines.tracing import Symbol, Tracer
-from netbuilder.ops.activations.smooth_activations import Mish, Swish
 from netbuilder.ops.core.contexts import Call, PlanContext, Prepared
+from netbuilder.ops.core.image_order import normalized
 from netbuilder.ops.core.operator import Operator, TensorSpec
-from netbuilder.ops.normalization.spatial_bn import normalized
 
 __all__ = ["BATCH_NORM_FUSIONS", "UNSTORED_BATCH_NORM"]
 
-_FROM_INPUT = {"Mish": Mish, "Swish": Swish}
+_FROM_INPUT = ("Mish", "Swish")
 """Activations whose gradients read what the activation has read."""
 
 _ACTIVATIONS = (*_FROM_INPUT, "LeakyRelu", "ReluN")
@@ -60,7 +59,7 @@ def _between(
 def _result(tracer: Tracer, op: Any, specs: Sequence[TensorSpec], numbers: Sequence[int]) -> Any:
     """Return what a SpatialBN would have stored, from its sources, which have some numbers among the inputs."""
     x, mean, inverse, scale, bias = (tracer.input(i, spec.plain) for i, spec in zip(numbers, specs))
-    return normalized(op, x, scale, bias, mean, inverse)
+    return normalized(op.order, x, scale, bias, mean, inverse)
 
 
 def _statistics(
@@ -136,7 +135,7 @@ def _gradients(
         x, scale, mean, inverse, a, y = (tracer.input(i, plain[i]) for i in range(6))
         if computes is not None:
             a = _result(tracer, computes[0], plain[-_SOURCES:], (0, 2, 3, 1, len(specs) - 1))
-            y = trace_operator(tracer, _FROM_INPUT[activation]().with_arity(1, 1), [a], plain[:1])[0]
+            y = trace_operator(tracer, of_activation.gradient_of().with_arity(1, 1), [a], plain[:1])[0]
         dy = [tracer.input(i, plain[i]) for i in added]
         for op in sums:
             dy = [*trace_operator(tracer, op, dy, plain[:1])]

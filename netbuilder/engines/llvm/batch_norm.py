@@ -24,8 +24,8 @@ from netbuilder.ops.core.operator import Operator, TensorSpec
 
 __all__ = ["BATCH_NORM_FUSIONS", "UNSTORED_BATCH_NORM"]
 
-_FROM_INPUT = ("Mish", "Swish")
-"""Activations whose gradients read what the activation has read."""
+_FROM_INPUT = {"Gelu": ("dy", "a"), "Mish": ("a", "y", "dy"), "Swish": ("a", "y", "dy")}
+"""Activations whose gradients read what the activation has read, with the inputs of the gradients."""
 
 _ACTIVATIONS = (*_FROM_INPUT, "LeakyRelu", "ReluN")
 _SOURCES = 5  # X, mean, inverse deviation, scale, bias
@@ -121,30 +121,35 @@ def _gradients(
 ) -> Prepared | None:
     """Prepare the gradients of an activation and of the SpatialBN before it, with the Sum before these.
 
-    X, scale, mean, inverse deviation, A, Y, dY -> dX, dscale, dbias, where the activation has made Y of A; with a Sum,
-    what it adds is in place of dY.
+    X, scale, mean, inverse deviation, A, [Y], dY -> dX, dscale, dbias, where the activation has made Y of A; with a
+    Sum, what it adds is in place of dY.
     """
     of_bn, of_activation, *sums = ops
-    added = range(6, len(specs) - (0 if computes is None else _SOURCES))
+    first = 3 + of_activation.n_in
+    added = range(first, len(specs) - (0 if computes is None else _SOURCES))
     if of_bn.is_test or of_bn.num_batches > 1 or not specs[0].size:
         return None
     plain = [spec.plain for spec in specs]
-    activation = of_activation.type.removesuffix("Gradient")
+    name = of_activation.type.removesuffix("Gradient")
 
     def trace(tracer: Tracer) -> tuple[Sequence[Symbol], Sequence[TensorSpec]]:
-        x, scale, mean, inverse, a, y = (tracer.input(i, plain[i]) for i in range(6))
+        x, scale, mean, inverse, *read = (tracer.input(i, plain[i]) for i in range(first))
         if computes is not None:
-            a = _result(tracer, computes[0], plain[-_SOURCES:], (0, 2, 3, 1, len(specs) - 1))
-            y = trace_operator(tracer, of_activation.gradient_of().with_arity(1, 1), [a], plain[:1])[0]
+            result = _result(tracer, computes[0], plain[-_SOURCES:], (0, 2, 3, 1, len(specs) - 1))
+            if len(read) > 1:  # of an activation without arguments
+                activation = of_activation.gradient_of().with_arity(1, 1)
+                read[1:] = trace_operator(tracer, activation, [result], plain[:1])
+            read[0] = result
         dy = [tracer.input(i, plain[i]) for i in added]
         for op in sums:
             dy = [*trace_operator(tracer, op, dy, plain[:1])]
-        g = trace_operator(tracer, of_activation, [a, y, *dy], plain[:1])[0]
+        values = dict(zip(("a", "y"), read), dy=dy[0])
+        g = trace_operator(tracer, of_activation, [values[each] for each in _FROM_INPUT[name]], plain[:1])[0]
         outs = of_bn.infer(plain[0], plain[1], plain[0], plain[2], plain[3])
         return trace_operator(tracer, of_bn, [x, scale, g, mean, inverse], outs), outs
 
     key = (*(operator_key(op, specs) for op in (*ops, *(computes or ()))), computes is None)
-    return _of_images(ctx, key, specs, trace, f"spatial_bn_{kernel_title(activation)}_gradient")
+    return _of_images(ctx, key, specs, trace, f"spatial_bn_{kernel_title(name)}_gradient")
 
 
 def _fused_gradients(*given: Any) -> Prepared | None:
@@ -153,22 +158,22 @@ def _fused_gradients(*given: Any) -> Prepared | None:
     return _gradients(given[:number], *given[number:], computes=None, stored=True)
 
 
-_INPUTS = "x scale mean inverse a y"
+_INPUTS = {name: " ".join(["x scale mean inverse", *sorted({*read} - {"dy"})]) for name, read in _FROM_INPUT.items()}
 
 BATCH_NORM_FUSIONS = tuple(
     fusion
-    for name in _FROM_INPUT
+    for name, read in _FROM_INPUT.items()
     for fusion in (
         Fusion(
-            f"{name}Gradient: a y dy -> g; SpatialBNGradient: x scale g mean inverse -> *made",
-            f"{_INPUTS} dy -> *made",
+            f"{name}Gradient: {' '.join(read)} -> g; SpatialBNGradient: x scale g mean inverse -> *made",
+            f"{_INPUTS[name]} dy -> *made",
             _fused_gradients,
             main=1,
             further=(0,),
         ),
         Fusion(
-            f"Sum: p q -> dy; SpatialBNGradient+{name}Gradient: {_INPUTS} dy -> *made",
-            f"{_INPUTS} p q -> *made",
+            f"Sum: p q -> dy; SpatialBNGradient+{name}Gradient: {_INPUTS[name]} dy -> *made",
+            f"{_INPUTS[name]} p q -> *made",
             _fused_gradients,
             main=1,
             place=1,
@@ -186,7 +191,7 @@ UNSTORED_BATCH_NORM = Unstored(
     readers={
         **{f"{name}: a -> y": _activation for name in _ACTIVATIONS},
         **{
-            f"SpatialBNGradient+{name}Gradient{addition}: {_INPUTS} {given} -> *made": _gradients
+            f"SpatialBNGradient+{name}Gradient{addition}: {_INPUTS[name]} {given} -> *made": _gradients
             for name in _FROM_INPUT
             for addition, given in (("", "dy"), ("+Sum", "p q"))
         },

@@ -11,7 +11,7 @@ from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 
 pytestmark = pytest.mark.skipif(not (machine.available() and onednn.available()), reason="needs llvmlite and oneDNN")
 
-FROM_INPUT = ["Swish", "Mish"]
+FROM_INPUT = ["Swish", "Mish", "Gelu"]
 FROM_OUTPUT = {"LeakyRelu": {"alpha": 0.2}, "ReluN": {"n": 1.5}}
 SHARED = {"conv": False, "twice": False, "order": "NCHW", "size": 5, "samples": 3}
 

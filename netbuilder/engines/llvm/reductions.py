@@ -501,12 +501,11 @@ class _Reducing(Function, Loops):
             self._over_lanes(each)
             return
         axis, form = axes[0], self._form
-        steps = {
-            load: self._step_along(axis, [flags[k] for _, _, flags in form.axes]) for k, load in enumerate(self._loads)
-        }
-        steps |= {
-            j: self._step_along(axis, [True] * len(form.axes)) for j, whole in enumerate(form.of_elements) if whole
-        }
+        has: list[tuple[Any, list[bool]]] = [
+            *((load, [flags[k] for _, _, flags in form.axes]) for k, load in enumerate(self._loads)),
+            *((j, [True] * len(form.axes)) for j, whole in enumerate(form.of_elements) if whole),
+        ]
+        steps = {key: self._step_along(axis, flags) for key, flags in has}
         with self._for("0", self._extents[axis], 1) as at:
             moved = dict(places)
             for key, step in steps.items():

@@ -185,8 +185,8 @@ class BoundLoop:
     @cached_property
     def _joined(self) -> tuple[Sequence[Callable[[], object]], Sequence[int]]:
         """The calls that run, and the indices of the first ones in each."""
-        calls, indices = zip(*joined(self._calls))
-        return calls, indices
+        found = [*joined(self._calls)]
+        return [call for call, _ in found], [index for _, index in found]
 
     def _located(self, index: int, error: Exception) -> BaseException:
         failed = self._failed[index]

@@ -172,3 +172,49 @@ def test_what_is_in_panels(rows, columns, transposed):
     np.testing.assert_array_equal(
         memory.view(np.float32).reshape(-1, len(plain), LANES), wide.reshape(len(plain), -1, LANES).swapaxes(0, 1)
     )
+
+
+def with_sum(kind, addition, m, k, n, *, source="d", later=False):
+    """Return a net with a product and what is added to it, its inputs, and the result in float64."""
+    _, feeds, want = built(("FC", kind == "FC"), m, k, n)
+    net, added = Net("sum"), np.random.default_rng(9).standard_normal((m, n)).astype(np.float32)
+    feeds["d"] = added
+    if source != "d":
+        net.Negative("d", source)
+        added = -added
+    product = getattr(net, kind)(["a", "b", "bias"], "y")
+    getattr(net, addition)([source, product] if later else [product, source], "z")
+    return net, feeds, want + added
+
+
+@pytest.mark.parametrize("source", ["d", "made"])
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("addition", ["Sum", "Add"])
+@pytest.mark.parametrize("kind, size", [("FC", (1, 30, 20)), ("FC", (13, 400, 33)), ("FCTransposed", (7, 20, 64))])
+def test_what_is_added_is_part_of_the_product(kind, size, addition, later, source, wide):
+    net, feeds, want = with_sum(kind, addition, *size, source=source, later=later)
+    net.AddExternalOutput("z")
+    workspace = Workspace(threads=1)
+    for name, value in feeds.items():
+        workspace.feed(name, value)
+    workspace.create_net(net, constants=["b"], observable="outputs")
+    for _ in range(2):  # what is fed is not overwritten
+        workspace.run_net(net)
+        close(workspace.fetch("z"), want, size[1])
+    fused = size[0] >= products._FEWEST[wide]
+    assert (f"{KERNEL} and sum" in kernels(workspace, net)) == fused
+
+
+@pytest.mark.parametrize("rows", [40, 250])
+def test_threads_change_no_bit_of_a_sum(rows):
+    net, feeds, _ = with_sum("FC", "Sum", rows, 600, 400)
+    found = [run(net, feeds, threads=threads).fetch("z") for threads in (1, 2, 3)]
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_a_sum_that_broadcasts_is_left_to_others():
+    net, feeds, want = with_sum("FC", "Add", 8, 20, 40)
+    feeds["d"] = feeds["d"][:1].copy()
+    workspace = run(net, feeds)
+    close(workspace.fetch("z"), workspace.fetch("y").astype(np.float64) + feeds["d"], 20)
+    assert f"{KERNEL} and sum" not in kernels(workspace, net)

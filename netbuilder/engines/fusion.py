@@ -29,6 +29,7 @@ class Condition(enum.Enum):
 
     OVERWRITTEN = "the kernel overwrites it, so only these operators may need it from there on"
     READ_LAST = "no operator after the first one reads it"
+    CONSTANT = "it is declared constant, or the same in all steps of a recurrent net"
     OF_ACTIVATION = (
         "it is the mean of a normalization, and the first operator the gradient of the activation that follows it"
     )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from netbuilder.engines.fusion import Fusion
+from netbuilder.engines.fusion import Condition, Fusion
 from netbuilder.engines.llvm import machine
 from netbuilder.engines.llvm.argument_rows import call_of_threads, shares
 from netbuilder.engines.llvm.emitter import LANES, Emitter, vector
@@ -336,7 +336,13 @@ PRODUCTS: Mapping[str, Callable[..., Prepared | None]] = {
 """By operator type."""
 
 PRODUCT_FUSIONS = tuple(
-    Fusion(f"{product}: x w b -> a; {addition}: {{a c}} -> y", "x w b c -> y", _fc, place=1)
+    Fusion(
+        f"{product}: x w b -> a; {addition}: {{a c}} -> y",
+        "x w b c -> y",
+        _fc,
+        place=1,
+        conditions={"w": Condition.CONSTANT},
+    )
     for product in ("FC", "FCTransposed")
     for addition in ("Sum", "Add")
 )

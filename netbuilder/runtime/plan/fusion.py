@@ -206,6 +206,8 @@ class _Matcher:
         value, first = bound.values[name], bound.nodes[0]
         if condition is Condition.OVERWRITTEN:
             return self._ends_at(value, first, bound.nodes[-1])
+        if condition is Condition.CONSTANT:
+            return value.constant is not None
         if condition is Condition.READ_LAST:
             return all(i <= self._index[first] for i in self._readers[value])
         if condition is Condition.OF_ACTIVATION:

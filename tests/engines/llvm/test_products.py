@@ -218,3 +218,16 @@ def test_a_sum_that_broadcasts_is_left_to_others():
     workspace = run(net, feeds)
     close(workspace.fetch("z"), workspace.fetch("y").astype(np.float64) + feeds["d"], 20)
     assert f"{KERNEL} and sum" not in kernels(workspace, net)
+
+
+def test_a_sum_after_a_product_that_changes_is_in_a_chain():
+    net, feeds, want = with_sum("FC", "Sum", 8, 20, 40)
+    net.Negative("z", "negative")
+    net.AddExternalOutput("negative")
+    workspace = Workspace(threads=1)
+    for name, value in feeds.items():
+        workspace.feed(name, value)
+    workspace.create_net(net, observable="outputs")
+    workspace.run_net(net)
+    close(workspace.fetch("negative"), -want, 20)
+    assert "llvm sum_negative" in kernels(workspace, net)

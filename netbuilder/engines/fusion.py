@@ -149,7 +149,8 @@ class Unstored:
 
     Their kernels are made by ``make(operators, ctx, *specs, computes=, stored=) -> Prepared | None``. ``computes``
     are the operators that make a value which these read, or None: with it the inputs are followed by the sources, and
-    the value is not read. Without ``stored``, the value that the operators make is not written.
+    the value is not read. Without ``stored``, the value that the operators make is not written. Whether there is a
+    kernel may depend on the layouts of the sources, not on those of other inputs, which may not be known yet.
 
     Args:
         value: its name.

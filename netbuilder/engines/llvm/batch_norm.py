@@ -1,8 +1,8 @@
 """Batch normalization in training whose result is not stored: the activation after it and the gradients compute it.
 
-The normalization computes statistics alone. An activation reads what the normalization does; so does the kernel of
-both gradients, which passes over the images twice: it adds up the gradients of scale and bias, and keeps the gradient
-of the activation where that of the images will be. All are the plain kernels, traced together.
+The normalization computes statistics alone. An activation reads what the normalization reads, and its statistics; so
+does the kernel of both gradients, which passes over the images twice: it adds up the gradients of scale and bias, and
+keeps the gradient of the activation where that of the images will be. All are the plain kernels, traced together.
 """
 
 from __future__ import annotations
@@ -37,16 +37,20 @@ _reduced = Remembered[ReducedForms | None](256)
 
 
 def _of_images(ctx: PlanContext, key: Any, specs: Sequence[TensorSpec], trace: _Trace, title: str) -> Prepared | None:
-    """Return the kernel of what is traced, if it reads input 0 in the layout in which it is."""
+    """Return the kernel of what is traced, if it reads input 0 in the layout in which it is.
+
+    Whether there is one must not depend on the layouts of other inputs, which are chosen later.
+    """
+    given = specs if specs[0].layout is not None else [spec.plain for spec in specs]
 
     def made() -> ReducedForms | None:
         try:
-            found = forms_of(*_between(trace(Tracer(is_gpu=False)), specs))
+            found = forms_of(*_between(trace(Tracer(is_gpu=False)), given))
         except NotTraced:
             return None
-        return found if found.expected[0] == specs[0] else None
+        return found if found.expected[0] == given[0] else None
 
-    forms = _reduced(key, made) if machine.available() else None
+    forms = _reduced((key, *given), made) if machine.available() else None
     return None if forms is None else prepared_forms(ctx, forms, title)
 
 
@@ -122,7 +126,7 @@ def _gradients(
     """Prepare the gradients of an activation and of the SpatialBN before it, with the Sum before these.
 
     X, scale, mean, inverse deviation, A, [Y], dY -> dX, dscale, dbias, where the activation has made Y of A; with a
-    Sum, what it adds is in place of dY.
+    Sum, what it adds is in place of dY. With ``computes`` the sources of A follow, of which the bias is read.
     """
     of_bn, of_activation, *sums = ops
     first = 3 + of_activation.n_in

@@ -60,7 +60,7 @@ class Fraction:
 
     Args:
         dividend: of the function.
-        divisor: from 2 to 1.1e13, so that three of them can be multiplied.
+        divisor: from 2 to 1.1e13 of a sigmoid, 5e8 of a tanh: those of two sigmoids and a tanh can be multiplied.
         derived: the dividend of the derivative, whose divisor is the square of the function's.
     """
 

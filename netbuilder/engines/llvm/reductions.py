@@ -5,7 +5,7 @@ along the last axis: if that is reduced, one row is computed at a time, and the 
 end, in a fixed order; else each lane has a row of its own. So results depend neither on threads nor on other rows.
 
 A function passes over a row once for each reduction that depends on another one, and once for the outputs that have all
-elements. An exponential (or the like) that several passes need is kept in such an output meanwhile.
+elements. What follows from an exponential (or the like), and several passes need, is kept in such an output meanwhile.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class _Reducing(Function, Loops):
     def _find_kept(self) -> None:
         """Find the steps whose results are kept in outputs until the last pass, and the pass that makes them.
 
-        They take exponentials, or the like, which are not computed again.
+        They take exponentials, or the like, which are not computed again where there is an output for them.
         """
         outputs = [] if not self._passes or isinstance(self._passes[-1][0], Sum) else list(self._passes[-1])
         made: dict[int, int] = {}

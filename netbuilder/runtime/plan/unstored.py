@@ -215,7 +215,9 @@ class _Kernel:
         node, reading, making = self._node, self._reading, self._making
         own = specs[: len(node.inputs)]
         if reading is not None and node in reading.computing:
-            return reading.makes[node](_operators(node), ctx, *specs, computes=reading.made_by, stored=stored)
+            found = reading.makes[node](_operators(node), ctx, *specs, computes=reading.made_by, stored=stored)
+            assert found is not None or reading.stored, "the kernel depends on more than the layouts of the sources"
+            return found
         if reading is not None and _within(node, reading.computing):
             return None  # one of its originals computes what it reads
         if computed and making is not None:

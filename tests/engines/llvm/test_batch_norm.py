@@ -19,7 +19,8 @@ SHARED = {"conv": False, "twice": False, "order": "NCHW", "size": 5, "samples": 
 def net_and_feeds(activation, channels, *, seed=0, **changed):
     """Return a net with a normalization, an activation, and the gradients of both; and what it reads, in float64.
 
-    With ``conv``, convolutions are around them, so that images are in blocks of channels. With ``twice``, the
+    With ``conv``, convolutions are around them, or one "after" them, so that images are in blocks of channels, or their
+    gradients alone. With ``twice``, the
     activation is read twice, so that its gradient is a Sum.
     """
     case = {**SHARED, **changed}
@@ -37,8 +38,10 @@ def net_and_feeds(activation, channels, *, seed=0, **changed):
     net = Net("net")
     source, arguments = "x", {"order": case["order"]}
     if case["conv"]:
-        feeds |= {name: rng.normal(0, channels**-0.5, (channels, channels, 1, 1)) for name in ("w", "v")}
-        source = net.Conv(["x", "w"], "c", kernel=1, no_bias=1, **arguments)
+        filters = (channels, channels, 1, 1) if case["order"] == "NCHW" else (channels, 1, 1, channels)
+        feeds |= {name: rng.normal(0, channels**-0.5, filters) for name in ("w", "v")}
+        if case["conv"] != "after":
+            source = net.Conv(["x", "w"], "c", kernel=1, no_bias=1, **arguments)
     statistics = ["mean", "variance", "batch_mean", "batch_inverse"]
     net.SpatialBN([source, "scale", "bias", "mean", "variance"], ["a", *statistics], **arguments)
     result = getattr(net, activation)("a", "y", **FROM_OUTPUT.get(activation, {}))
@@ -59,6 +62,11 @@ def run(net, feeds, dtype=np.float32, threads=1, **options):
     return workspace
 
 
+def exact(net, feeds, **options):
+    """Return a run in float64 by the plain kernels, one operator at a time."""
+    return run(net, feeds, np.float64, without=[*OPTIMIZATIONS.values()], **options)
+
+
 def outputs(workspace, net):
     return {str(name): workspace.fetch(str(name)) for name in net.external_outputs}
 
@@ -73,7 +81,7 @@ def arena(workspace, net):
 
 def check(net, feeds, **options):
     workspace = run(net, feeds, **options)
-    wanted = outputs(run(net, feeds, np.float64), net)
+    wanted = outputs(exact(net, feeds), net)
     for name, got in outputs(workspace, net).items():
         want = wanted[name]
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-5 * max(1, np.abs(want).max()), err_msg=name)
@@ -101,6 +109,16 @@ def test_blocks_of_channels(activation, channels, serves, twice):
     assert ("llvm batch_statistics" in made) == serves
 
 
+@pytest.mark.parametrize("order", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("channels", [16, 20, 64])
+@pytest.mark.parametrize("activation", [*FROM_INPUT, "ReluN"])
+def test_gradients_in_another_layout(activation, channels, twice, order):
+    """Images are plain, what a convolution reads and makes is not."""
+    net, feeds = net_and_feeds(activation, channels, conv="after", twice=twice, order=order, size=12)
+    assert "llvm batch_statistics" in kernels(check(net, feeds), net)
+
+
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize("activation", FROM_INPUT)
 def test_threads_change_no_bit(activation, twice):
@@ -122,7 +140,7 @@ def test_what_can_be_fetched_is_stored():
     net, feeds = net_and_feeds("Swish", 16, conv=True)
     workspace = check(net, feeds, observable="all")
     assert "llvm batch_statistics" not in kernels(workspace, net)
-    wanted = run(net, feeds, np.float64, observable="all").fetch("a")
+    wanted = exact(net, feeds, observable="all").fetch("a")
     np.testing.assert_allclose(workspace.fetch("a"), wanted, rtol=0, atol=1e-5)
 
 
@@ -135,7 +153,7 @@ def test_what_others_read_is_stored():
 
 def test_the_running_statistics_follow():
     net, feeds = net_and_feeds("Swish", 16, conv=True)
-    workspace, wanted = run(net, feeds), run(net, feeds, np.float64)
+    workspace, wanted = run(net, feeds), exact(net, feeds)
     for each in (workspace, wanted):
         for _ in range(3):
             each.run_net(net)
@@ -155,7 +173,7 @@ def test_what_is_not_finite_stays_in_its_channel(value):
 def test_far_from_zero_the_variance_keeps_its_digits():
     net, feeds = net_and_feeds("Swish", 16, size=40)
     feeds["x"] += 1000
-    found, wanted = run(net, feeds), run(net, feeds, np.float64)
+    found, wanted = run(net, feeds), exact(net, feeds)
     np.testing.assert_allclose(found.fetch("batch_inverse"), wanted.fetch("batch_inverse"), rtol=1e-4)
 
 

@@ -425,13 +425,15 @@ class BoundBackward:
         for out in plan.outgoing:
             if out.used and not out.direct:
                 target = rows(self._target(out.link), out.link)(time)
-                name = out.link.internal
-                made = self._stacks[name][time] if name in self._stacks else self._local[name]
-                self.calls.add(partial(_add, target, made))
+                self.calls.add(partial(_add, target, self._of_step(out.link.internal, time)))
         last = time == plan.forward.steps - 1
         for name, total in self._totals.items():
             if name in plan.sums:
-                self.calls.add(partial(assign if last else _add, total, self._local[name]))
+                self.calls.add(partial(assign if last else _add, total, self._of_step(name, time)))
+
+    def _of_step(self, name: str, time: int) -> Array:
+        """Return what the backward step net has made of a blob in a step."""
+        return self._stacks[name][time] if name in self._stacks else self._local[name]
 
     def _end(self) -> None:
         """Append the calls that write the gradients of the initial states."""

@@ -11,9 +11,11 @@ from netbuilder.ops.dense import fc, matmul
 from netbuilder.ops.recurrent.forward import ForwardPlan
 from netbuilder.ops.recurrent.network import RecurrentNetwork
 from netbuilder.proto import PROTO_CUDA, NetDef
-from netbuilder.proto.arguments import make_device_option
+from netbuilder.proto.arguments import make_device_option, make_op
 from netbuilder.runtime import Workspace
+from netbuilder.runtime.plan.optimizations import OPTIMIZATIONS
 from netbuilder.runtime.plan.subgraph import SubgraphPlan
+from recurrent_steps import recurrent, with_gradient
 from switches import single
 
 STEPS, SAMPLES, WIDTH = 5, 3, 4
@@ -183,3 +185,32 @@ def test_gradients_of_the_sequence_wait(monkeypatch):
     assert in_steps.count("FC") == STEPS  # of the state; that of the sequence is one
     assert made.count(("FC", -1)) == 1
     assert in_steps.count("FCTransposed") == STEPS and made.count(("FCGradient", -1)) == 2
+
+
+@pytest.mark.parametrize("without", [[], [*OPTIMIZATIONS.values()]], ids=["optimized", "plain"])
+@pytest.mark.parametrize("order", [("s", "k"), ("k", "s")])
+def test_the_gradient_of_an_addend_that_is_the_same_in_all_steps(order, without):
+    """It is that of the product's result in each step, which the product after the loop reads, too."""
+    step = NetDef(name="step")
+    step.op.extend([
+        make_op("FC", ["h_prev", "w", "b"], ["s"], axis=2),
+        make_op("Sum", order, ["with_k"]),
+        make_op("Add", ["with_k", "x"], ["with_x"]),
+        make_op("Tanh", ["with_x"], ["h"]),
+    ])  # fmt: skip
+    ops, gradients = with_gradient(recurrent(step, inputs=("seq", "h0", "w", "b", "k")), {"all": "d_all"})
+    rng = np.random.default_rng(3)
+    shapes = {"seq": (5, 8, 32), "h0": (1, 8, 32), "w": (32, 32), "b": (32,), "k": (1, 8, 32), "d_all": (5, 8, 32)}
+    feeds = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    workspace = Workspace(threads=1)
+    for name, value in feeds.items():
+        workspace.feed(name, value)
+    net = NetDef(name="outer", op=ops, external_input=list(feeds))
+    workspace.create_net(net, observable="all", without=without)
+    workspace.run_net("outer")
+    hidden, d_next, wanted = workspace.fetch("all"), 0, 0
+    for got, d_out in zip(hidden[::-1], feeds["d_all"][::-1]):
+        d_sum = (1 - got**2) * (d_out + d_next)
+        wanted, d_next = wanted + d_sum, d_sum @ feeds["w"]
+    np.testing.assert_allclose(workspace.fetch(str(gradients["k"]))[0], wanted, rtol=1e-9)
+    np.testing.assert_allclose(workspace.fetch(str(gradients["b"])), wanted.sum(0), rtol=1e-9)

@@ -45,19 +45,14 @@ def _of_images(ctx: PlanContext, key: Any, specs: Sequence[TensorSpec], trace: _
 
     def made() -> ReducedForms | None:
         try:
-            found = forms_of(*_between(trace(Tracer(is_gpu=False)), given))
+            symbols, outs = trace(Tracer(is_gpu=False))
+            found = forms_of(symbols, given, outs)
         except NotTraced:
             return None
         return found if found.expected[0] == given[0] else None
 
     forms = _reduced((key, *given), made) if machine.available() else None
     return None if forms is None else prepared_forms(ctx, forms, title)
-
-
-def _between(
-    traced: tuple[Sequence[Symbol], Sequence[TensorSpec]], specs: Sequence[TensorSpec]
-) -> tuple[Sequence[Symbol], Sequence[TensorSpec], Sequence[TensorSpec]]:
-    return traced[0], specs, traced[1]
 
 
 def _result(tracer: Tracer, op: Any, specs: Sequence[TensorSpec], numbers: Sequence[int]) -> Any:

@@ -204,11 +204,11 @@ def net_of(seed):
 
 
 @pytest.mark.parametrize("constants", [[], ["filters"]])
-@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize("has_memory", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_in_a_net(seed, constants, room, monkeypatch):
+def test_in_a_net(seed, constants, has_memory, monkeypatch):
     """Filters that stay the same are stored in panels once, if there is memory, and again when they are fed."""
-    monkeypatch.setattr(products, "machine_memory", lambda: 1 << 40 if room else 0)
+    monkeypatch.setattr(products, "machine_memory", lambda: 1 << 40 if has_memory else 0)
     net, feeds, want = net_of(seed)
     workspace = Workspace(threads=2)
     for factor in (1, 2):
